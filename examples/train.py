@@ -1,11 +1,12 @@
 """Train a small network on HDF5 files through Ray: split by patient, standardize, augment, checkpoint, resume.
 
     python examples/train.py                                    # makes its own files first
-    python examples/train.py --paths "data/*.h5" --workers 4    # yours, with the same columns
+    python examples/train.py --paths "data/*.h5" --input image --label label --group patient    # yours
     python examples/train.py --resume OUTPUT                    # continue a run that ended
 
-The files need the columns fhr_st (43, 300), target (300,) and weight (300,) to train on, and the
-scalars guid, cs_label and epoch to choose rows by.
+--input is a column of numbers, and --label one of classes: integers or text, one value a row. Rows with the same value
+of --group are never on both sides. Without --input, files need the columns of those that this program makes: fhr_st
+(43, 300), target (300,) and weight (300,) to train on, and the scalars guid, cs_label and epoch to choose rows by.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import nn
 
 import ray_h5
 from ray_h5.bench.workloads import make_workload
+from ray_h5.torch_data import H5Dataset
 
 CLASSES = 4
 COLUMNS = ["fhr_st", "target", "weight"]
@@ -50,8 +52,17 @@ class ConvNet(nn.Module):
         return self.layers(signal)
 
 
-def loss_of(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def make_model(config: dict[str, Any]) -> nn.Module:
+    """Return the network: over time, or, for a column of your own, two layers over all its values."""
+    if config["label"] is None:
+        return ConvNet()
+    return nn.Sequential(nn.Flatten(), nn.Linear(config["values"], 128), nn.ReLU(), nn.Linear(128, config["classes"]))
+
+
+def loss_of(logits: torch.Tensor, batch: dict[str, torch.Tensor], label: str | None = None) -> torch.Tensor:
     """Return the cross-entropy of each row, averaged over its time steps; steps of weight 0 add nothing."""
+    if label is not None:
+        return nn.functional.cross_entropy(logits, batch[label], reduction="none")
     each = nn.functional.cross_entropy(logits, batch["target"].long(), reduction="none")
     return (each * batch["weight"]).mean(dim=1)
 
@@ -82,6 +93,23 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
     return {"train": scale.transform(train).map_batches(augment), "valid": scale.transform(valid)}, scale
 
 
+def make_own_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str, ray.data.Dataset], Any]:
+    """Return the same for the columns that a user names; adds to `args` what the network needs to know."""
+    train_rows, valid_rows = ray_h5.kfold(paths, 5, group=args.group, stratify=args.label)[0]
+    options = {"columns": [args.input, args.label], "labels": {args.label: "auto"}}
+    options |= {"include_row_ids": True, "tail_rows": args.workers * args.batch_size}
+    shuffle = ray_h5.Shuffle(seed=args.seed)
+    train = ray_h5.read_h5(paths, **options, shuffle=shuffle, name="train", block_rows=args.block_rows, tail="drop")
+    valid = ray_h5.read_h5(paths, **options, name="valid", tail="pad")
+    args.classes = len(ray_h5.labels_of(train)[args.label])
+    train, valid = train.filter(expr=train_rows), valid.filter(expr=valid_rows)
+    print(f"rows: {train.count()} to train on, {valid.count()} in batches to validate on", flush=True)
+    shape = H5Dataset(paths, [args.input])[0][args.input].shape
+    args.values = shape.numel()
+    scale = ray_h5.Standardize([args.input], axis=(0, *range(2, len(shape) + 1))).fit(train)  # channels come first
+    return {"train": scale.transform(train), "valid": scale.transform(valid)}, scale
+
+
 def tell_rows(paths: list[str], usable: Any, train_rows: Any, valid_rows: Any, train: ray.data.Dataset) -> None:
     """Print which rows are used. Before any transform, counting reads no wide column."""
     every = ray_h5.read_h5(paths, columns=COLUMNS)
@@ -102,7 +130,7 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // context.get_world_size()))
     torch.manual_seed(config["seed"])
     device = ray.train.torch.get_device()
-    model = ray.train.torch.prepare_model(ConvNet())
+    model = ray.train.torch.prepare_model(make_model(config))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")  # float16 needs scaled gradients
     first_epoch, position = restore(config, model, optimizer, scaler)
@@ -116,7 +144,7 @@ def train_loop(config: dict[str, Any]) -> None:
         for step, batch in enumerate(batches, 1):
             waited += time.perf_counter() - asked
             log(config, {"epoch": epoch, "step": step, "rows": batch["row_id"].tolist()})
-            losses = train_step(model, optimizer, scaler, batch)
+            losses = train_step(model, optimizer, scaler, batch, config)
             totals += torch.stack([losses.double().sum(), torch.tensor(float(len(losses)), device=device)])
             if step % config["checkpoint_steps"] == 0:
                 here = {"epoch": epoch, "step": step}
@@ -125,7 +153,7 @@ def train_loop(config: dict[str, Any]) -> None:
         seconds = time.perf_counter() - began
         loss, rows = reduced(totals)
         metrics = {"epoch": epoch, "loss": loss, "rows": int(rows), "rows_per_s": rows / seconds}
-        valid_loss, valid_rows = validate(model, config["batch_size"], device)
+        valid_loss, valid_rows = validate(model, config, device)
         metrics |= {"data_wait": waited / seconds, "valid_loss": valid_loss, "valid_rows": int(valid_rows)}
         if context.get_world_rank() == 0:
             print(line_of(metrics, config["epochs"], seconds), flush=True)
@@ -148,12 +176,16 @@ def line_of(metrics: dict[str, Any], epochs: int, seconds: float) -> str:
 
 
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, batch: dict[str, torch.Tensor]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    batch: dict[str, torch.Tensor],
+    config: dict[str, Any],
 ) -> torch.Tensor:
     """Update the weights, on a GPU in mixed precision; return the loss of each row."""
-    signal = batch["fhr_st"]
+    signal = batch[config["input"]].float()
     with torch.autocast(signal.device.type, dtype=torch.float16, enabled=scaler.is_enabled()):
-        losses = loss_of(model(signal), batch)
+        losses = loss_of(model(signal), batch, config["label"])
     optimizer.zero_grad()
     scaler.scale(losses.mean()).backward()
     scaler.step(optimizer)
@@ -161,14 +193,14 @@ def train_step(
     return losses.detach()
 
 
-def validate(model: nn.Module, batch_size: int, device: torch.device) -> tuple[float, float]:
+def validate(model: nn.Module, config: dict[str, Any], device: torch.device) -> tuple[float, float]:
     """Return the mean loss of the rows held out, and their number."""
     totals = torch.zeros(2, dtype=torch.float64, device=device)
     model.eval()
     with torch.no_grad():
-        for batch in ray_h5.train_batches("valid", 0, batch_size=batch_size):
+        for batch in ray_h5.train_batches("valid", 0, batch_size=config["batch_size"]):
             real = ~batch["is_padding"]
-            losses = loss_of(model(batch["fhr_st"]), batch)[real]
+            losses = loss_of(model(batch[config["input"]].float()), batch, config["label"])[real]
             totals += torch.stack([losses.double().sum(), real.sum()])
     model.train()
     return reduced(totals)
@@ -243,10 +275,11 @@ def main() -> None:
     if args.gpu:
         check_gpus(args.workers)
     paths = args.paths or make_files(args.rows)
-    datasets, scale = make_datasets(args, paths)
+    datasets, scale = (make_datasets if args.label is None else make_own_datasets)(args, paths)
     output = Path(args.resume or args.output or tempfile.mkdtemp(prefix="ray_h5_train_")).absolute()
     config = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed", "checkpoint_steps", "row_log")}
-    config |= {"scale": scale.to_json(), "resume": resume}
+    config |= {"scale": scale.to_json(), "resume": resume, "input": args.input or "fhr_st", "label": args.label}
+    config |= {"values": args.values, "classes": args.classes}
     trainer = TorchTrainer(
         train_loop,
         train_loop_config=config,
@@ -313,6 +346,10 @@ def count(text: str) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on HDF5 files through Ray.")
     parser.add_argument("--paths", nargs="+", help="HDF5 files, folders or globs (default: makes its own)")
+    parser.add_argument("--input", metavar="COLUMN", help="a column of numbers to train on")
+    parser.add_argument("--label", metavar="COLUMN", help="a column of classes, with --input")
+    parser.add_argument("--group", metavar="COLUMN", help="a column, such as the patient, that keeps rows together")
+    parser.set_defaults(values=0, classes=CLASSES)
     parser.add_argument("--rows", type=count, default=2000, help="rows to make without --paths (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=count, default=1, help="training processes (default: %(default)s)")
@@ -325,7 +362,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-steps", type=count, default=50, help="steps between checkpoints within an epoch")
     parser.add_argument("--max-failures", type=int, default=2, help="how often to start again when a worker dies")
     parser.add_argument("--row-log", help="folder to write the row ids of each step to")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if (args.input is None) != (args.label is None) or (args.input and not args.paths):
+        parser.error("--input and --label need each other, and --paths")
+    return args
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Train from HDF5 files with Ray Data.
 
-Names are imported when they are first used: ``import ray_h5`` imports neither ray, torch nor h5py.
+Names are imported when they are first used: ``import ray_h5`` imports neither ray, torch nor h5py. Besides those of
+``__all__``, this package has the classes and functions of `ray_h5.torch_data.compat`, and all errors.
 """
 
 from __future__ import annotations
@@ -9,125 +10,136 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ray_h5.columns.user_columns import csr, fields, joined, part, ragged
+    from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
-    from ray_h5.hdf5.reader import RowReader
-    from ray_h5.planning.epoch.position import Position
-    from ray_h5.planning.epoch.shuffle import Shuffle
-    from ray_h5.planning.epoch.weights import balance
-    from ray_h5.planning.predicates.criteria import any_equal, between, row_mask
-    from ray_h5.planning.rows.column_kinds import csr, ragged
-    from ray_h5.planning.rows.kinds import Grid, Groups
-    from ray_h5.planning.rows.windows import Windows
-    from ray_h5.planning.tables.sidecar import Sidecar
+    from ray_h5.order.draws.shuffle import Shuffle
+    from ray_h5.order.draws.weights import balance
+    from ray_h5.order.position import Position
+    from ray_h5.predicates.criteria import any_equal, between, row_mask
     from ray_h5.ray_data.api import build_index, read_h5
-    from ray_h5.ray_data.datasource import H5Datasource
+    from ray_h5.ray_data.datasink import H5Datasink, write_h5
+    from ray_h5.ray_data.datasource import H5Datasource, labels_of
     from ray_h5.ray_data.epochs.set_epoch import set_epoch
-    from ray_h5.ray_data.predicates import kfold, where
-    from ray_h5.ray_data.preprocessing.decode_image import DecodeImage
+    from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
+    from ray_h5.ray_data.training.collate import TorchCollate
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
+    from ray_h5.ray_data.where_and_kfold import kfold, where
+    from ray_h5.read.reader import RowReader
+    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+    from ray_h5.rows.patches import Patches
+    from ray_h5.rows.windows import Windows
+    from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
-    from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
-    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
-    from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
-    from ray_h5.torch_data.compat.lazy import H5LazyDataset, h5_worker_init_fn
-    from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor
-    from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
-    from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
-    from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
-    from ray_h5.torch_data.compat.split import make_train_val_indices
-    from ray_h5.torch_data.compat.wrappers import (
-        WorkerSafeAugmentedDataset,
-        WorkerSafeStandardizedDataset,
-        worker_init_fn,
-    )
-    from ray_h5.torch_data.data_loader import H5DataLoader
+    from ray_h5.torch_data.batches.samples import Sample
+    from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset as CombinedHDF5Dataset
+    from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
+    from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
+    from ray_h5.torch_data.compat.lazy import H5LazyDataset as H5LazyDataset
+    from ray_h5.torch_data.compat.lazy import h5_worker_init_fn as h5_worker_init_fn
+    from ray_h5.torch_data.compat.monitor import DataLoaderPerformanceMonitor as DataLoaderPerformanceMonitor
+    from ray_h5.torch_data.compat.optimized import create_optimized_dataloader as create_optimized_dataloader
+    from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
+    from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
+    from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard as _balanced_contiguous_shard
+    from ray_h5.torch_data.compat.shards import _interleaved_indices as _interleaved_indices
+    from ray_h5.torch_data.compat.split import make_train_val_indices as make_train_val_indices
+    from ray_h5.torch_data.compat.wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
+    from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
+    from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.dataset import H5Dataset
-    from ray_h5.torch_data.loaders import loader
-    from ray_h5.torch_data.mixed import mix
-    from ray_h5.torch_data.reading.samples import Sample
+    from ray_h5.torch_data.h5_data_loader import H5DataLoader
+    from ray_h5.torch_data.make_loader import loader
+    from ray_h5.torch_data.mixture import mix
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
+    from ray_h5.writing.repack import repack
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CombinedHDF5Dataset": "ray_h5.torch_data.compat.combined",
     "DataLoaderPerformanceMonitor": "ray_h5.torch_data.compat.monitor",
-    "DecodeImage": "ray_h5.ray_data.preprocessing.decode_image",
+    "DecodeImage": "ray_h5.ray_data.preprocessing.image_preprocessor",
     "DistributedError": "ray_h5.torch_data.compat.rank_cached",
     "EpochShuffleSampler": "ray_h5.torch_data.compat.epoch_shuffle",
+    "Files": "ray_h5.rows.groups_and_grids",
     "GaussianNoise": "ray_h5.transforms.noise",
-    "Grid": "ray_h5.planning.rows.kinds",
-    "Groups": "ray_h5.planning.rows.kinds",
-    "H5DataLoader": "ray_h5.torch_data.data_loader",
+    "Grid": "ray_h5.rows.groups_and_grids",
+    "Groups": "ray_h5.rows.groups_and_grids",
+    "H5DataLoader": "ray_h5.torch_data.h5_data_loader",
     "H5Dataset": "ray_h5.torch_data.dataset",
+    "H5Datasink": "ray_h5.ray_data.datasink",
     "H5Datasource": "ray_h5.ray_data.datasource",
     "H5LazyDataset": "ray_h5.torch_data.compat.lazy",
     "OptimalDataLoaderFactory": "ray_h5.torch_data.compat.factory",
     "OrderBatchSampler": "ray_h5.torch_data.batch_sampler",
     "OrderSampler": "ray_h5.torch_data.samplers",
-    "Position": "ray_h5.planning.epoch.position",
+    "Patches": "ray_h5.rows.patches",
+    "Position": "ray_h5.order.position",
     "RankMemCachedH5Dataset": "ray_h5.torch_data.compat.rank_cached",
-    "RayH5Error": "ray_h5.errors",
-    "RowReader": "ray_h5.hdf5.reader",
-    "Sample": "ray_h5.torch_data.reading.samples",
-    "Shuffle": "ray_h5.planning.epoch.shuffle",
-    "Sidecar": "ray_h5.planning.tables.sidecar",
+    "RowReader": "ray_h5.read.reader",
+    "Sample": "ray_h5.torch_data.batches.samples",
+    "Shuffle": "ray_h5.order.draws.shuffle",
+    "Sidecar": "ray_h5.tables.sidecar",
     "SpecAugment": "ray_h5.transforms.spec_augment",
     "Standardize": "ray_h5.ray_data.preprocessing.standardize",
+    "TorchCollate": "ray_h5.ray_data.training.collate",
     "WeightedSampler": "ray_h5.torch_data.weighted_sampler",
-    "Windows": "ray_h5.planning.rows.windows",
+    "Windows": "ray_h5.rows.windows",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",
     "_interleaved_indices": "ray_h5.torch_data.compat.shards",
-    "any_equal": "ray_h5.planning.predicates.criteria",
+    "any_equal": "ray_h5.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
-    "balance": "ray_h5.planning.epoch.weights",
-    "between": "ray_h5.planning.predicates.criteria",
+    "balance": "ray_h5.order.draws.weights",
+    "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
-    "csr": "ray_h5.planning.rows.column_kinds",
+    "csr": "ray_h5.columns.user_columns",
     "data_config": "ray_h5.ray_data.training.data_config",
+    "fields": "ray_h5.columns.user_columns",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
-    "kfold": "ray_h5.ray_data.predicates",
-    "loader": "ray_h5.torch_data.loaders",
+    "joined": "ray_h5.columns.user_columns",
+    "kfold": "ray_h5.ray_data.where_and_kfold",
+    "labels_of": "ray_h5.ray_data.datasource",
+    "loader": "ray_h5.torch_data.make_loader",
     "make_train_val_indices": "ray_h5.torch_data.compat.split",
-    "mix": "ray_h5.torch_data.mixed",
+    "mix": "ray_h5.torch_data.mixture",
+    "part": "ray_h5.columns.user_columns",
     "quiet": "ray_h5.ray_data.quiet",
-    "ragged": "ray_h5.planning.rows.column_kinds",
+    "ragged": "ray_h5.columns.user_columns",
     "read_h5": "ray_h5.ray_data.api",
-    "row_mask": "ray_h5.planning.predicates.criteria",
+    "repack": "ray_h5.writing.repack",
+    "row_mask": "ray_h5.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
     "train_batches": "ray_h5.ray_data.training.train_batches",
-    "where": "ray_h5.ray_data.predicates",
+    "where": "ray_h5.ray_data.where_and_kfold",
     "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
+    "write_h5": "ray_h5.ray_data.datasink",
 }
 
 __all__ = [
-    "CombinedHDF5Dataset",
-    "DataLoaderPerformanceMonitor",
     "DecodeImage",
-    "DistributedError",
-    "EpochShuffleSampler",
+    "Files",
     "GaussianNoise",
     "Grid",
     "Groups",
     "H5DataLoader",
     "H5Dataset",
+    "H5Datasink",
     "H5Datasource",
-    "H5LazyDataset",
-    "OptimalDataLoaderFactory",
     "OrderBatchSampler",
     "OrderSampler",
+    "Patches",
     "Position",
-    "RankMemCachedH5Dataset",
     "RayH5Error",
     "RowReader",
     "Sample",
@@ -135,43 +147,53 @@ __all__ = [
     "Sidecar",
     "SpecAugment",
     "Standardize",
+    "TorchCollate",
     "WeightedSampler",
     "Windows",
-    "WorkerSafeAugmentedDataset",
-    "WorkerSafeStandardizedDataset",
-    "_balanced_contiguous_shard",
-    "_interleaved_indices",
     "any_equal",
     "augmentation_defaults",
     "balance",
     "between",
     "build_index",
-    "create_optimized_dataloader",
     "csr",
     "data_config",
-    "h5_worker_init_fn",
+    "fields",
+    "joined",
     "kfold",
+    "labels_of",
     "loader",
-    "make_train_val_indices",
     "mix",
+    "part",
     "quiet",
     "ragged",
     "read_h5",
+    "repack",
     "row_mask",
     "set_epoch",
     "train_batches",
     "where",
-    "worker_init_fn",
+    "write_h5",
 ]
 
 
+_MODULES = ("plots", "torch_data")
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ray_h5' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    value = globals()[name] = look_up(__name__, name, _HOMES)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
+
+
+def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
+    """Return the value of a public name of a package; `homes` has the modules of all names except errors."""
+    home = homes.get(name, "ray_h5.errors" if name.endswith("Error") else "")
+    value = getattr(importlib.import_module(home), name, None) if home else None
+    if value is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return value

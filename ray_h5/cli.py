@@ -14,28 +14,36 @@ from typing import Any
 
 from ray_h5 import __version__
 from ray_h5 import bench as benches
-from ray_h5.errors import RayH5Error
-from ray_h5.inspect import add_files, add_inspect, files_of
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.inspect import FLAGS, add_files, add_inspect, files_of, options_of
 from ray_h5.messages import printable
 
 _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
 
 
-_FLAGS = {
-    "columns": "--columns",
-    "group": "--group",
+_FLAGS = {name: flag for name, flag in FLAGS.items() if name != "sidecar"} | {
     "shuffle": "--shuffle",
-    "dtypes": "--dtypes",
-    "casting": "--casting",
-    "allow_external": "--allow-external",
-    "file_extensions": "--file-extensions",
-    "ignore_missing_paths": "--ignore-missing-paths",
-    "index_dir": "--dir",
     "predicate_columns": "--values",
     "size": "--size",
     "turns": "--turns",
     "folder": "--folder",
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in (
+            "chunk_rows",
+            "chunk_bytes",
+            "codec",
+            "page",
+            "where",
+            "shuffle_rows",
+            "rows_per_file",
+            "files",
+            "drop",
+            "resume",
+            "overwrite",
+        )
+    },
 }
 """The flags for arguments that messages name."""
 
@@ -46,8 +54,9 @@ _ARGUMENT = re.compile(
 
 _SHUFFLE = re.compile(r"Shuffle\(unit='(?P<unit>[^']*)'\)")
 
+# Names that are no words of English.
 _NAMED = re.compile(
-    r"(?<![\w/.='\"-])(?:dtypes|index_dir|allow_external|ignore_missing_paths|file_extensions)\b(?![\w=/])"
+    rf"(?<![\w/.='\"-])(?:{'|'.join(name for name in _FLAGS if '_' in name or name == 'dtypes')})\b(?![\w=/])"
 )
 
 
@@ -102,35 +111,46 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_inspect(commands)
     _add_index(commands)
+    _add_repack(commands)
     _add_bench(commands)
     return parser
 
 
 def _add_index(commands: Any) -> None:
     index = commands.add_parser("index", help="collect ahead the facts that planning needs about files")
-    add_files(index)
-    index.add_argument("--dir", required=True, help="the folder to store them in: the index_dir of read_h5")
-    index.add_argument("--columns", nargs="+", metavar="NAME", help="the columns (default: all)")
+    add_files(index, required="index_dir")
     index.add_argument(
         "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
-    )
-    index.add_argument(
-        "--dtypes", nargs="+", type=_cast, default=[], metavar="NAME=DTYPE", help="the dtypes of read_h5"
-    )
-    index.add_argument(
-        "--casting",
-        choices=["checked", "unsafe"],
-        default="checked",
-        help="the casting of read_h5 (default: %(default)s)",
     )
     index.set_defaults(run=_index)
 
 
-def _cast(text: str) -> tuple[str, str]:
-    name, _, dtype = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=DTYPE, such as image=float16, found {text!r}")
-    return name, dtype
+def _add_repack(commands: Any) -> None:
+    repack = commands.add_parser("repack", help="rewrite files so that shuffled rows are read fast from them")
+    add_files(repack)
+    repack.add_argument("out", metavar="OUT", help="a folder, or a file if its name ends in .h5; or a URL: s3://...")
+    how = repack.add_argument_group("layout (docs/writing.md; by default, arrays that are slow to read change)")
+    how.add_argument("--auto", action="store_true", help="the default: mend what inspect complains of")
+    how.add_argument("--chunk-bytes", metavar="BYTES", help="bytes of a chunk of each array, such as 1MiB")
+    how.add_argument("--chunk-rows", type=int, metavar="ROWS", help="rows of a chunk of each array")
+    how.add_argument("--codec", metavar="NAME", help="zstd, lz4, gzip, blosc, none or keep, of each array")
+    how.add_argument("--page", metavar="BYTES", help="paged file space: metadata at the front, for files in stores")
+    which = repack.add_argument_group("rows")
+    which.add_argument("--where", metavar="TEXT", help="which rows: 'label == 1 and quality >= 0.5'")
+    which.add_argument(
+        "--rows", metavar="KIND", help="what a row is, as in Python: 'Groups(\"data/demo_*\")', 'Grid(2)'"
+    )
+    which.add_argument("--shuffle-rows", type=int, metavar="SEED", help="a random order over all outputs")
+    which.add_argument("--rows-per-file", type=int, metavar="ROWS", help="rows of an output")
+    which.add_argument("--files", type=int, metavar="COUNT", help="number of outputs")
+    care = repack.add_argument_group("safety")
+    care.add_argument("--drop", action="store_true", help="leave out what cannot be kept, such as links to other files")
+    care.add_argument("--no-verify", action="store_true", help="do not read back what was written")
+    care.add_argument("--no-measure", action="store_true", help="do not measure a shuffled epoch before and after")
+    care.add_argument("--resume", action="store_true", help="go on with a repack that was interrupted")
+    care.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
+    care.add_argument("--threads", type=int, metavar="COUNT", help="threads that decode and encode")
+    repack.set_defaults(run=_repack)
 
 
 def _add_bench(commands: Any) -> None:
@@ -139,20 +159,98 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
     bench.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
+    bench.add_argument("--goals", action="store_true", help="show what this version is to reach, too")
     bench.add_argument("--json", action="store_true", help="print a JSON list of objects and nothing else")
     bench.set_defaults(run=_bench)
 
 
 def _index(arguments: argparse.Namespace) -> int:
+    if "://" in arguments.index_dir:
+        raise OptionError(
+            f"--dir {arguments.index_dir}: an index in a store is only read. Make it in a folder on a disk, and copy "
+            "that folder into the store."
+        )
     began = time.perf_counter()
-    casts = {"dtypes": dict(arguments.dtypes), "casting": arguments.casting}
-    index = files_of(arguments, **casts, index_dir=arguments.dir).index(arguments.columns)
+    index = files_of(arguments).index()
     found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""
     print(f"{len(index.files)} files, {index.num_rows} rows, {len(index.columns)} columns{values}: {seconds:.1f} s")
-    print(f'use it with read_h5(..., index_dir="{arguments.dir}")')
+    print(f'use it with read_h5(..., index_dir="{arguments.index_dir}")')
     return 0
+
+
+def _repack(arguments: argparse.Namespace) -> int:
+    from ray_h5.writing.repack import repack
+
+    options = options_of(arguments)
+    if arguments.rows is not None:
+        if options["rows"] is not None:
+            raise OptionError("--rows and --groups or --grid: expected one of them")
+        options["rows"] = _row_kind(arguments.rows)
+    names = (
+        "chunk_bytes", "chunk_rows", "codec", "page", "where", "shuffle_rows", "rows_per_file", "files", "drop",
+        "resume", "overwrite", "threads",
+    )  # fmt: skip
+    given = {name: getattr(arguments, name) for name in names}
+    bar = _Bar(sys.stderr)
+    try:
+        found = repack(
+            arguments.paths,
+            arguments.out,
+            **given,
+            verify=not arguments.no_verify,
+            measure=not arguments.no_measure,
+            progress=bar,
+            **options,
+        )
+    finally:
+        bar.end()
+    print("\n".join(map(printable, str(found).split("\n"))))
+    return 0
+
+
+def _row_kind(text: str) -> Any:
+    """Return the row kind that a text says as in Python, such as ``Groups("data/demo_*", key="demo")``."""
+    from ray_h5.rows import groups_and_grids as kinds
+
+    wrong = OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in {"Groups", "Grid"}):
+            raise wrong
+        values = [ast.literal_eval(each) for each in call.args]
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        return getattr(kinds, call.func.id)(*values, **named)
+    except (SyntaxError, ValueError, TypeError) as exc:
+        if isinstance(exc, RayH5Error):
+            raise
+        raise wrong from None
+
+
+class _Bar:
+    """A bar with rate and time left, on a terminal; nothing elsewhere."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._shows = stream, stream.isatty()
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._shows or (now - self._last < 0.2 and done < total) or not total:
+            return
+        self._last, seconds = now, max(now - self._began, 1e-9)
+        left = seconds * (total - done) / max(done, 1)
+        filled = 30 * done // total
+        bar = "#" * filled + "." * (30 - filled)
+        share = f"{100 * done // total:3d}%"
+        self._stream.write(f"\r{bar} {share}  {done / seconds:,.0f} of {total:,} a second, {left:.0f} s left \033[K")
+        self._stream.flush()
+
+    def end(self) -> None:
+        if self._shows:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -162,8 +260,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     results = benches.BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
     if arguments.json:
         print(to_json(results))
+    elif arguments.name == "peers":
+        from ray_h5.bench.peers.table import to_notes, to_wide_table
+
+        print(to_wide_table(results), to_notes(), sep="\n\n")
     else:
-        print(to_table(results), notes(results, arguments.size), sep="\n\n")
+        goals = arguments.goals
+        print(to_table(results, goals=goals), notes(results, arguments.size, goals=goals), sep="\n\n")
     return 0
 
 

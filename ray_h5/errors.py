@@ -24,8 +24,10 @@ __all__ = [
     "NotFoundError",
     "NotHDF5Error",
     "NotReadableError",
+    "NullValueError",
     "OptionError",
     "OutOfMemoryError",
+    "OutputExistsError",
     "PositionError",
     "PredicateError",
     "RayH5Error",
@@ -39,6 +41,8 @@ __all__ = [
     "UnknownColumnError",
     "UnknownOptionError",
     "UnsupportedColumnError",
+    "VerifyError",
+    "WriteFailedError",
     "WriterActiveError",
 ]
 
@@ -136,6 +140,9 @@ class ExternalDataError(RayH5Error, PermissionError):
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""
 
+    is_dangling = False
+    """True for a link. The other columns of its file are read without it."""
+
 
 class ImageError(RayH5Error, ValueError):
     """An encoded image cannot be decoded."""
@@ -189,3 +196,19 @@ class NonFiniteError(RayH5Error, ValueError):
 
 class NotFittedError(RayH5Error, RuntimeError):
     """Something must be fitted before it is used."""
+
+
+class NullValueError(RayH5Error, ValueError):
+    """A value that is missing is to be written, and nothing says what to write instead."""
+
+
+class OutputExistsError(RayH5Error, FileExistsError):
+    """A file or folder that is to be written exists already."""
+
+
+class WriteFailedError(RayH5Error, OSError):
+    """The operating system or a store cannot write a file, such as on a full disk."""
+
+
+class VerifyError(RayH5Error, OSError):
+    """A file that was written does not hold what was to be written."""

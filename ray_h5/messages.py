@@ -1,10 +1,12 @@
-"""Names and lists in messages: short, and safe to print."""
+"""Messages: names and lists in them, safe to print, and how they reach people who have not set up logging."""
 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import string
+import sys
 from collections.abc import Iterable, Sequence
 
 _MAX_LISTED = 10
@@ -36,9 +38,55 @@ def near_names(name: str, names: Iterable[str]) -> str:
     if near:
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"
     shown = ", ".join(map(printable, known[:_MAX_LISTED])) + (", ..." if len(known) > _MAX_LISTED else "")
-    return f" There is: {shown}." if known else " There are no columns."
+    return f" There is: {shown}." if known else " There is none."
 
 
 def printable(text: str) -> str:
     """Return `text` with escapes for characters that a terminal would obey, or that cannot be written as UTF-8."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+_PACKAGE = "ray_h5"
+
+
+class _OwnHandler(logging.Handler):
+    """Writes messages to stderr as long as no other handler gets them.
+
+    Programs that call ``logging.basicConfig``, and pytest, set handlers of the root logger. Then this handler goes.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            remove_handler()
+            return
+        try:
+            word = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+            # Looked up now: notebooks and tests replace it.
+            print(f"{_PACKAGE}: {word}{self.format(record)}", file=sys.stderr)
+        except Exception:  # noqa: BLE001  logging's own way to report what went wrong in a handler
+            self.handleError(record)
+
+
+_own = _OwnHandler()
+
+
+def ensure_handler() -> None:
+    """Show messages from level INFO on, unless the program has set up logging, for itself or for this package.
+
+    The functions that begin the work call this; an import changes nothing.
+    """
+    logger, root = logging.getLogger(_PACKAGE), logging.getLogger()
+    if root.handlers:
+        remove_handler()
+    elif not logger.handlers and logger.level == logging.NOTSET and logger.propagate:
+        logger.addHandler(_own)
+        logger.setLevel(logging.INFO)
+
+
+def remove_handler() -> None:
+    """Leave the messages to the handlers of the program."""
+    logger = logging.getLogger(_PACKAGE)
+    if _own in logger.handlers:
+        logger.removeHandler(_own)
+        if logger.level == logging.INFO:
+            logger.setLevel(logging.NOTSET)

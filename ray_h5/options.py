@@ -1,14 +1,33 @@
-"""Checks of numbers in options and checkpoints: numbers of Python or numpy, or an error with the name."""
+"""Options: those that several functions share, and checks of numbers in options and checkpoints."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
-from ray_h5.errors import OptionError, PositionError
+from ray_h5.errors import OptionError, PositionError, UnknownOptionError
+from ray_h5.messages import near_names
 
-__all__ = ["as_bytes", "as_integer", "check_count", "is_integer", "is_number"]
+__all__ = [
+    "DEFAULT_EXTENSIONS",
+    "as_bytes",
+    "as_integer",
+    "check_count",
+    "documented",
+    "is_integer",
+    "is_number",
+    "takes_options_of",
+]
+
+DEFAULT_EXTENSIONS = ("h5", "hdf5", "h5ad")
+"""Files that are taken from directories and globs."""
+
+_Taker = TypeVar("_Taker", bound=Callable[..., Any])
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -41,6 +60,7 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
     return int(value)
 
 
+_BYTES = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([a-zA-Z]*)\s*")
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{binary}b": (1024 if binary else 1000) ** power
     for power, prefix in enumerate("kmgtp", start=1)
@@ -56,7 +76,7 @@ def as_bytes(name: str, value: object) -> int:
     OptionError
         If it is neither, or less than one byte.
     """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    found = _BYTES.fullmatch(value) if isinstance(value, str) else None
     if found is not None and found[2].lower() in _UNITS:
         value = int(float(found[1]) * _UNITS[found[2].lower()])
     if not is_integer(value) or value < 1:
@@ -68,3 +88,72 @@ def check_count(what: str, value: object, least: int) -> None:
     """Raise a PositionError unless a value in a position is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PositionError(f"{what}={value!r}: expected an integer of {least} or more")
+
+
+def takes_options_of(
+    donor: Callable[..., Any], *, instead: Mapping[str, str] | None = None
+) -> Callable[[_Taker], _Taker]:
+    """Let a function or class with ``**options`` list the options of another one in its signature and docstring.
+
+    An unknown option is then an `UnknownOptionError` that offers the nearest name, as ``**options`` would take it.
+
+    Parameters
+    ----------
+    donor : callable
+        Its parameters with a default are the options, unless the function has parameters of the same names. Its
+        docstring has the entries of all parameters that the docstring of the function lacks.
+    instead : mapping of str to str, optional
+        Advice for names that people know from elsewhere; options of these names are left out.
+    """
+    instead = instead or {}
+
+    def listing(taker: _Taker) -> _Taker:
+        init: Any = cast("Any", taker).__init__ if isinstance(taker, type) else taker
+        signature = _with_options(inspect.signature(init), inspect.signature(donor), instead)
+
+        @functools.wraps(init)
+        def checked(*given: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in signature.parameters:
+                    known = signature.parameters.keys() - {"self"}
+                    advice = f" {instead[name]}" if name in instead else near_names(name, known)
+                    raise UnknownOptionError(f"{taker.__name__}: there is no option {name!r}.{advice}")
+            return init(*given, **options)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        found: Any = checked
+        if isinstance(taker, type):
+            taker.__init__, found = checked, taker  # type: ignore[misc]
+        found.__doc__ = _with_entries(taker, documented(donor), signature.parameters)
+        return cast("_Taker", found)
+
+    return listing
+
+
+def _with_options(own: inspect.Signature, others: inspect.Signature, instead: Mapping[str, str]) -> inspect.Signature:
+    parameters = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    more = [
+        each.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, each in others.parameters.items()
+        if each.default is not Parameter.empty and name not in own.parameters and name not in instead
+    ]
+    by_position = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+    return own.replace(parameters=[*by_position, *more, *parameters[len(by_position) :]])
+
+
+_PARAMETERS = re.compile(r"(?<=\nParameters\n----------\n).*?(?=\n\n[A-Z][a-z ]+\n---|\Z)", re.DOTALL)
+
+
+def documented(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the entries of the section "Parameters" of a docstring, by name; several names may have one entry."""
+    found = _PARAMETERS.search(inspect.cleandoc(function.__doc__ or ""))
+    entries = re.split(r"\n(?=\S)", found[0]) if found else []
+    return {name: entry for entry in entries for name in re.split(r" : |\n", entry)[0].split(", ")}
+
+
+def _with_entries(taker: Callable[..., Any], others: Mapping[str, str], names: Iterable[str]) -> str | None:
+    """Return a docstring with the entries that it lacks, in the order of the signature."""
+    entries = {**others, **documented(taker)}
+    ordered = dict.fromkeys(entries[name] for name in names if name in entries)
+    text = inspect.cleandoc(taker.__doc__ or "")  # python -OO has none
+    return _PARAMETERS.sub(lambda _: "\n".join(ordered), text, count=1) or None

@@ -1,38 +1,53 @@
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.properties import DEFAULT_EXAMPLES
 
 # A worker that reports waits until it is asked, by default every 2 s.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
-# "ci" runs the same examples each time; "nightly" looks for new ones: --hypothesis-profile=nightly
+# Whatever PYTHONDONTWRITEBYTECODE says: hundreds of programs and workers of Ray import the package, and each would
+# compile it. Test modules, too, are then compiled once for all runs.
+sys.dont_write_bytecode = False
+
+# "ci" runs the same examples each time; "nightly" looks for new ones, and many more: --hypothesis-profile=nightly
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("ci", max_examples=200, derandomize=True, **_COMMON)
-settings.register_profile("nightly", max_examples=10_000, **_COMMON)
+settings.register_profile("ci", max_examples=DEFAULT_EXAMPLES, derandomize=True, **_COMMON)
+settings.register_profile("nightly", max_examples=1000, **_COMMON)
 settings.load_profile("ci")
 
 _FOLDER = Path(__file__).parent
 _SLOW = {"cluster": "own clusters", "integration": "own clusters", "examples": "programs"}
 """Folders of slow tests. With `-n`, those of a group run in one process, one after the other: each needs all CPUs."""
 
+_EARLY = {"codecs", "columns", "hdf5", "index", "order", "planning", "predicates", "read", "rows", "tables"}
+"""Folders of tests that run before Ray starts."""
+
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:
         group = _SLOW.get(_folder_of(item))
+        if group is not None and item.get_closest_marker("nightly") is None:
+            item.add_marker(pytest.mark.slow)
+        group = "ray" if _needs_ray(item) else group
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
-            if item.get_closest_marker("nightly") is None:
-                item.add_marker(pytest.mark.slow)
-    # The documents come with the other tests that need Ray. It leaves threads and memory in the process. Tests of hdf5
-    # and planning, which count threads, measure memory and fork, run before.
     _leave_out_of_stores(items)
-    items.sort(key=lambda item: {"docs": "ray_data"}.get(_folder_of(item), _folder_of(item)))
+    # Ray starts once: the tests that need it come together, in one process. It leaves threads and memory there.
+    # Tests that count threads, measure memory and fork run before.
+    items.sort(key=lambda item: (_folder_of(item) not in _EARLY, "ray_data" if _needs_ray(item) else _folder_of(item)))
+
+
+def _needs_ray(item):
+    return "ray_local" in item.fixturenames
 
 
 def _leave_out_of_stores(items):
@@ -73,6 +88,8 @@ def ray_local():
     """The Ray of one node that the tests of a session share."""
     import ray
 
+    # Workers then import neither test modules nor what these import, as torch: half of what many tests cost.
+    ray.cloudpickle.register_pickle_by_value(sys.modules["tests"])
     for attempt in range(3):
         try:
             ray.init(address="local", logging_level=logging.ERROR, **_RAY_OPTIONS)
@@ -89,46 +106,17 @@ def ray_local():
     ray.shutdown()
 
 
-class Disk:
-    """Records the reads of files and the hints about them, in their order; reads wait while `is_slow`."""
-
-    def __init__(self):
-        self.is_slow = False
-        self.events = []  # ("read" or "hint", path, offset, size)
-        self.reading = 0
-        self.most = 0  # threads that read at the same time
-
-    def of(self, kind):
-        return [extent for each, *extent in self.events if each == kind]
-
-
 @pytest.fixture
-def disk(monkeypatch):
-    """Files whose reads take no time or 2.5 ms. On a busy machine any read may take some, so less does not count."""
-    from ray_h5.hdf5.reading import ahead
-    from ray_h5.storage.local import LocalFile
+def steps_in_python(monkeypatch):
+    """Read and decode without the compiled loop: its reads are those of the system, which no test replaces."""
+    from ray_h5.read.kernel import job_table as table
+    from ray_h5.read.kernel import run_tables as steps
 
-    disk, read_into, will_need = Disk(), LocalFile.read_into, LocalFile.will_need
-    monkeypatch.setattr(ahead, "_MEMORY_S", 0.002)
-    monkeypatch.setattr(ahead, "_LONG_S", 0.002)
-    monkeypatch.setattr(ahead, "_HINT_S", 1e9)
-
-    def reading(self, offset, buffer):
-        disk.events.append(("read", self._path, offset, len(buffer)))
-        disk.reading += 1
-        disk.most = max(disk.most, disk.reading)
-        if disk.is_slow:
-            time.sleep(0.0025)
-        read_into(self, offset, buffer)
-        disk.reading -= 1
-
-    def hinted(self, offset, nbytes):
-        disk.events.append(("hint", self._path, offset, nbytes))
-        will_need(self, offset, nbytes)
-
-    monkeypatch.setattr(LocalFile, "read_into", reading)
-    monkeypatch.setattr(LocalFile, "will_need", hinted)
-    return disk
+    monkeypatch.setattr(steps, "compiled_loop", lambda: None)
+    monkeypatch.setattr(table, "compiled_loop", lambda: None)
+    table._pipeline_row.cache_clear()
+    yield
+    table._pipeline_row.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -159,13 +147,36 @@ def files_in(request):
 
 def pytest_generate_tests(metafunc):
     """Run tests a second time, with their files in an object store."""
-    from tests.remote.on_disk import QUICK, why_on_disk
+    from tests.remote.on_disk import QUICK, SLOW, why_on_disk
 
     module = metafunc.module.__file__.removeprefix(f"{_FOLDER}/")
     asked = metafunc.config.option.markexpr
-    if module not in QUICK and "store" not in asked and ("slow" not in asked or "not slow" in asked):
+    when = "slow" if module in SLOW else "nightly"
+    if module not in QUICK and "store" not in asked and (when not in asked or f"not {when}" in asked):
         return  # they would be made to be left out, which takes a while
     if not why_on_disk(module, metafunc.definition):
-        marks = [pytest.mark.store, *([] if module in QUICK else [pytest.mark.slow])]
+        marks = [pytest.mark.store, *([] if module in QUICK else [getattr(pytest.mark, when)])]
         where = [pytest.param("disk", id=pytest.HIDDEN_PARAM), pytest.param("store", id="store", marks=marks)]
         metafunc.parametrize("files_in", where, indirect=True)
+
+
+@pytest.fixture
+def five_files(tmp_path):
+    return write_five_files(tmp_path)
+
+
+def write_five_files(folder):
+    """Write five files, of 4, 0, 3, 5 and 1 rows."""
+    paths = []
+    first = 0
+    for i, rows in enumerate([4, 0, 3, 5, 1]):
+        path = folder / f"f{i}.h5"
+        ids = np.arange(first, first + rows)
+        with h5py.File(path, "w") as file:
+            file["signal"] = np.repeat(ids[:, None], 6, axis=1).astype("f4").reshape(rows, 2, 3)
+            file["label"] = (ids % 3).astype("u1")
+            file["score"] = np.where(ids % 4 == 0, np.nan, ids).astype("f8")
+            file["name"] = np.array([f"p{i}" for i in ids], dtype=h5py.string_dtype())
+        paths.append(str(path))
+        first += rows
+    return paths

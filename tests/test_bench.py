@@ -11,6 +11,7 @@ from ray_h5.bench.workloads import make_workload
 from ray_h5.storage.local import LocalFile
 
 
+@pytest.mark.slow
 def test_what_comes_before_a_turn_comes_before_each_contestant():
     seen = []
     contestants = {name: lambda name=name: seen.append(name) for name in "ab"}
@@ -72,6 +73,21 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     found = [loader._threads(workload, 5), loader._threads(workload, 5, wait_s=1e-3)]
     assert [each.case for each in found] == ["loader, 2 threads", "loader, 2 threads, 1 ms a read"]
     assert LocalFile.read_into is read_into
+
+
+@pytest.mark.slow
+def test_bench_repack_compares_with_what_was_there(tmp_path, monkeypatch):
+    from ray_h5.bench.cases import repack
+
+    monkeypatch.setattr(repack, "_VALUES", 500)
+    monkeypatch.setattr(repack, "_written", lambda *_: None)
+    found = [each for each in BENCHES["repack"](BenchOptions(1, 5, str(tmp_path))) if each is not None]
+    assert {(each.case, each.baseline) for each in found} >= {
+        ("large chunks, shuffled rows", "not repacked"),
+        ("middle chunks, shuffled rows", "not repacked"),
+        ("large chunks, new chunks", "decode alone"),
+        ("large chunks, same chunks", "cp"),
+    }
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5.bench import BenchOptions
 from ray_h5.bench.baselines.group_reads import slice_windows
-from ray_h5.bench.cases import groups, windows
+from ray_h5.bench.cases import groups, patches, windows
 from ray_h5.bench.group_workloads import ATTRIBUTES, make_demos, make_traces
 
 
@@ -57,3 +57,12 @@ def test_the_baseline_repeats_steps_at_the_ends(tmp_path, step):
         file["demo/x"] = np.arange(5)
         found = slice_windows(file, [("demo", step, 5)], {"x": range(-1, 3)})["x"]
     assert found[0].tolist() == np.clip(np.arange(step - 1, step + 3), 0, 4).tolist()
+
+
+@pytest.mark.slow
+def test_bench_patches_decodes_each_chunk_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(patches, "_BATCHES", 1)
+    monkeypatch.setattr(patches, "_BATCH", 2)
+    results = patches.bench_patches(BenchOptions(size=0.001, folder=str(tmp_path)))
+    assert {each.baseline for each in results} == {"h5py slices", "whole volume", "pread+decode", "-"}
+    assert [each.ours for each in results if each.case.endswith("decoded")] == [1, 1, 1]

@@ -17,6 +17,7 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cells"))
 
 
+@pytest.mark.slow
 def test_bench_sparse_runs_without_the_libraries_of_others(folder, monkeypatch):
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it takes long in a process with many objects
     monkeypatch.setattr(sparse, "_RANDOM_BATCHES", 1)

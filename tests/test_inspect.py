@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from ray_h5.cli import main
+from ray_h5.codecs.filters import describe_filter
 from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, UnknownColumnError
-from ray_h5.hdf5.codecs.filters import describe_filter
-from ray_h5.hdf5.layout import ColumnLayout, FilterPipeline, FilterStep
-from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect import add_inspect
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
-from ray_h5.planning.files import FileOptions
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep
+from ray_h5.manifest.manifest import ColumnNotes
 
 GOLDEN = """\
 a.h5: ?, 6 columns
@@ -40,6 +40,7 @@ Advice:
   obs/image: a chunk holds 1500 rows, all of which are decoded for one: shuffled by rows, up to 1500 times as much is \
 decoded as is delivered. Shuffle by chunks, or write chunks of 341 rows.
   obs/split: a row is spread over 2 chunks. Write chunks of whole rows: (rows, 40).
+  ray-h5 repack writes files with such chunks: see docs/writing.md.
 read_h5 makes of it:
   2000 rows of 436 B, in 4 blocks of 512
   epoch: float32, flat: float64 (4,), name: string, obs/image: uint8 (3, 8, 8), obs/pose/z: complex128, \
@@ -94,14 +95,14 @@ def test_text(path):
 def test_json(path, capsys):
     assert command(path, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "store", "unreadable"]
+    assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "store", "suggestions", "unreadable"]
     assert sorted(found["files"][0]) == ["columns", "file_bytes", "group", "path", "refused"]
     epoch = found["files"][0]["columns"][0]
     assert len(epoch.pop("advice")) == 1
     assert epoch == {
         "name": "epoch", "kind": "number", "dtype": "float32", "rows": 2000, "row_shape": [], "storage": "chunked",
         "chunk_shape": [1], "pipeline": [], "stored_bytes": 8000, "real_bytes": 8000, "direct": True,
-        "enum": {}, "left_out": None,
+        "enum": {}, "left_out": None, "follows_cf": False,
     }  # fmt: skip
     assert found["files"][0]["refused"][0]["error"] == "UnsupportedColumnError"
     assert found["delivery"]["block_rows"] == 512
@@ -259,7 +260,25 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert shown.count(said) == 2
     assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(" in shown
     assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
-    assert "group='data/demo_0'" not in shown  # the links are refused first
+    assert "read_h5 refuses this:\n  SchemaMismatchError: " in shown  # links that lead nowhere are left out
+
+
+def test_a_group_that_is_a_column_and_has_others(tmp_path, capsys):
+    with h5py.File(tmp_path / "10x.h5", "w") as file:
+        parts = {
+            "data": [1, 2, 3],
+            "indices": [0, 4, 4],
+            "indptr": [0, 1, 3],
+            "shape": [5, 2],
+            "barcodes": [b"A", b"C"],
+        }
+        for name, values in parts.items():
+            file[f"matrix/{name}"] = values
+    status, shown = shown_of(tmp_path / "10x.h5", capsys)
+    assert status == 0
+    lines = [line.split()[:4] for line in shown.splitlines()[2:5]]
+    assert lines == [["matrix", "2", "sparse", "int64"], ["matrix/"], ["barcodes", "2", "string", "-"]]
+    assert shown.endswith("  matrix: sparse int64 (5,), matrix/barcodes: string\n")
 
 
 @pytest.mark.parametrize(("many", "told"), [(31, False), (32, True)])
@@ -318,13 +337,11 @@ def test_what_is_the_same_of_many_is_said_once(tmp_path, capsys):
             file[f"#refs#/{name}"] = np.zeros((1, i + 1))
             file[f"fs_{name}"] = 3.0
     status, shown = shown_of(tmp_path / "a.h5", capsys)
-    assert status == 1
+    assert status == 0
     assert "26 single values, which are no columns: fs_a, fs_b, " in shown
     assert "fs_j and 16 more\n" in shown
     assert shown.count("user block of 512 bytes") == 1
-    table = shown.partition("read_h5 refuses")[0]
-    assert "#refs#/a" not in table
-    assert "  26 more below #refs# and #subsystem#, where MATLAB keeps" in table
+    assert "#refs#" not in shown
 
 
 def test_values_that_are_not_what_they_seem(tmp_path, capsys):
@@ -429,10 +446,11 @@ ADVICE = [
     ("no width", layout((5, 0), None, NONE, storage="contiguous"), 0, []),
     ("by h5py", layout((100, 10**4), (1, 10**4), BLOSC2, direct=False), 10**5, ["it went through blosc2"]),
     ("an odd type", replace(by_h5py, odd_type="bit fields of 8 bits"), 10**5, ["type in the file is bit fields of 8"]),
-    ("elsewhere", replace(by_h5py, sources=(("b.h5", None),)), 10**5, ["it is stored in another file, b.h5"]),
+    ("elsewhere", replace(by_h5py, sources=(("b.h5", None),)), 10**5, []),
     ("grows aside", replace(by_h5py, lists_its_chunks=False), 10**5, ["an axis other than the first can grow"]),
     ("user block", in_user_block, 10**5, ["its file has a user block of 512 bytes, as those of MATLAB do"]),
-    ("virtual", layout((100,), None, NONE, storage="virtual", direct=False), 0, ["it is virtual"]),
+    ("virtual", layout((100,), None, NONE, storage="virtual", direct=False), 0, []),
+    ("raw files", layout((100,), None, NONE, storage="external", direct=False), 400, ["its values are in raw files"]),
     ("compact", layout((10,), None, NONE, storage="compact", direct=False), 40, []),
     ("strings", layout((100,), None, NONE, storage="contiguous", direct=False, kind="string", dtype="O"), 1600, []),
     ("packed strings", layout((10**5,), (10**4,), kind="string", direct=False, dtype="O"), 10**5, []),
@@ -509,3 +527,48 @@ def test_the_advice_for_episodes_names_a_column_of_the_file(tmp_path):
         file["episode_index"] = [0, 0, 0, 1, 1, 1]
     shown = to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
     assert "Windows({'action': range(0, 16)}, episode='episode_index')" in shown
+
+
+def test_files_that_are_samples_are_advised(tmp_path, capsys):
+    for i in range(2):
+        with h5py.File(tmp_path / f"slide_{i}.h5", "w") as file:
+            file["features"], file["coords"], file["label"] = np.zeros((5 + i, 3)), np.zeros((5 + i, 2)), i
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "write read_h5(paths, rows=ray_h5.Files())" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path), "--each-file", "--key", "slide"]) == 0
+    assert "2 rows" in capsys.readouterr().out
+    with h5py.File(tmp_path / "slide_1.h5", "a") as file:
+        file["size"] = np.zeros(2)
+    assert main(["inspect", str(tmp_path / "slide_1.h5")]) == 1
+    assert (
+        "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files()."
+        in capsys.readouterr().out
+    )
+
+
+def test_patches_are_rows(tmp_path, capsys):
+    with h5py.File(tmp_path / "scan.h5", "w") as file:
+        file["raw"] = np.zeros((9, 9, 9), "f4")
+    given = ["inspect", str(tmp_path), "--patches", "raw=4,4,4", "--key", "scan"]
+    assert main(given) == 0
+    assert "27 rows" in capsys.readouterr().out
+    assert main([*given, "--patch-stride", "1,5,5"]) == 0
+    assert "24 rows" in capsys.readouterr().out
+    assert main([*given, "--per-file", "7"]) == 0
+    assert "7 rows" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path), "--per-file", "7"]) == 1
+    assert "pass --patches too" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path), "--patches", "raw=a"]) == 1
+    assert "raw=64,64,64" in capsys.readouterr().err
+
+
+def test_what_is_read_without_h5py_is_not_said_to_need_it(tmp_path, capsys):
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.arange(6.0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink("b.h5", "x")
+        virtual = h5py.VirtualLayout((6,), "f8")
+        virtual[:] = h5py.VirtualSource(tmp_path / "b.h5", "x", (6,))
+        file.create_virtual_dataset("virtual", virtual)
+    assert main(["inspect", str(tmp_path / "a.h5"), "--allow-external", str(tmp_path)]) == 0
+    assert "h5py reads it" not in capsys.readouterr().out

@@ -1,10 +1,15 @@
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 import ray_h5
+import ray_h5.torch_data
 from ray_h5 import errors
 
 
@@ -21,8 +26,33 @@ def test_every_public_name_is_there_and_sorted():
     assert ray_h5.__all__ == sorted(ray_h5.__all__)
     for name in ray_h5.__all__:
         assert getattr(ray_h5, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = ray_h5.nonsense
+    for name in ("nonsense", "NonsenseError", "_HOME"):
+        with pytest.raises(AttributeError, match=f"'ray_h5' has no attribute '{name}'"):
+            getattr(ray_h5, name)
+
+
+def test_where_and_figures_need_no_ray():
+    code = "import sys, ray_h5; ray_h5.where, ray_h5.kfold, ray_h5.plots.__doc__; print('ray' in sys.modules)"
+    assert run(code) == "False"
+
+
+def test_the_public_names_alone_are_shown():
+    assert dir(ray_h5) == ray_h5.__all__
+    assert not [name for name in ray_h5.__all__ if name.startswith("_")]
+
+
+def test_errors_and_the_classes_of_elsewhere_are_there_too():
+    names = {*errors.__all__, *ray_h5.torch_data.__all__}
+    assert [name for name in names if getattr(ray_h5, name).__name__ != name] == []
+
+
+def test_what_users_write_is_imported_from_two_modules_alone():
+    root = Path(__file__).parents[1]
+    written = [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/*.py")]
+    # Some examples read the workloads of the benches; figures have a package of their own.
+    imported = r"(?:from|import) (ray_h5\.(?!torch_data\b(?!\.)|plots\b|bench\b)[\w.]+)"
+    deeper = re.compile(rf"{imported}|(ray_h5\.\w+_data\.\w+\.\w+)")
+    assert [(path.name, found) for path in written for found in deeper.findall(path.read_text())] == []
 
 
 BLOCK = """
@@ -44,8 +74,8 @@ for module in pkgutil.walk_packages(ray_h5.__path__, "ray_h5."):
 def test_lower_floors_need_neither_ray_nor_torch(blocked, engine):
     apart = (engine, "ray_h5.ray_data", "ray_h5.bench", "ray_h5.__main__")
     found = run(BLOCK.format(blocked=blocked, apart=apart))
-    assert "ray_h5.hdf5.reader" in found
-    assert "ray_h5.planning.epoch.plan" in found
+    assert "ray_h5.read.reader" in found
+    assert "ray_h5.order.read_plan" in found
     assert "ray_h5.cli" in found
 
 
@@ -65,3 +95,19 @@ def test_an_error_is_ours_and_the_builtin_and_survives_pickling(leaf):
 def test_all_errors_are_listed():
     defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
     assert sorted(defined) == errors.__all__
+
+
+@pytest.mark.parametrize(("how", "most_modules", "most_lines"), [("loader", 110, 19_200), ("read_h5", 151, 26_500)])
+def test_what_plain_local_files_do_not_need_is_imported_when_it_is_used(tmp_path, how, most_modules, most_lines):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(24.0).reshape(6, 4), chunks=(2, 4), compression="gzip", shuffle=True)
+        file["label"] = np.arange(6) % 2
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.closure", how, path], capture_output=True, text=True, check=True
+    ).stdout
+    modules, lines, *beside = said.splitlines()[-1].split()
+    assert int(modules) <= most_modules, said
+    assert int(lines) <= most_lines, said
+    if how == "loader":
+        assert beside == []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["OURS", "Contest", "Result", "notes", "run_turns", "to_json", "to_table"]
+__all__ = ["OURS", "Contest", "Result", "figure", "notes", "run_turns", "to_json", "to_table", "turn_order"]
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""
@@ -135,7 +135,7 @@ def run_turns(
     os.sync()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
-        for name in _turn_order(list(contestants), turn):
+        for name in turn_order(list(contestants), turn):
             if before is not None:
                 before()
             taken = _time(contestants[name], clock)
@@ -144,7 +144,8 @@ def run_turns(
     return seconds
 
 
-def _turn_order(names: list[str], turn: int) -> list[str]:
+def turn_order(names: list[str], turn: int) -> list[str]:
+    """Return the order in which contestants run in a turn."""
     rounds, start = divmod(turn, len(names))
     rotated = names[start:] + names[:start]
     return rotated[::-1] if rounds % 2 else rotated
@@ -169,19 +170,20 @@ _MEANINGS = {
 """What the words in the names of cases mean."""
 
 
-def notes(results: Sequence[Result], size: float) -> str:
+def notes(results: Sequence[Result], size: float, *, goals: bool = False) -> str:
     """Return what the table means: its columns, and the words in the names of its cases."""
     cases = " ".join(result.case for result in results)
-    goals = "least ratio (or greatest figure, where there is no baseline) that this version is to reach at --size 1"
-    if size < 1:
-        goals += f"; at --size {size:g} it is not judged"
     meanings = {
         "ours, theirs": "medians over the turns, in `unit`; more is better, except in s and GB",
         "ratio": "median over the turns of ours / theirs in the same turn: 2x is twice as fast",
         "spread": "least and greatest of the turns",
-        "goal, ok": goals,
         **{word: meaning for word, meaning in _MEANINGS.items() if word in cases},
     }
+    if goals:
+        least = "least ratio (or greatest figure, where there is no baseline) that this version is to reach at --size 1"
+        meanings["goal, ok"] = least + (f"; at --size {size:g} it is not judged" if size < 1 else "")
+    if size < 1:
+        meanings["too small"] = f"at --size {size:g} fixed costs count most, so that ratios say nothing; take --size 1"
     return "\n".join(f"{word}: {meaning}" for word, meaning in meanings.items())
 
 
@@ -190,11 +192,12 @@ def to_json(results: Sequence[Result]) -> str:
     return json.dumps([asdict(result) for result in results], indent=2, allow_nan=False)
 
 
-def to_table(results: Sequence[Result]) -> str:
-    """Return the results as an aligned table, one line for each."""
+def to_table(results: Sequence[Result], *, goals: bool = False) -> str:
+    """Return the results as an aligned table, one line for each; with the goals of this version, if wanted."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
-    lines = [head, *(_cells(result) for result in results)]
-    widths = [max(len(line[position]) for line in lines) for position in range(len(head))]
+    shown = len(head) if goals else head.index("goal")
+    lines = [line[:shown] for line in (head, *(_cells(result) for result in results))]
+    widths = [max(len(line[position]) for line in lines) for position in range(shown)]
     # Words are aligned to the left, figures to the right.
     return "\n".join(
         "  ".join(
@@ -212,16 +215,16 @@ def _cells(result: Result) -> tuple[str, ...]:
         result.case,
         result.baseline,
         result.unit,
-        _figure(result.ours),
-        _figure(result.theirs),
-        "-" if result.ratio is None else f"{_figure(result.ratio)}x",
-        f"{_figure(result.spread[0])}..{_figure(result.spread[1])}",
+        figure(result.ours),
+        figure(result.theirs),
+        "-" if result.ratio is None else f"{figure(result.ratio)}x",
+        f"{figure(result.spread[0])}..{figure(result.spread[1])}",
         "-" if result.goal is None else f"{sign} {result.goal:g}",
         "-" if result.ok is None else ("yes" if result.ok else "NO"),
     )
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
     """Return a number with three significant digits and without an exponent."""
     if value is None:
         return "-"

@@ -6,24 +6,30 @@ Importing this package is cheap: a command imports the modules that it needs.
 from __future__ import annotations
 
 import json
+import os
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from inspect import signature
 from typing import TYPE_CHECKING, Any
+
+from ray_h5.options import documented
+from ray_h5.source import Source
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Sequence
 
-    from ray_h5.planning.files import FileOptions
+    from ray_h5.index.file_options import FileOptions
 
-__all__ = ["add_files", "add_inspect", "files_of", "run"]
+__all__ = ["FLAGS", "add_files", "add_inspect", "files_of", "options_of", "run"]
 
 
 def add_inspect(subparsers: Any) -> None:
     """Add the command to the parsers of ``ray-h5``."""
     parser = subparsers.add_parser("inspect", help="show what files hold, and which layouts are slow to read")
     add_files(parser)
-    parser.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="the columns for read_h5, each on a line of its own (default: all)"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--html", metavar="FILE", help="write a page with pictures of layouts and of a few rows, too")
     parser.add_argument(
         "--shuffle",
         metavar="UNIT",
@@ -32,35 +38,75 @@ def add_inspect(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which files are read and how they are opened."""
+def _cast(text: str) -> tuple[str, str]:
+    name, _, dtype = text.rpartition("=")
+    if not name:
+        raise ArgumentTypeError(f"expected NAME=DTYPE, such as image=float16, found {text!r}")
+    return name, dtype
+
+
+def _labels(text: str) -> tuple[str, str | list[str]]:
+    name, _, classes = text.rpartition("=")
+    if not name:
+        raise ArgumentTypeError(f"expected NAME=auto or NAME=CLASS,CLASS, such as cell_type=auto, found {text!r}")
+    return name, classes if classes == "auto" else classes.split(",")
+
+
+_FLAGS: dict[str, dict[str, Any]] = {
+    "zip_files": {"nargs": "+", "metavar": "PATH"},
+    "columns": {"nargs": "+", "metavar": "NAME"},
+    "group": {"metavar": "NAME"},
+    "sidecar": {"nargs": 2, "action": "append", "metavar": ("PATH", "COLUMN")},
+    "attrs": {"nargs": "+", "metavar": "NAME"},
+    "decode_cf": {"action": "store_true"},
+    "axes": {"choices": ["stored", "reversed"]},
+    "labels": {"nargs": "+", "metavar": "NAME=CLASSES", "type": _labels},
+    "dtypes": {"nargs": "+", "metavar": "NAME=DTYPE", "type": _cast},
+    "casting": {"choices": ["checked", "unsafe"]},
+    "index_dir": {"metavar": "FOLDER"},
+    "allow_external": {"action": "append", "metavar": "FOLDER"},
+    "storage_options": {"action": "append", "metavar": "NAME=VALUE"},
+    "cache_dir": {"metavar": "FOLDER"},
+    "cache_bytes": {"metavar": "BYTES"},
+    "file_extensions": {"nargs": "+", "metavar": "EXTENSION"},
+    "ignore_missing_paths": {"action": "store_true"},
+}
+"""How the options of `Source` are written; `rows` and `windows` have several flags, `filesystem` is a Python object."""
+
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in _FLAGS} | {
+    "index_dir": "--dir",
+    "storage_options": "--storage-option",
+}
+"""The flags of the options of `Source`."""
+
+
+def add_files(parser: argparse.ArgumentParser, *, required: str = "") -> None:
+    """Add the arguments that say which files are read and how they are opened; one option may be required."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or globs")
-    parser.add_argument(
-        "--file-extensions",
-        nargs="+",
-        metavar="EXTENSION",
-        help="which files to take from folders and globs (default: h5, hdf5, h5ad)",
-    )
-    parser.add_argument("--ignore-missing-paths", action="store_true", help="skip paths that do not exist")
-    parser.add_argument("--group", default="/", help="the group whose datasets are the columns (default: %(default)s)")
-    parser.add_argument(
-        "--allow-external", action="append", default=[], metavar="FOLDER", help="where links may lead; may be repeated"
-    )
-    parser.add_argument(
-        "--storage-option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an entry of storage_options for files in stores, such as region=eu-west-1; may be repeated",
-    )
+    defaults, entries = signature(Source).parameters, documented(Source)
+    for name, how in _FLAGS.items():
+        # The first part of the first sentence; python -OO has none.
+        said = re.split(r"[.:;](?:\s|$)", " ".join(entries.get(name, "").split("\n")[1:]))[0].strip().replace("`", "")
+        default = defaults[name].default
+        shown = f" (default: {default if isinstance(default, str) else ', '.join(default)})" if default else ""
+        flags = dict.fromkeys([FLAGS[name], f"--{name.replace('_', '-')}"])
+        needs: dict[str, Any] = {"required": True} if name == required else {}
+        parser.add_argument(*flags, dest=name, default=SUPPRESS, help=said + shown, **how, **needs)
     add_row_kinds(parser.add_argument_group("what a row is (docs/rows.md; by default an index of the first axis)"))
 
 
 def add_row_kinds(group: argparse._ArgumentGroup) -> None:
     """Add the arguments that say what a row is."""
-    group.add_argument("--groups", metavar="GLOB", help="each HDF5 group that matches, such as 'data/demo_*'")
-    group.add_argument("--attrs", nargs="+", default=(), metavar="NAME", help="attributes of these groups as columns")
-    group.add_argument("--key", metavar="NAME", help="a column with the path of the group")
+    group.add_argument(
+        "--groups",
+        metavar="GLOB",
+        help="each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own",
+    )
+    group.add_argument("--each-file", action="store_true", help="each file")
+    group.add_argument("--key", metavar="NAME", help="a column with the path of the group, or the name of the file")
+    group.add_argument("--patches", nargs="+", metavar="ARRAY=SHAPE", help="a block of arrays: raw=64,64,64")
+    group.add_argument("--patch-stride", metavar="STEPS", help="steps between blocks of a grid: 32 or 32,32,16")
+    group.add_argument("--per-file", type=int, metavar="COUNT", help="blocks that are drawn of each file")
     group.add_argument("--grid", type=int, metavar="AXES", help="an index of this many leading axes")
     group.add_argument(
         "--windows", nargs="+", metavar="COLUMN=STEPS", help="a step of an episode: actions=0:16, obs/image=-1,0"
@@ -69,21 +115,42 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--pad", nargs="+", default=["edge"], help="edge, zero or drop; two are for beginning and end")
     group.add_argument("--episode", metavar="COLUMN", help="a column with one value for each episode")
     group.add_argument("--episode-ends", metavar="COLUMN", help="a dataset with the ends of episodes")
+    group.add_argument(
+        "--episode-flags", nargs="+", metavar="COLUMN", help="columns that are true in the last step of an episode"
+    )
+    group.add_argument("--episode-bounds", metavar="COLUMN", help="a dataset with the first and last rows of episodes")
+    group.add_argument("--per-step", nargs="+", default=(), metavar="COLUMN", help="columns with a value for each step")
+    group.add_argument("--constants", nargs="+", default=(), metavar="COLUMN", help="columns that an episode has once")
 
 
-def _row_kinds(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments `rows` and `windows` of `read_h5`."""
+def _row_kinds(arguments: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with `rows` and `windows`; the attributes may be of groups."""
     from ray_h5.errors import OptionError
-    from ray_h5.planning.rows.kinds import Grid, Groups
-    from ray_h5.planning.rows.windows import Windows
+    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+    from ray_h5.rows.windows import Windows
 
-    if arguments.groups is not None and arguments.grid is not None:
-        raise OptionError("--groups and --grid: a row is one or the other")
-    if arguments.groups is None and (arguments.attrs or arguments.key):
-        raise OptionError("--attrs and --key are of groups: pass --groups too")
+    given = {"--groups": arguments.groups, "--grid": arguments.grid, "--each-file": arguments.each_file or None}
+    given["--patches"] = arguments.patches
+    chosen = [flag for flag, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(chosen)}: a row is one or the other")
+    if arguments.groups is None and not arguments.each_file and arguments.patches is None and arguments.key:
+        raise OptionError("--key is of groups or files: pass --groups, --each-file or --patches too")
+    for flag, value in (("--patch-stride", arguments.patch_stride), ("--per-file", arguments.per_file)):
+        if value is not None and arguments.patches is None:
+            raise OptionError(f"{flag} is of blocks: pass --patches too")
     rows: Any = None if arguments.grid is None else Grid(arguments.grid)
+    if arguments.patches is not None:
+        from ray_h5.rows.patches import Patches
+
+        shapes = dict(map(_shape, arguments.patches))
+        steps = None if arguments.patch_stride is None else _shape(f"stride={arguments.patch_stride}")[1]
+        stride = steps[0] if steps is not None and len(steps) == 1 else steps
+        rows = Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key)
+    if arguments.each_file:
+        rows = Files(key=arguments.key)
     if arguments.groups is not None:
-        rows = Groups(arguments.groups, attrs=tuple(arguments.attrs), key=arguments.key)
+        rows = Groups(arguments.groups, attrs=tuple(options.pop("attrs", ())), key=arguments.key)
     windows = None
     if arguments.windows:
         pad = arguments.pad[0] if len(arguments.pad) == 1 else tuple(arguments.pad)
@@ -93,8 +160,23 @@ def _row_kinds(arguments: argparse.Namespace) -> dict[str, Any]:
             pad=pad,
             episode=arguments.episode,
             episode_ends=arguments.episode_ends,
+            episode_flags=arguments.episode_flags,
+            episode_bounds=arguments.episode_bounds,
+            per_step=arguments.per_step,
+            constants=arguments.constants,
         )
-    return {"rows": rows, "windows": windows}
+    return {**options, "rows": rows, "windows": windows}
+
+
+def _shape(given: str) -> tuple[str, tuple[int, ...]]:
+    """Return the array and the shape of ``raw=64,64,64``."""
+    from ray_h5.errors import OptionError
+
+    name, _, shape = given.rpartition("=")
+    try:
+        return name, tuple(int(each) for each in shape.split(","))
+    except ValueError:
+        raise OptionError(f"--patches {given}: expected ARRAY=LENGTH,LENGTH, such as raw=64,64,64") from None
 
 
 def _window(given: str) -> tuple[str, Any]:
@@ -110,34 +192,42 @@ def _window(given: str) -> tuple[str, Any]:
         raise OptionError(f"--windows {given}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
 
 
-def storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the argument `storage_options` of `read_h5`."""
+def _storage_options(given: Sequence[str]) -> dict[str, Any]:
+    """Return the option `storage_options`."""
     from ray_h5.errors import OptionError
 
     found: dict[str, Any] = {}
-    for each in arguments.storage_option:
+    for each in given:
         name, equals, value = each.partition("=")
         if not equals:
             raise OptionError(f"--storage-option {name}: expected NAME=VALUE")
         found[name] = {"true": True, "false": False}.get(value.lower(), value)
-    return found or None
+    return found
 
 
-def files_of(arguments: argparse.Namespace, **more: Any) -> FileOptions:
+def files_of(arguments: argparse.Namespace) -> FileOptions:
     """Return the files of the arguments that `add_files` added."""
-    from ray_h5.planning.files import FileOptions
-    from ray_h5.planning.paths import DEFAULT_EXTENSIONS
+    from ray_h5.index.file_options import FileOptions
 
-    return FileOptions.of(
-        arguments.paths,
-        group=arguments.group,
-        allow_external=arguments.allow_external,
-        file_extensions=arguments.file_extensions or DEFAULT_EXTENSIONS,
-        ignore_missing_paths=arguments.ignore_missing_paths,
-        storage_options=storage_options(arguments),
-        **_row_kinds(arguments),
-        **more,
-    )
+    return FileOptions.of(arguments.paths, **options_of(arguments))
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `Source` in the arguments that `add_files` added."""
+    from ray_h5.tables.sidecar import Sidecar
+
+    convert: dict[str, Callable[[Any], Any]] = {
+        "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables],
+        "labels": dict,
+        "dtypes": dict,
+        "storage_options": _storage_options,
+    }
+    options = {
+        name: convert[name](value) if name in convert else value
+        for name, value in vars(arguments).items()
+        if name in _FLAGS
+    }
+    return _row_kinds(arguments, options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -145,6 +235,24 @@ def run(arguments: argparse.Namespace) -> int:
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
 
-    report = inspect_files(files_of(arguments), arguments.shuffle, arguments.columns)
-    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, arguments.columns or ()))
+    files = files_of(arguments)
+    _check_page(arguments.html, files.paths)
+    report = inspect_files(files, arguments.shuffle)
+    print(json.dumps(to_dict(report), indent=2) if arguments.json else to_text(report, files.columns or ()))
+    if arguments.html is not None:
+        from ray_h5.inspect.html.page import to_html
+
+        page = to_html(report, files, arguments.paths, options_of(arguments))
+        with open(arguments.html, "w", encoding="utf-8") as file:
+            file.write(page)
     return 0 if report.ok else 1
+
+
+def _check_page(page: str | None, paths: Sequence[str]) -> None:
+    """Raise if the page would replace one of the files."""
+    from ray_h5.errors import OptionError
+
+    if page is not None and os.path.realpath(page) in map(os.path.realpath, paths):
+        raise OptionError(
+            f"--html {page}: this is one of the files that are read; expected another name, such as a.html"
+        )

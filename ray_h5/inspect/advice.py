@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_h5.hdf5.chunk_index import ChunkGrid
-from ray_h5.hdf5.codecs.filters import UNCOMPRESSED
-from ray_h5.hdf5.codecs.pipeline import decodes
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.attributes import ColumnNotes
+from ray_h5.codecs.filters import UNCOMPRESSED
+from ray_h5.codecs.pipeline import decodes
+from ray_h5.manifest.chunk_index import ChunkGrid
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.manifest import ColumnNotes
 from ray_h5.storage.addresses import is_url
+from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
 
-_TINY_BYTES = 4 << 10
-"""For a smaller chunk, finding it and starting its decoding costs more than its bytes."""
-
-_TINY_CHUNKS = 64
-"""Fewer tiny chunks cost little."""
-
-_GOOD_BYTES = 64 << 10
-_MANY_ROWS = 1000
 _HUGE_BYTES = 256 << 20
 _SAVED = 0.98
 """A filter pipeline that saves less than the rest is not worth its decoding."""
@@ -41,7 +34,9 @@ def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> tuple
     found = [_no_values(notes) or _never_written(layout, stored_bytes) or _through_h5py(layout), _packed(notes)]
     if layout.chunk_shape is not None:
         chunks = _Chunks(layout, ChunkGrid.of(layout), stored_bytes)
-        found += [chunks.tiny() or chunks.save_nothing(), chunks.of_many_rows(), chunks.split(), chunks.huge()]
+        huge = chunks.huge()
+        many_rows = "" if huge else chunks.of_many_rows()
+        found += [chunks.tiny() or chunks.save_nothing(), many_rows, chunks.split(), huge]
     return tuple(text for text in found if text)
 
 
@@ -56,7 +51,8 @@ def _no_values(notes: ColumnNotes) -> str:
 def _packed(notes: ColumnNotes) -> str:
     if not notes.conversion:
         return ""
-    return f"values are delivered as stored, without applying {', '.join(notes.packing)}: {notes.conversion}."
+    applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
+    return f"values are delivered as stored, without applying {applied}: {notes.conversion}."
 
 
 def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
@@ -69,23 +65,28 @@ def _through_h5py(layout: ColumnLayout) -> str:
     # Values of other types are always read by h5py, and a compact column is part of its header.
     if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact":
         return ""
-    if layout.sources and is_url(layout.path):
-        return ""  # in a store, the datasets that have the values are read without h5py
-    if layout.storage in {"virtual", "external"}:
-        why = f"it is {layout.storage}"
+    if is_elsewhere(layout):
+        return ""
+    if layout.storage == "external":
+        why = "its values are in raw files"
     elif not decodes(layout.pipeline):
         why = f"it went through {layout.pipeline}"
     elif layout.user_block:
         why = f"its file has a user block of {layout.user_block} bytes, as those of MATLAB do"
     elif layout.odd_type:
         why = f"its type in the file is {layout.odd_type}"
-    elif layout.sources:
-        why = f"it is stored in another file, {layout.sources[-1][0]}"
     elif not layout.lists_its_chunks:
         why = "an axis other than the first can grow, and libhdf5 then lists its chunks at wrong offsets"
     else:
         why = f"its {layout.storage} values have no address of their own in the file"
     return f"h5py reads it, because {why}: one thread at a time, and slower."
+
+
+def is_elsewhere(layout: ColumnLayout) -> bool:
+    """Return whether a column is read, without h5py, from other datasets: through a link, or as a virtual dataset."""
+    if layout.odd_type or not (layout.sources or layout.storage == "virtual"):
+        return False
+    return is_url(layout.path) or (layout.storage != "external" and decodes(layout.pipeline) and not layout.user_block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class _Chunks:
 
     def tiny(self) -> str:
         chunks, size = -(-self.layout.num_rows // self.grid.chunk_rows) * self.grid.per_row, self.layout.chunk_bytes
-        if size >= _TINY_BYTES or chunks < _TINY_CHUNKS:
+        if size >= TINY_BYTES or chunks < TINY_CHUNKS:
             return ""
         return (
             f"{chunks} chunks of {size} bytes: each costs more to find than to read. Write it contiguous, or with "
@@ -106,7 +107,7 @@ class _Chunks:
     def of_many_rows(self) -> str:
         rows = self.grid.chunk_rows
         read_by_row = self.layout.direct and not self.layout.pipeline.steps and self.grid.per_row == 1
-        if read_by_row or not _MANY_ROWS <= rows < self.layout.num_rows or self.layout.chunk_bytes <= _GOOD_BYTES:
+        if read_by_row or not holds_many_rows(rows, self.layout.chunk_bytes, self.layout.num_rows):
             return ""
         return (
             f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times as "
@@ -138,4 +139,4 @@ class _Chunks:
 
     @property
     def _good_rows(self) -> int:
-        return max(1, _GOOD_BYTES // max(self.layout.row_bytes, 1))
+        return max(1, GOOD_BYTES // max(self.layout.row_bytes, 1))

@@ -6,23 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ray_h5.codecs.filters import describe_filter
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.codecs.filters import describe_filter
-from ray_h5.hdf5.layout import ColumnLayout, FileState
-from ray_h5.hdf5.metadata.attributes import ColumnNotes
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.inspect.advice import advice
+from ray_h5.hdf5.columns.column import SINGLE_VALUE
+from ray_h5.hdf5.files.file_formats import is_of_matlab
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.row_index import RowIndex
+from ray_h5.inspect.advice import advice, is_elsewhere
 from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
-from ray_h5.planning.epoch.blocks import choose_block_rows
-from ray_h5.planning.epoch.cost import shuffle_effect
-from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
-from ray_h5.planning.epoch.weights import balance
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.index.scope import Scope
-from ray_h5.planning.schema import ColumnSpec
-from ray_h5.storage.addresses import is_url
+from ray_h5.likely_rows.suggestions import Suggestion, suggestions
+from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.manifest.layout import ColumnLayout, FileState
+from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.order.blocks import choose_block_rows
+from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
+from ray_h5.order.draws.weights import balance
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.shuffle_cost import shuffle_effect
+from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import ObjectIdentity
 
 
@@ -56,6 +59,8 @@ class ColumnReport:
         The names of the values of an enum.
     left_out : str, optional
         Why `read_h5` and `H5Dataset` leave it out. `RowReader` reads it.
+    follows_cf : bool
+        Whether ``decode_cf=True`` gives its values, which are stored in another way.
     """
 
     name: str
@@ -72,6 +77,7 @@ class ColumnReport:
     advice: tuple[str, ...] = ()
     enum: Mapping[str, int] = field(default_factory=dict)
     left_out: str | None = None
+    follows_cf: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> ColumnReport:
@@ -86,10 +92,11 @@ class ColumnReport:
             pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
             stored_bytes=stored_bytes,
             real_bytes=_real_bytes(layout),
-            direct=layout.direct,
+            direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
             advice=advice(layout, stored_bytes, notes),
             enum=notes.enum,
             left_out=_left_out(layout),
+            follows_cf=notes.follows_cf,
         )
 
 
@@ -146,6 +153,8 @@ class Report:
         What a shuffle costs, if one was given.
     store : StoreReport, optional
         What files in a store cost, if there are any.
+    suggestions : tuple of Suggestion
+        What rows of the first file probably are, if they are along the first axis.
     """
 
     files: tuple[FileReport, ...]
@@ -154,6 +163,7 @@ class Report:
     problem: Unreadable | None
     shuffle: str | None = None
     store: StoreReport | None = None
+    suggestions: tuple[Suggestion, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -172,19 +182,16 @@ _BY_COLUMN: dict[str, Callable[[str], Shuffle]] = {
 def inspect_files(
     files: FileOptions,
     shuffle: str | None = None,
-    columns: Sequence[str] | None = None,
 ) -> Report:
     """Look at files: their headers, and how much each column takes. No row is read.
 
     Parameters
     ----------
     files : FileOptions
-        The files.
+        The files. The report of each has all columns, also those that `read_h5` does not deliver.
     shuffle : str, optional
         Report what a shuffle costs: "auto", "rows", "chunks", "files"; "weights:" or "by_length:" and a column; or
         "balance:" and columns, with commas between.
-    columns : sequence of str, optional
-        The columns that `read_h5` delivers. The report of each file has all columns.
 
     Raises
     ------
@@ -203,9 +210,10 @@ def inspect_files(
     if not reports:
         raise errors[files.paths[0]]
     unreadable = tuple(Unreadable.of(path, error) for path, error in errors.items())
-    report = Report(tuple(reports), unreadable, None, None, store=store_report(costs, None, 0))
+    found = _suggestions(files, reports)
+    report = Report(tuple(reports), unreadable, None, None, store=store_report(costs, None, 0), suggestions=found)
     try:
-        index = replace(files, paths=[each.path for each in reports]).index(columns)
+        index = replace(files, paths=[each.path for each in reports]).index()
     except RayH5Error as exc:
         return replace(report, problem=Unreadable.of("read_h5", exc))
     text = None if shuffle is None else _shuffled(index, shuffle)
@@ -218,15 +226,34 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {"ok": report.ok, **asdict(report)}
 
 
+def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Suggestion, ...]:
+    """Return what rows of the first file probably are, unless the options say it."""
+    if not files.scope.by_axis or files.scope.axes == "reversed":
+        return ()
+    first = reports[0]
+    tree = FileTree(
+        {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
+        tuple(each.name for each in first.refused),
+        files=len(reports),
+        rows_differ=len({max((each.rows for each in file.columns), default=0) for file in reports}) > 1,
+        of_matlab=is_of_matlab(first.path),
+        of_cf=tuple(each.name for each in first.columns if each.follows_cf),
+        single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
+    )
+    return tuple(suggestions(tree))
+
+
 def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
     with scope.open(path, None if listed is None else FileState(listed)) as reader:
         layout = reader.layout
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
         columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
-        refused = tuple(Unreadable.of(name, error) for name, error in layout.refused.items())
-        if is_url(path) and isinstance(reader, RowReader):
-            reader.known_columns([name for name, each in layout.columns.items() if each.direct])
+        # What is a column of several datasets is in what read_h5 makes of the file.
+        left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
+        refused = tuple(Unreadable.of(name, error) for name, error in left.items())
+        if isinstance(reader, RowReader):
+            reader.manifest([name for name, each in layout.columns.items() if each.direct])
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
 
 
@@ -235,9 +262,10 @@ def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:
 
 
 def _delivery(index: RowIndex) -> Delivery:
-    row_bytes = sum(spec.row_bytes for spec in index.columns.values())
+    specs, classes = index.outputs, {each.name: f" ({each})" for each in index.labels}
+    row_bytes = sum(spec.row_bytes for spec in specs.values())
     block_rows = choose_block_rows(row_bytes, index.num_rows, None, None)
-    columns = {name: str(spec) for name, spec in index.columns.items()}
+    columns = {name: f"{spec}{classes.get(name, '')}" for name, spec in specs.items()}
     return Delivery(columns, index.num_rows, row_bytes, block_rows, -(-index.num_rows // block_rows))
 
 

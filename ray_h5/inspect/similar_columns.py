@@ -7,16 +7,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ray_h5.likely_rows.tree import nested
 from ray_h5.messages import printable
-from ray_h5.planning.paths import natural_key
+from ray_h5.storage.local_listing import natural_key
 
 _MIN_MERGED = 6
 """Fewer are shown one by one, as each may have a meaning of its own."""
 
 _MAX_NAME = 100
-
-_MAX_DEPTH = 32
-"""Nested groups that become nodes; the rest of a deeper name is one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +67,7 @@ def merge_similar(keys: Mapping[str, Hashable], *, any_name: bool = False) -> li
     any_name : bool
         Merge also columns whose names differ by more than a number. Groups are always merged so.
     """
-    tree: dict[str, Any] = {}
-    for name in keys:
-        *groups, last = name.split("/", _MAX_DEPTH)
-        here = tree
-        for group in groups:
-            here = here.setdefault(group, {})
-        here[last] = name
-    return _nodes(tree, keys, any_name)
+    return _nodes(nested({name: name for name in keys}), keys, any_name)
 
 
 def leaves(nodes: Sequence[ColumnNode]) -> Iterator[tuple[str, ColumnNode]]:
@@ -94,7 +85,7 @@ def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], any_name: bool
             nodes.append(ColumnNode((name,), (found,), (), keys[found]))
         else:
             below = tuple(_nodes(found, keys, any_name))
-            nodes.append(ColumnNode((name,), (), below, tuple((_mark(each), each.key) for each in below)))
+            nodes.append(ColumnNode((name[:-1],), (), below, tuple((_mark(each), each.key) for each in below)))
     # First nodes whose names differ by a number, such as lead_1 and lead_2; then groups of any names, such as patients.
     nodes = _joined(nodes, lambda node: (_mark(node, one=False), bool(node.below), node.key))
     return _joined(nodes, lambda node: (bool(node.below), node.key) if any_name or node.below else id(node))

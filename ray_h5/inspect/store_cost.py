@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_h5.planning.epoch.plan import ReadPlan, make_plan
-from ray_h5.planning.epoch.reading import request_cost
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.index.row_index import RowIndex
+from ray_h5.index.row_index import RowIndex
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.plan_reads import request_cost
+from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.fetching import fetched
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ray_h5.hdf5.metadata.column import SINGLE_VALUE
+from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.similar_columns import leaves, merge_similar
 from ray_h5.inspect.store_text import lines_of
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import few, printable
-from ray_h5.planning.likely_samples import likely_samples
 
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
-
-_INTERNAL = ("#refs#", "#subsystem#")
-"""Groups that hold the targets of references in MATLAB's cells, structs and objects."""
 
 
 def to_text(report: Report, columns: Sequence[str] = ()) -> str:
@@ -33,15 +29,16 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     if len(report.files) + len(report.unreadable) > 1:
         yield from _summary(report)
         yield ""
-    columns = [each for each in first.columns if not _is_internal(each.name)]
+    columns = first.columns
     yield from _tree(first, columns, named)
-    refused = [each for each in first.refused if not _is_internal(each.name)]
+    refused = first.refused
     yield from _single_values(refused)
     yield from _section("Cannot be read:", _refused(first.path, refused))
     yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
     yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))
     advice = _together([(each.name, text) for each in columns for text in each.advice])
-    yield from _section("Advice:", [*_samples(columns), *advice])
+    mended = ["ray-h5 repack writes files with such chunks: see docs/writing.md."] if _is_mended(columns) else []
+    yield from _section("Advice:", [*(each.as_call for each in report.suggestions), *advice, *mended])
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
@@ -65,15 +62,11 @@ def _tree(file: FileReport, columns: Sequence[ColumnReport], named: Collection[s
     below = "" if file.group == "/" else f", below {printable(file.group)}"
     yield f"{printable(file.path)}: {size(file.file_bytes)}, {len(columns)} columns{below}"
     yield from table(columns, named)
-    if internal := len(file.columns) - len(columns):
-        yield (
-            f"  {internal} more below {' and '.join(_INTERNAL)}, where MATLAB keeps what cells and structs refer to: "
-            "name the columns wanted with columns=[...]"
-        )
 
 
-def _is_internal(name: str) -> bool:
-    return name.split("/", 1)[0] in _INTERNAL
+def _is_mended(columns: Iterable[ColumnReport]) -> bool:
+    """Return whether some advice is about chunks."""
+    return any("rite " in text and "chunk" in text for each in columns for text in each.advice)
 
 
 def _single_values(refused: Sequence[Unreadable]) -> Iterator[str]:
@@ -99,66 +92,6 @@ def _refused(path: str, refused: Sequence[Unreadable]) -> list[str]:
 
 def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
     return _together([(each.name, _reason(path, each.name, each.left_out)) for each in columns if each.left_out])
-
-
-def _samples(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield advice for samples that are groups or datasets of their own, and so become columns."""
-    alike = likely_samples({each.name: (each.dtype, each.row_shape) for each in columns})
-    if alike is not None:
-        yield (
-            f"{alike}. If each is a sample, write read_h5(paths, {alike.rows}); if each is an episode, add "
-            "windows=ray_h5.Windows({...}): see docs/rows.md"
-        )
-    yield from _grids(columns)
-    yield from _episodes(columns)
-    yield from _weights(columns)
-
-
-_TIMES = {"t", "time", "times", "timestamp", "timestamps"}
-_ENDS = {"episode_ends", "episode_end"}
-_EPISODES = {"episode_id", "episode_index", "episode", "traj_id", "trajectory_id"}
-
-
-def _grids(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield advice for columns with an axis of time after the first axis."""
-    times = {each.rows: each.name for each in columns if not each.row_shape and _last(each.name) in _TIMES}
-    for each in columns:
-        if each.row_shape and (time := times.get(each.row_shape[0] or -1)) is not None and each.rows not in times:
-            yield (
-                f"{each.name} of {(each.rows, *each.row_shape)}: the second axis is as long as {time!r}. If each of "
-                "its steps is a sample, write read_h5(paths, rows=ray_h5.Grid(2)): see docs/rows.md"
-            )
-            return
-
-
-def _episodes(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield advice for rows that are steps of episodes."""
-    for each in columns:
-        option = "episode_ends" if _last(each.name) in _ENDS else "episode" if _last(each.name) in _EPISODES else ""
-        if option and not each.row_shape:
-            yield (
-                f"{each.name}: rows may be steps of episodes. For windows of an episode, write read_h5(paths, "
-                f"windows=ray_h5.Windows({{{_of_steps(columns)!r}: range(0, 16)}}, {option}={each.name!r})): see "
-                "docs/rows.md"
-            )
-            return
-
-
-def _of_steps(columns: Sequence[ColumnReport]) -> str:
-    """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
-    names = [each.name for each in columns if each.kind == "number" and each.row_shape]
-    actions = [name for name in names if _last(name).startswith("action")]
-    return next(iter([*actions, *names]), "actions")
-
-
-def _weights(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield a note about the weights of a Keras model."""
-    if any("/vars/" in f"/{each.name}/" or each.name.endswith(("kernel:0", "bias:0")) for each in columns):
-        yield "this looks like the weights of a Keras model; they are no rows of samples"
-
-
-def _last(name: str) -> str:
-    return name.rsplit("/", 1)[-1].lower()
 
 
 def _members(column: ColumnReport) -> str:

@@ -14,17 +14,26 @@ import numpy as np
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer
+from ray_h5.plots.batch_spread import (
+    MOST_GROUPS,
+    check_lengths,
+    comparable,
+    counts,
+    distances,
+    grouped,
+    padding,
+)
 from ray_h5.plots.drawing import (
     add_legend,
     as_array,
     draw,
+    draw_counts,
     draw_line,
     name_values,
     new_figure,
     with_literal_texts,
 )
 from ray_h5.plots.pictures import check_one_row, check_one_sample, finite_range, is_picture
-from ray_h5.plots.spread import MOST_GROUPS, check_lengths, comparable, counts, distances, grouped, padding
 from ray_h5.plots.texts import short_text, wrapped
 
 if TYPE_CHECKING:
@@ -71,9 +80,9 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
         f"{name} = {short_text(array)}".replace(" ", "\xa0") for name, array in arrays.items() if name not in shown
     ]
     columns = 1 if len(shown) < 2 else 2
-    rows = max(1, math.ceil(len(shown) / columns))
+    rows = math.ceil(len(shown) / columns)
     figure = new_figure(6 * columns, 2.4 * rows + 0.4)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, squeeze=False).ravel() if shown else []
     for panel, (name, array) in zip(panels, shown.items(), strict=False):
         draw(figure, panel, array)
         panel.set_title(wrapped(f"{name}  {array.shape} {array.dtype}", 6), fontsize=10)
@@ -195,7 +204,7 @@ def plot_spread(
     for place, (name, order) in enumerate(named.items()):
         by_batch = counts(np.searchsorted(values, order), len(values), batch_size)
         panel = figure.add_subplot(grid[0, place])
-        images.append(panel.imshow(grouped(by_batch), aspect="auto", interpolation="nearest", vmin=0, origin="lower"))
+        images.append(draw_counts(panel, grouped(by_batch)))
         most = max(most, int(grouped(by_batch).max()))
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
         name_values(panel, values)
@@ -203,7 +212,7 @@ def plot_spread(
             # The values are the same in each panel.
             panel.tick_params(labelleft=False)
         else:
-            panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}s, in {MOST_GROUPS} groups")
+            panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}, in {MOST_GROUPS} groups")
         curve = padding(order, batch_size) if are_lengths else distances(by_batch)
         label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
         lines.append(draw_line(curves, curve, label=label, linewidth=1.2))

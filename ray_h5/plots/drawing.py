@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import MissingDependencyError
+from ray_h5.plots.batch_spread import group_starts
 from ray_h5.plots.pictures import is_picture, picture
-from ray_h5.plots.spread import group_starts
 from ray_h5.plots.texts import short_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
 
 MOST_LINES = 4
@@ -71,6 +72,13 @@ def name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
     starts = group_starts(len(values))
     places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
     panel.set_yticks(list(places), [short_text(np.asarray(values[starts[place]])) for place in places], fontsize=8)
+
+
+def draw_counts(panel: Axes, counts: np.ndarray[Any, Any]) -> AxesImage:
+    """Draw an image of counts; colours follow their roots, because a shuffled batch has few rows of each value."""
+    from matplotlib.colors import PowerNorm
+
+    return panel.imshow(counts, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
 
 
 def draw_line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> Line2D:

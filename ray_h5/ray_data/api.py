@@ -3,65 +3,47 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import ray.data
 
-from ray_h5.hdf5.reading.arguments import as_names
-from ray_h5.hdf5.reading.casting import Casting
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.rows.column_kinds import ColumnLike
-from ray_h5.planning.rows.kinds import RowKind
-from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.row_index import RowIndex
+from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
+from ray_h5.ray_data.internals.noise import raise_own_errors
+from ray_h5.ray_data.internals.trainers import let_own_errors_leave_fit
 from ray_h5.ray_data.tasks import in_tasks
-from ray_h5.storage.storages import with_cache
+from ray_h5.read.arguments import as_names
+from ray_h5.source import Source, SourceOptions
+from ray_h5.storage.find_files import PathLike
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from typing_extensions import Unpack
 
 
+@takes_options_of(Source)
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[ColumnLike] | None = None,
-    group: str = "/",
-    rows: RowKind | None = None,
-    windows: Windows | None = None,
-    sidecar: Sidecar | Sequence[Sidecar] | None = None,
-    attrs: Sequence[str] | Mapping[str, str] = (),
-    decode_cf: bool = False,
-    axes: Literal["stored", "reversed"] = "stored",
     shuffle: ShuffleLike = None,
-    dtypes: Mapping[str, npt.DTypeLike] | None = None,
-    casting: Casting = "checked",
     include_paths: bool = False,
     include_row_ids: bool = False,
     include_row_keys: bool = False,
     name: str | None = None,
-    index_dir: PathLike | None = None,
     block_rows: int | None = None,
     tail: Literal["keep", "drop", "pad"] = "keep",
     tail_rows: int | None = None,
     preserve_order: bool = True,
-    allow_external: PathLike | Sequence[PathLike] = (),
-    filesystem: object = None,
-    storage_options: Mapping[str, object] | None = None,
-    cache_dir: PathLike | None = None,
-    cache_bytes: int | str | None = None,
-    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-    ignore_missing_paths: bool = False,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
     num_cpus: float | None = None,
     memory: float | None = None,
     ray_remote_args: dict[str, Any] | None = None,
+    **options: Unpack[SourceOptions],
 ) -> ray.data.Dataset:
     """Read HDF5 files as a `ray.data.Dataset`.
 
@@ -71,40 +53,12 @@ def read_h5(
 
     Parameters
     ----------
-    paths : str, path-like, or a sequence of them
-        Files, directories (with their subdirectories) and globs. The files are sorted naturally (``f2`` before
-        ``f10``), without duplicates. ``local://`` before a path means that only this node has the file. Files in
-        stores have URLs: ``s3://``, ``gs://``, ``az://`` and ``https://``.
-    columns : sequence of str, csr or ragged, optional
-        Names, such as ``"signal"`` or ``"obs/image"``, and columns that are made of several datasets: `ray_h5.csr`,
-        `ray_h5.ragged`. By default all columns.
-    group : str
-        The HDF5 group that names are relative to.
-    rows : Groups or Grid, optional
-        What a row is: `ray_h5.Groups` for an HDF5 group a row, `ray_h5.Grid` for several leading axes. By default an
-        index of the first axis.
-    windows : Windows, optional
-        A row is a step of an episode, with the values at some offsets from it; see `ray_h5.Windows`.
-    sidecar : Sidecar, or sequence of them, optional
-        Tables in CSV or Parquet beside the files, whose columns join the rows; see `ray_h5.Sidecar`.
-    attrs : sequence of str, or mapping of str to str, optional
-        Attributes of each file, or of `group` in it, that are columns: each holds one number or one text. A mapping
-        gives them other names: ``{"rate": "fs"}``. Attributes of groups that are rows: ``Groups(..., attrs=...)``.
-    decode_cf : bool
-        Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
-        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
-    axes : {"stored", "reversed"}
-        ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
+    **options
+        The options of `ray_h5.source.Source`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         How epochs are shuffled; each epoch has another order. True draws a seed: `Position.seed` holds it, and a run
         that resumes from the position takes it over. ``"rows"``, ``"chunks"`` and ``"files"`` choose the unit that is
         shuffled; `ray_h5.Shuffle` has all options.
-    dtypes : mapping of str to dtype, optional
-        Dtypes that columns are cast to while reading: ``{"image": "float16"}`` halves the bytes that travel. Files may
-        differ in the dtypes of such columns. ``bytes`` for a column of strings delivers them undecoded.
-    casting : {"checked", "unsafe"}
-        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
-        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
     include_paths : bool
         Add the column ``path``: the file of each row.
     include_row_ids : bool
@@ -114,8 +68,6 @@ def read_h5(
         the same in any task. If a `Shuffle` may draw a row several times in an epoch, each time has another key.
     name : str, optional
         The name of the dataset for `set_epoch`. It belongs to the dataset that was read last with it.
-    index_dir : path-like, optional
-        A folder that stores the row index of the files for later runs.
     block_rows : int, optional
         Rows of a block. By default a power of two that makes blocks of about 64 MiB.
     tail : {"keep", "drop", "pad"}
@@ -127,26 +79,6 @@ def read_h5(
     preserve_order : bool
         Deliver blocks in the order of the epoch. With False faster tasks overtake, and the order differs each time.
         A trainer has its own options: see `ray_h5.data_config`.
-    allow_external : path-like, or sequence of them
-        Folders that external links, virtual datasets and external storage may lead into; of files in a store, URLs of
-        the same store. Those that lead elsewhere are refused.
-    filesystem : pyarrow or fsspec file system, optional
-        A local file system, or a subtree of one that relative paths start from; or a remote one, which is slower
-        than a URL: its calls run in threads, and the state of a file is asked for before and after each read.
-    storage_options : mapping of str to object, optional
-        How stores are reached, by the names that obstore has for them: ``region``, ``endpoint``, ``skip_signature``,
-        ``access_key_id``, ``timeout`` ... Without credentials here, those of the environment of each node are used.
-        ``allow_unversioned=True`` reads files for which a server gives no ETag.
-    cache_dir : path-like, optional
-        A folder on a disk of each node, where bytes of files in stores stay: a second epoch makes no requests for what
-        is there. Processes and runs share it.
-    cache_bytes : int or str, optional
-        How much of that disk to take, such as ``"200GB"``.
-    file_extensions : sequence of str, optional
-        Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
-        ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
-    ignore_missing_paths : bool
-        Leave out paths that do not exist.
     concurrency : int, optional
         The most read tasks at a time.
     override_num_blocks : int, optional
@@ -187,32 +119,17 @@ def read_h5(
     in_order = as_flag("preserve_order", preserve_order)
     datasource = H5Datasource(
         paths,
-        columns=columns,
-        group=group,
-        rows=rows,
-        windows=windows,
-        sidecar=sidecar,
-        attrs=attrs,
-        decode_cf=decode_cf,
-        axes=axes,
         shuffle=shuffle,
         tail=tail,
         tail_rows=tail_rows,
-        dtypes=dtypes,
-        casting=casting,
         include_paths=include_paths,
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
         name=name,
-        index_dir=index_dir,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
-        allow_external=allow_external,
         threads=max(1, int(resources["num_cpus"] or 1)),
-        filesystem=filesystem,
-        storage_options=with_cache(storage_options, cache_dir, cache_bytes),
-        file_extensions=file_extensions,
-        ignore_missing_paths=ignore_missing_paths,
+        **options,
     )
     if memory is None:
         resources["memory"] = datasource.remote_task_bytes
@@ -220,29 +137,17 @@ def read_h5(
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
     begin_with_limits(ds)
+    raise_own_errors(ds.context)
+    let_own_errors_leave_fit()
     return ds
 
 
+@takes_options_of(Source)
 def build_index(
     paths: PathLike | Sequence[PathLike],
     *,
-    columns: Sequence[ColumnLike] | None = None,
-    group: str = "/",
-    rows: RowKind | None = None,
-    windows: Windows | None = None,
-    sidecar: Sidecar | Sequence[Sidecar] | None = None,
-    attrs: Sequence[str] | Mapping[str, str] = (),
-    decode_cf: bool = False,
-    axes: Literal["stored", "reversed"] = "stored",
-    dtypes: Mapping[str, npt.DTypeLike] | None = None,
-    casting: Casting = "checked",
     predicate_columns: Sequence[str] = (),
-    index_dir: PathLike | None = None,
-    allow_external: PathLike | Sequence[PathLike] = (),
-    filesystem: object = None,
-    storage_options: Mapping[str, object] | None = None,
-    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-    ignore_missing_paths: bool = False,
+    **options: Unpack[SourceOptions],
 ) -> RowIndex:
     """Collect ahead the facts that planning needs about files: row counts, schema, small columns.
 
@@ -251,13 +156,10 @@ def build_index(
 
     Parameters
     ----------
-    paths, columns, group, rows, windows, sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, filesystem,
-    storage_options, file_extensions, ignore_missing_paths
-        As for `read_h5`.
+    **options
+        The options of `ray_h5.source.Source`.
     predicate_columns : sequence of str
         Scalar columns that predicates will name; their values are read too.
-    index_dir : path-like, optional
-        The folder to store the row index in.
 
     Returns
     -------
@@ -269,26 +171,7 @@ def build_index(
     RayH5Error
         As for `read_h5`.
     """
-    files = FileOptions.of(
-        paths,
-        group=group,
-        rows=rows,
-        windows=windows,
-        sidecar=sidecar,
-        attrs=attrs,
-        decode_cf=decode_cf,
-        axes=axes,
-        dtypes=dtypes,
-        casting=casting,
-        allow_external=allow_external,
-        index_dir=index_dir,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        file_extensions=file_extensions,
-        ignore_missing_paths=ignore_missing_paths,
-        columns=columns,
-    )
-    index = files.index(columns, in_tasks)
+    index = FileOptions.of(paths, **options).index(spread=in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))
     return index
 

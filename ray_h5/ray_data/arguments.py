@@ -12,9 +12,9 @@ from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number
-from ray_h5.planning.epoch import shuffle as shuffling
-from ray_h5.planning.epoch.blocks import Tail
-from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.order.blocks import Tail
+from ray_h5.order.draws import shuffle as shuffling
+from ray_h5.order.draws.shuffle import Shuffle
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,14 @@ def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
     if isinstance(shuffle, FileShuffleConfig):
         return _as_file_shuffle(shuffle)
     if shuffle is not True:
-        return shuffling.as_shuffle(shuffle)
+        found = shuffling.as_shuffle(shuffle)
+        if found is not None and found.batch_values is not None:
+            raise OptionError(
+                f"Shuffle: batch_values={found.batch_values}: batches of Ray Data have equally many rows. It is for "
+                "loader(...) and OrderBatchSampler in plain PyTorch; leave it out, by_length still brings rows of "
+                "similar length together."
+            )
+        return found
     drawn = Shuffle(seed=None)
     logger.info("shuffle=True: seed %d; pass shuffle=Shuffle(seed=%d) for the same orders", *[drawn.seed] * 2)
     return drawn

@@ -9,16 +9,15 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
+from ray_h5.arrow_arrays import as_real
+from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.planning.arrow import as_real
-from ray_h5.planning.epoch.order import row_keys
-from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.epoch.position import Block
-from ray_h5.planning.epoch.reading import BlockRows
-from ray_h5.planning.index.file_table import FileTable
-from ray_h5.planning.schema import ColumnSpec, scalar_to_arrow
-from ray_h5.ray_data.ragged import ragged_array, ragged_field
-from ray_h5.ray_data.sparse import sparse_array
+from ray_h5.order.epoch_order import row_keys
+from ray_h5.order.plan_reads import BlockRows
+from ray_h5.order.position import Block
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.ray_data.ragged_blocks import is_ragged, ragged_array, shape_said
+from ray_h5.rows.file_table import FileTable
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
 ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
@@ -28,6 +27,8 @@ ROW_KEY_SPEC = ColumnSpec("row_key", "number", np.dtype(np.uint64), ())
 IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
 """Columns from the place of a row in an epoch."""
 
+_MAY_BE_NULL = b"ray_h5.may_be_null"
+
 
 def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
     """Return columns of a block, of the files and added ones, as an Arrow table; the arrays are not copied."""
@@ -36,8 +37,31 @@ def to_table(plan: ReadPlan, block: Block, names: Sequence[str]) -> pa.Table:
     if not columns:
         # Arrow forgets the length of a table without columns; Ray's own selection of no columns keeps it.
         return BlockAccessor.for_block(pa.table({ROW_ID_SPEC.name: block.rows.row_ids})).select([])
-    fields = [ragged_field(name, column.type, specs.get(name)) for name, column in columns.items()]
+    fields = [_field(name, column.type, specs.get(name)) for name, column in columns.items()]
     return pa.table(list(columns.values()), schema=pa.schema(fields))
+
+
+def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
+    """Return the field of a column, with what its type does not say and `TorchCollate` needs.
+
+    Ray keeps what fields say until a function returns arrays of numpy, or rows.
+    """
+    said: dict[bytes, bytes] = {}
+    if spec is not None and is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
+        said = shape_said(spec)
+    elif spec is not None and spec.kind in {"category", "optional"} and is_integral(type_):
+        said = {_MAY_BE_NULL: b"1"}
+    return pa.field(name, type_, metadata=said or None)
+
+
+def is_integral(type_: pa.DataType) -> bool:
+    """Return whether values are integers or booleans, of which numpy has none that is missing."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_boolean(type_))
+
+
+def may_be_null(field: pa.Field) -> bool:
+    """Return whether a file may say that a value is missing in a column of integers or booleans."""
+    return _MAY_BE_NULL in (field.metadata or {})
 
 
 def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
@@ -64,6 +88,8 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.kind == "ragged":
             return ragged_array(rows.arrays[name], spec, where)
         if spec.kind == "sparse":
+            from ray_h5.ray_data.sparse_blocks import sparse_array
+
             return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
         if spec.is_tensor:

@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,24 +14,18 @@ from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
 
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
-from ray_h5.hdf5.reading.casting import Casting
-from ray_h5.log import ensure_handler
-from ray_h5.messages import no_column
-from ray_h5.planning.epoch.blocks import Tail, choose_block_rows
-from ray_h5.planning.epoch.cost import describe
-from ray_h5.planning.epoch.plan import ReadPlan, make_plan
-from ray_h5.planning.epoch.position import Remainder
-from ray_h5.planning.epoch.steps import steps_plan
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.notices import warn_of_surprises
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicates.evaluate import check_names, check_there, evaluate
-from ray_h5.planning.rows.column_kinds import ColumnLike
-from ray_h5.planning.rows.kinds import RowKind
-from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import ColumnSpec
-from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.index.facts.file_warnings import warn_of_surprises
+from ray_h5.index.file_options import FileOptions
+from ray_h5.messages import ensure_handler, no_column
+from ray_h5.options import takes_options_of
+from ray_h5.order.blocks import Tail, choose_block_rows
+from ray_h5.order.draws.shuffle import UnusableRowsError
+from ray_h5.order.position import Remainder
+from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.order.shuffle_cost import describe
+from ray_h5.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
@@ -39,16 +33,19 @@ from ray_h5.ray_data.internals.executions import running_execution
 from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
 from ray_h5.ray_data.internals.noise import turn_down_here
 from ray_h5.ray_data.plan_cache import PlanCache
-from ray_h5.ray_data.predicates import column_names
-from ray_h5.ray_data.tasks import in_tasks, read_tasks
-from ray_h5.storage.fetching import IN_FLIGHT_BYTES
+from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
+from ray_h5.source import Source, SourceOptions
+from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
+from ray_h5.storage.find_files import PathLike
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from typing_extensions import Unpack
+
 
 logger = logging.getLogger(__name__)
 
 
+@takes_options_of(Source)
 class H5Datasource(Datasource):
     """HDF5 files as a datasource of Ray Data; `ray_h5.read_h5` makes one and reads it.
 
@@ -57,31 +54,18 @@ class H5Datasource(Datasource):
 
     Parameters
     ----------
-    paths : str, path-like, or a sequence of them
-        Files, directories and globs, as for `read_h5`.
-    columns : sequence of str, csr or ragged, optional
-        The columns to read; None reads all.
-    group : str
-        The HDF5 group that column names are relative to.
-    dtypes : mapping of str to dtype, optional
-        Dtypes that read tasks cast columns to; ``bytes`` for strings that are not UTF-8.
-    casting : {"checked", "unsafe"}
-        As for `read_h5`.
+    **options
+        The options of `ray_h5.source.Source`.
     shuffle : bool, str, Shuffle or FileShuffleConfig, optional
         The order of an epoch; None keeps the order of the files.
-    tail, tail_rows, filesystem, storage_options, file_extensions, ignore_missing_paths
+    tail, tail_rows
         As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
         Add the columns `path`, `row_id` and `row_key`.
     name : str, optional
         The name of the dataset for `set_epoch`.
-    index_dir : path-like, optional
-        A folder that stores the row index for later runs.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
-    allow_external : path-like, or sequence of them
-        Folders that links, virtual datasets and external storage may lead into; of files in a store, URLs of the same
-        store.
     threads : int
         Threads that read and decode in one task.
 
@@ -95,32 +79,17 @@ class H5Datasource(Datasource):
         self,
         paths: PathLike | Sequence[PathLike],
         *,
-        columns: Sequence[ColumnLike] | None = None,
-        group: str = "/",
-        rows: RowKind | None = None,
-        windows: Windows | None = None,
-        sidecar: Sidecar | Sequence[Sidecar] | None = None,
-        attrs: Sequence[str] | Mapping[str, str] = (),
-        decode_cf: bool = False,
-        axes: Literal["stored", "reversed"] = "stored",
         shuffle: ShuffleLike = None,
         tail: Literal["keep", "drop", "pad"] = "keep",
         tail_rows: int | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        casting: Casting = "checked",
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
         name: str | None = None,
-        index_dir: PathLike | None = None,
         block_rows: int | None = None,
         num_blocks: int | None = None,
-        allow_external: PathLike | Sequence[PathLike] = (),
         threads: int = 1,
-        filesystem: object = None,
-        storage_options: Mapping[str, object] | None = None,
-        file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-        ignore_missing_paths: bool = False,
+        **options: Unpack[SourceOptions],
     ) -> None:
         super().__init__()
         # Ray's base class leaves this attribute to its subclasses.
@@ -129,31 +98,12 @@ class H5Datasource(Datasource):
         self._shuffle, self._tail = as_shuffle(shuffle), as_tail(tail, tail_rows)
         self._block_size = (block_rows, num_blocks)
         choose_block_rows(1, 1, *self._block_size)  # raises here for options that cannot be used
-        files = FileOptions.of(
-            paths,
-            group=group,
-            rows=rows,
-            windows=windows,
-            sidecar=sidecar,
-            attrs=attrs,
-            decode_cf=decode_cf,
-            axes=axes,
-            dtypes=dtypes,
-            casting=casting,
-            allow_external=allow_external,
-            index_dir=index_dir,
-            filesystem=filesystem,
-            storage_options=storage_options,
-            file_extensions=file_extensions,
-            ignore_missing_paths=ignore_missing_paths,
-            threads=threads,
-            columns=columns,
-        )
+        files = FileOptions.of(paths, threads=threads, **options)
         self._local_only = files.local_only
-        self._index = files.index(columns, in_tasks)
-        warn_of_surprises(self._index, columns)
+        self._index = files.index(spread=in_tasks)
+        warn_of_surprises(self._index, files.columns)
         self._delivered = self._index.delivered
-        self._columns = {name: self._delivered[name] for name in self._index.names}
+        self._columns = self._index.outputs
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)
         self._names = (*self._columns, *self._added)
         self._predicate: pc.Expression | None = None
@@ -161,6 +111,11 @@ class H5Datasource(Datasource):
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
         self.epochs = EpochCounter(name)
+
+    @property
+    def labels(self) -> dict[str, dict[Any, int]]:
+        """The number of each class, by column; None stands for all other values."""
+        return {each.name: each.by_value for each in self._index.labels}
 
     # Ray calls these while it optimizes a plan ----------------------------------------------
 
@@ -198,6 +153,8 @@ class H5Datasource(Datasource):
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
+        from ray_h5.ray_data.predicates import column_names
+
         names = column_names(predicate_expr)
         specs = self._specs(names)
         check_names(names, specs)
@@ -218,14 +175,14 @@ class H5Datasource(Datasource):
     def offsets_of(self, name: str) -> tuple[int, ...] | None:
         """Return the offsets of a column of windows; None for other columns."""
         windows = self._index.scope.windows
-        found = () if windows is None else windows.columns
+        found = () if windows is None or windows.at is not None else windows.columns
         return next((each.offsets for each in found if each.name == name and name in self._columns), None)
 
     def steps_once(self, names: Sequence[str]) -> H5Datasource:
         """Return a datasource that reads each step of some columns of windows once, though windows overlap."""
         clone = self.rows_once()
         clone._shuffle, clone._steps_of = None, tuple(names)
-        clone._names = tuple(name for name in clone._names if name not in self._index.joined.specs)
+        clone._names = tuple(name for name in clone._names if name not in self._index.joined_specs)
         return clone
 
     def as_not_resumable(self) -> H5Datasource:
@@ -234,8 +191,11 @@ class H5Datasource(Datasource):
         clone.epochs = self.epochs.as_not_resumable()
         return clone
 
-    def estimate_inmemory_data_size(self) -> int:
-        plan = self.plan()
+    def estimate_inmemory_data_size(self) -> int | None:
+        try:
+            plan = self.plan()
+        except UnusableRowsError:
+            return None
         return plan.num_positions * plan.row_bytes
 
     # Ray calls these when it executes a plan ------------------------------------------------
@@ -247,7 +207,13 @@ class H5Datasource(Datasource):
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
         """Return a task for each block. Ray's `parallelism` is not used: it would make blocks too small."""
-        plan = self.plan()
+        try:
+            plan = self.plan()
+        except UnusableRowsError:
+            if data_context is not None:
+                raise
+            # Ray asks before a filter can be given, which may leave these rows out.
+            return [task_of_unknown_rows(make_plan(self._index, self._planned()), self._names)]
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
@@ -261,15 +227,22 @@ class H5Datasource(Datasource):
 
     def plan(self) -> ReadPlan:
         """Return the plan for the current predicate and columns."""
-        names = tuple(name for name in self._names if name in self._columns)
+        names = tuple(spec.name for spec in self._planned())
         return self._plans.get(self._predicate, names, self._make_plan)
+
+    def _planned(self) -> list[ColumnSpec]:
+        return [self._columns[name] for name in self._names if name in self._columns]
 
     def _make_plan(self, names: Sequence[str]) -> ReadPlan:
         selection = None if self._predicate is None else self._select(self._predicate)
         columns = [self._columns[name] for name in names]
         selected_by = self._predicate_specs.keys() - self._added.keys()
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
-        return steps_plan(plan, self._steps_of) if self._steps_of else plan
+        if not self._steps_of:
+            return plan
+        from ray_h5.order.window_steps import steps_plan
+
+        return steps_plan(plan, self._steps_of)
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of the columns that a predicate names.
@@ -291,6 +264,7 @@ class H5Datasource(Datasource):
             raise
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
+
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():
@@ -309,6 +283,31 @@ _ADDED_BY = {PATH_SPEC.name: "include_paths", ROW_ID_SPEC.name: "include_row_ids
 def _announce(plan: str) -> None:
     """Say once what is read: each epoch makes the plan again."""
     logger.info("reading %s", plan)
+
+
+def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
+    """Return which number stands for which class, for the columns that `read_h5` delivers with ``labels=``.
+
+    Parameters
+    ----------
+    ds : ray.data.Dataset
+        A dataset of `read_h5`, or one made from it. `H5Dataset` has an attribute ``labels``.
+
+    Returns
+    -------
+    dict of str to dict
+        The number of each class, by column; the class None stands for all other values.
+
+    Examples
+    --------
+    >>> ds = ray_h5.read_h5("data/*.h5", labels={"kind": "auto"})  # doctest: +SKIP
+    >>> labels_of(ds)  # doctest: +SKIP
+    {'kind': {'cat': 0, 'dog': 1}}
+    """
+    sources = [getattr(each, "datasource", None) for each in operators(ds)]
+    return {
+        name: classes for each in sources if isinstance(each, H5Datasource) for name, classes in each.labels.items()
+    }
 
 
 def each_row_once(ds: Dataset) -> Dataset:

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import ray
 from ray.exceptions import RayError
 
-from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.predicates.evaluate import fingerprint
+from ray_h5.order.read_plan import ReadPlan
 from ray_h5.ray_data.internals.cluster import is_sent_by_ray
 
 _MAX_PLANS = 4
@@ -73,7 +72,11 @@ class PlanCache:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; call `make` if it is not in the cache."""
-        wanted = b"" if predicate is None else fingerprint(predicate)
+        wanted: bytes | None = b""
+        if predicate is not None:
+            from ray_h5.predicates.evaluate import fingerprint
+
+            wanted = fingerprint(predicate)
         for each in self._cached if wanted is not None else ():
             if each.names == names and each.predicate == wanted and (plan := each.get()) is not None:
                 return plan

@@ -1,12 +1,10 @@
-"""`where` and `kfold`: predicates as expressions of Ray."""
+"""Predicates as expressions of Ray: how it pushes them into the reading, or evaluates them on blocks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import and_
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -16,20 +14,12 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
-from ray_h5.hdf5.reading.casting import Casting
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.kfold import fold_predicates
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicates.criteria import Criterion, as_criteria
-from ray_h5.planning.predicates.evaluate import no_scalar, passing
-from ray_h5.planning.predicates.index_columns import compared
-from ray_h5.planning.predicates.virtual_columns import occurs
-from ray_h5.planning.predicates.wanted import AnyEqual, DatedText, RowFold, RowMask
-from ray_h5.planning.rows.kinds import RowKind
-from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.tables.sidecar import Sidecar
+from ray_h5.index.index_columns import compared
+from ray_h5.predicates.criteria import Criterion
+from ray_h5.predicates.evaluate import no_scalar, passing
+from ray_h5.predicates.virtual_columns import occurs
+from ray_h5.predicates.virtual_names import AnyEqual, DatedText, FileFold, RowFold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
-from ray_h5.ray_data.tasks import in_tasks
 
 
 class RowChooser:
@@ -48,10 +38,11 @@ class RowChooser:
                 f"row_mask(): {criterion.column!r} says which rows of a file to take, and this filter gets the blocks "
                 "of another operator. Put the filter directly after read_h5, before map_batches and the like."
             )
-        if isinstance(criterion.wanted, RowFold):
+        if isinstance(criterion.wanted, (RowFold, FileFold)):
+            group = None if isinstance(criterion.wanted, RowFold) else "path"
             raise PredicateError(
-                "kfold(group=None): a fold says which rows of the files to take, and this filter gets the blocks of "
-                "another operator. Put the filter directly after read_h5, before map_batches and the like."
+                f"kfold(group={group!r}): a fold says which rows of the files to take, and this filter gets the blocks "
+                "of another operator. Put the filter directly after read_h5, before map_batches and the like."
             )
         if isinstance(criterion.wanted, DatedText):
             return _like(
@@ -106,37 +97,7 @@ def column_names(expression: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
-def where(**criteria: Any) -> Expr:
-    """Return the predicate that is true where all criteria hold, for ``Dataset.filter(expr=...)``.
-
-    Parameters
-    ----------
-    **criteria
-        Values to compare columns with, as described in `ray_h5.torch_data.where`.
-
-    Returns
-    -------
-    ray.data.expressions.Expr
-        Combine it with others by ``&``, ``|`` and ``~``.
-
-    Raises
-    ------
-    PredicateError
-        If there is no criterion, or a value that is not one.
-
-    Notes
-    -----
-    Before ``map_batches`` Ray pushes the filter into the reading. After it Ray filters the blocks, and the same rows
-    pass; `any_equal` then reads the column of the block. `row_mask` works only before ``map_batches``.
-
-    Examples
-    --------
-    >>> ds.filter(expr=where(cs_label=True, epoch=between(10, 50)))  # doctest: +SKIP
-    """
-    return reduce(and_, map(_as_expr, as_criteria(criteria)))
-
-
-def _as_expr(criterion: Criterion) -> Expr:
+def as_expr(criterion: Criterion) -> Expr:
     """Return an expression that Ray pushes into the reading or evaluates itself, with the same result."""
     chooser = RowChooser(criterion)
     args = [col(name) for name in criterion.columns]
@@ -148,75 +109,3 @@ def _as_expr(criterion: Criterion) -> Expr:
 def _pushed(*given: Any) -> pc.Expression:
     *columns, chooser = given
     return chooser.pushed(*columns)
-
-
-def kfold(
-    paths: PathLike | Sequence[PathLike],
-    k: int,
-    group: str | None = None,
-    stratify: str | None = None,
-    seed: int = 0,
-    *,
-    hdf5_group: str = "/",
-    rows: RowKind | None = None,
-    windows: Windows | None = None,
-    sidecar: Sidecar | Sequence[Sidecar] | None = None,
-    attrs: Sequence[str] | Mapping[str, str] = (),
-    decode_cf: bool = False,
-    axes: Literal["stored", "reversed"] = "stored",
-    dtypes: Mapping[str, object] | None = None,
-    casting: Casting = "checked",
-    allow_external: PathLike | Sequence[PathLike] = (),
-    index_dir: PathLike | None = None,
-    filesystem: object = None,
-    storage_options: Mapping[str, object] | None = None,
-    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-    ignore_missing_paths: bool = False,
-) -> list[tuple[Expr, Expr]]:
-    """Return `k` pairs of predicates: the rows to train on, and the rows to validate on.
-
-    Parameters
-    ----------
-    paths : str, path-like, or a sequence of them
-        As for `read_h5`.
-    k : int
-        The number of folds.
-    group : str, optional
-        A column. Rows with the same value, such as those of one patient, are in one fold. None draws each row alone:
-        rows that resemble each other are then in training and in validation.
-    stratify : str, optional
-        A column. Each of its values has about the same share in all folds.
-    seed : int
-        The seed that folds are drawn with.
-    hdf5_group : str
-        The HDF5 group that column names are relative to.
-    rows, windows
-        What a row is, as for `read_h5`. ``group="episode"`` then keeps the windows of an episode together.
-    sidecar, attrs, decode_cf, axes, dtypes, casting, allow_external, index_dir, filesystem, storage_options,
-    file_extensions, ignore_missing_paths
-        As for `read_h5`.
-
-    Raises
-    ------
-    OptionError
-        If `group` has fewer values than there are folds, or there are fewer rows.
-    """
-    files = FileOptions.of(
-        paths,
-        group=hdf5_group,
-        rows=rows,
-        windows=windows,
-        sidecar=sidecar,
-        attrs=attrs,
-        decode_cf=decode_cf,
-        axes=axes,
-        dtypes=dtypes,
-        casting=casting,
-        allow_external=allow_external,
-        index_dir=index_dir,
-        filesystem=filesystem,
-        storage_options=storage_options,
-        file_extensions=file_extensions,
-        ignore_missing_paths=ignore_missing_paths,
-    )
-    return fold_predicates(files, k, group, stratify, seed, where, in_tasks)

@@ -15,6 +15,8 @@ from ray_h5 import errors
 from ray_h5.errors import RayH5Error
 from ray_h5.ray_data.internals.noise import own_error, own_message, turn_down
 
+_TENSORS = os.path.join("ray", "data", "util", "torch_utils.py")
+
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
@@ -23,7 +25,8 @@ def quiet() -> None:
 
     Call it once, before `ray.init` and before datasets are made. What the program prints stays, in the workers
     too. An error of this package that ends the program is shown with the lines of the program alone, in a terminal and
-    in a notebook; its type, and what ``except`` catches, stay. Ray's log files keep everything.
+    in a notebook; its type, and what ``except`` catches, stay. So is the error of `iter_torch_batches` about a column
+    of text, with the name of the column. Ray's log files keep everything.
 
     Examples
     --------
@@ -39,15 +42,37 @@ def quiet() -> None:
 
 
 def short_text(error: BaseException, trace: TracebackType | None) -> str | None:
-    """Return the text of an error of this package: the lines of the program, then the error; None for other errors."""
+    """Return the text of an error of this package: the lines of the program, then the error; None for other errors.
+
+    A column that Ray cannot make a tensor of has such a text, too: Ray's own error does not name it.
+    """
     own = own_error(error)
-    if own is None:
+    column = None if own is not None else _column_without_tensor(error, trace)
+    if own is None and column is None:
         return None
     # Frames in these folders say nothing about the program of a user.
     others = _folders(ray, errors, sys.modules.get("IPython"))
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    if own is None:
+        said = (
+            f"{type(error).__name__}: column {column!r}: {error}\nText and such values have no tensors: leave the "
+            f"column out with columns=[...], deliver numbers of classes with labels={{{column!r}: 'auto'}}, or keep "
+            "arrays of text with iter_torch_batches(collate_fn=ray_h5.TorchCollate()), as train_batches does.\n"
+        )
+        return "".join([*lines, said])
     return "".join([*lines, f"{type(own).__module__}.{type(own).__qualname__}: {own_message(own)}\n"])
+
+
+def _column_without_tensor(error: BaseException, trace: TracebackType | None) -> str | None:
+    """Return the column of which Ray made a tensor when a TypeError was raised; None if it did not."""
+    if not isinstance(error, TypeError):
+        return None
+    found = None
+    for frame, _ in traceback.walk_tb(trace):
+        if frame.f_code.co_filename.endswith(_TENSORS):
+            found = frame.f_locals.get("col_name", found)
+    return found
 
 
 def _folders(*modules: ModuleType | None) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from ray.data.datasource import ReadTask
 from ray.exceptions import RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
-from ray_h5.planning.epoch.blocks import BlockLayout
-from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.epoch.position import Remainder, read_block
-from ray_h5.planning.index.file_facts import FileFacts
+from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.order.blocks import BlockLayout
+from ray_h5.order.position import Remainder, read_block
+from ray_h5.order.read_plan import ReadPlan
 from ray_h5.ray_data.blocks import schema_of, to_table
 from ray_h5.ray_data.internals.cluster import task_attempts
 
@@ -63,6 +63,13 @@ def read_tasks(
         _task(read, layout, block, plan.row_bytes, schema, limit, None if block else input_files)
         for block in range(layout.num_blocks)
     ]
+
+
+def task_of_unknown_rows(plan: ReadPlan, names: tuple[str, ...]) -> ReadTask:
+    """Return a task that says which files and columns are read, and not how many rows; it is never executed."""
+    metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=tuple(plan.files.all_paths()), exec_stats=None)
+    schema = schema_of(plan, names)
+    return ReadTask(partial(_read_nothing, schema), metadata, schema=schema)
 
 
 def _task(

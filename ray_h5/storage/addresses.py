@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, ReadFailedError
 from ray_h5.messages import near_names
 
 SCHEMES = {
@@ -16,14 +18,16 @@ SCHEMES = {
 }  # fmt: skip
 """The kind of store for each scheme of a URL."""
 
+Path = TypeVar("Path", bound="str | os.PathLike[str]")
+
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _ONE_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _ANONYMOUS = "anonymous@"
 _MAGIC = re.compile(r"[*?[]")
-_USER = re.compile(r"^(?:[^/@]*:[^@]*|[^/@]*)@")
+_USER = re.compile(r"^[^/@:]*(?::[^@]*)?@")
 """A user, or a key with its secret, in which there may be slashes."""
 
-_SIGNATURE = re.compile(r"\?\S*(?:sig|signature|token|credential)=", re.IGNORECASE)
+_SIGNATURE = re.compile(r"(?:sig|signature|token|credential)=", re.IGNORECASE)
 """A query of a presigned URL. Other queries may be parts of keys."""
 
 
@@ -36,6 +40,21 @@ def scheme_of(path: str) -> str:
 def is_url(path: str) -> bool:
     """Return whether a path names a file in a store, not one of the local file system."""
     return "://" in path and scheme_of(path) not in {"", "file", "local"}
+
+
+def on_hub(path: Path) -> Path | str:
+    """Return a path, or the URL of ``https://`` of one of ``hf://``."""
+    if not isinstance(path, str) or path[:5].lower() != "hf://":
+        return path
+    from ray_h5.storage.hub import url_of  # few need it
+
+    return url_of(path)
+
+
+def split_urls(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the URLs of files in stores, and the other paths."""
+    paths = list(paths)
+    return [path for path in paths if is_url(path)], [path for path in paths if not is_url(path)]
 
 
 def check_slashes(path: str) -> None:
@@ -99,7 +118,7 @@ class Address:
             )
         if not root:
             raise OptionError(f"{shown(url)}: expected a bucket after {scheme}://, such as {scheme}://bucket/run.h5")
-        if _SIGNATURE.search(key):
+        if _is_signed(key):
             raise OptionError(
                 f"{shown(url)}: a URL of {scheme}:// has no signature. Pass a SAS token as storage_options="
                 "{'sas_token': ...}, and a presigned URL as the https:// URL that it is."
@@ -142,9 +161,15 @@ def shown(url: str) -> str:
     is_container = kind == "az" and ":" not in rest.partition("@")[0]  # abfss://container@account
     if not rest.startswith(_ANONYMOUS) and not is_container:
         rest = _USER.sub("", rest)
-    if _SIGNATURE.search(rest):
+    if _is_signed(rest):
         rest = rest.partition("?")[0]
     return f"{scheme}://{rest}"
+
+
+def _is_signed(text: str) -> bool:
+    """Return whether a part of a URL has a signature after a question mark."""
+    # The names of files that links lead to come here: one pattern for all of it takes the square of their length.
+    return any(_SIGNATURE.search(word.partition("?")[2]) for word in text.split())
 
 
 def check_key(url: str, key: str) -> None:
@@ -161,6 +186,15 @@ def check_key(url: str, key: str) -> None:
         key.encode()
     except UnicodeEncodeError:
         raise OptionError(f"{shown(url)!r}: names of files in stores are UTF-8, and this one is not") from None
+
+
+def check_listed(url: str, folder: str, key: str) -> None:
+    """Raise for a key that a store lists in a folder, and that is not in it: the user has not asked for it."""
+    if not key.startswith(folder):
+        raise ReadFailedError(
+            f"{shown(url)}: the store lists {key!r}, which is not in that folder. Nothing of the listing is used: read "
+            "from another store, or name the files."
+        )
 
 
 def has_magic(text: str) -> bool:

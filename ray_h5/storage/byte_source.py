@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from ray_h5.storage.disk_cache import CachedGetter
 
+IN_FLIGHT_BYTES = 256 << 20
+"""Most bytes of requests that were sent, and of answers that nobody has taken yet, in one process."""
+
 Buffer = memoryview
 """A writable, C-contiguous view of bytes."""
 
@@ -20,6 +23,10 @@ Span: TypeAlias = tuple[int, int]
 
 Then: TypeAlias = Callable[[int, memoryview], None]
 """``then(i, found)`` takes the bytes of span i. They are valid until it returns, unless it keeps the view."""
+
+
+class MissingBytes(Exception):  # noqa: N818  no error: the pass is made again
+    """Bytes of a remote file are not in memory. It is no OSError, which h5py's callers would translate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +101,16 @@ class ByteSource(Protocol):
     """Random access to the bytes of one file, from any thread."""
 
     @property
-    def is_remote(self) -> bool:
-        """Whether each read is a request that takes long, so that many have to be in flight at once."""
+    def is_fetched(self) -> bool:
+        """Whether ranges are fetched before the jobs that use them run: each read is a request that takes long."""
 
     @property
     def costs(self) -> Costs:
         """What reads cost."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """An open descriptor of its bytes, if it is a file of a file system."""
 
     @property
     def cached(self) -> CachedGetter | None:
@@ -112,14 +123,8 @@ class ByteSource(Protocol):
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
 
-    def read_spans(self, spans: Sequence[tuple[int, int, int]], buffer: Buffer) -> None:
-        """Read short byte ranges into places of one buffer. A span is its offset, its place and its size."""
-
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans, several at once, and pass each to `then` in this thread as it arrives, in any order."""
-
-    def will_need(self, offset: int, nbytes: int) -> None:
-        """Take the hint that these bytes are read soon. It returns at once and raises nothing; it may do nothing."""
 
     def identity(self) -> Identity:
         """Return the state that the file has now. A source whose reads notice a change returns the expected one."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from ray_h5.errors import ReadFailedError
 from ray_h5.fork import PerProcess
-from ray_h5.storage.byte_source import Span, Then
+from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Span, Then
+from ray_h5.storage.stop import Stop, stoppable, stops
 
 IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link
@@ -26,9 +26,6 @@ idle."""
 
 _QUICK_S = 0.01
 _WAITING_THREADS = 16
-
-IN_FLIGHT_BYTES = 256 << 20
-"""Most bytes of requests that were sent, and of answers that nobody has taken yet, in one process."""
 
 
 Item = TypeVar("Item")
@@ -92,79 +89,10 @@ class _Budget:
             self._changed.notify_all()
 
 
-class Stop:
-    """Ends the waits of some threads for their requests: each raises an error.
-
-    Parameters
-    ----------
-    outer : Stop, optional
-        What ends the waits of the thread that started these.
-    """
-
-    def __init__(self, outer: Stop | None = None) -> None:
-        self.outer = outer
-        self._lock = threading.Lock()
-        self._waiting: set[SimpleQueue[Any]] = set()
-        self._is_set = False
-
-    def enter(self) -> None:
-        """Let this stop end the waits of the calling thread."""
-        _thread.stop = self
-
-    def set(self) -> None:
-        """End the waits."""
-        with self._lock:
-            self._is_set = True
-            for answers in self._waiting:
-                answers.put(_STOPPED)
-
-    @contextlib.contextmanager
-    def ending(self, answers: SimpleQueue[Any]) -> Iterator[None]:
-        """End the wait for some answers, if it is set meanwhile."""
-        with self._lock:
-            self._waiting.add(answers)
-            if self._is_set:
-                answers.put(_STOPPED)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting.discard(answers)
-
-
-class _Thread(threading.local):
-    stop: Stop | None = None
-
-
-_thread = _Thread()
-_STOPPED = -1, ReadFailedError("reading was stopped")
-_exit = PerProcess(Stop)
-
-
-def _stop_at_exit() -> None:
-    _exit.value.set()
-
-
-# When a process ends, Python waits for threads of pools; these wait for requests that may hang. The last function that
-# is registered is called first, and those of concurrent.futures are registered by its import.
-threading._register_atexit(_stop_at_exit)  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _stoppable(answers: SimpleQueue[Any]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        stop: Stop | None = _thread.stop
-        while stop is not None:
-            stack.enter_context(stop.ending(answers))
-            stop = stop.outer
-        stack.enter_context(_exit.value.ending(answers))
-        yield
-
-
 @contextlib.contextmanager
 def fetching_threads(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
     """Yield threads that may wait for requests. After an error or Ctrl-C they end at once."""
-    stop = Stop(_thread.stop)
+    stop = Stop(stops.inner)
     pool = ThreadPoolExecutor(count, thread_name_prefix=name, initializer=stop.enter)
     try:
         yield pool
@@ -277,7 +205,7 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
     """
     fetched.value.add(sum(nbytes for _, _, nbytes in requests), len(requests))
     work, unsent = _Fetch(requests), deque(range(len(requests)))
-    with _stoppable(work.answers):
+    with stoppable(work.answers):
         _run(work, unsent, then)
 
 
@@ -313,7 +241,7 @@ def call(work: Callable[[], object]) -> object:
             answer.put((None, exc))
 
     _pool.value.submit(run)
-    with _stoppable(answer):
+    with stoppable(answer):
         found, error = answer.get()
     if error is not None:
         raise error

@@ -1,21 +1,30 @@
 """Plain PyTorch: Datasets, Samplers and loaders; ray is never imported here.
 
-Names are looked up when they are first used.
+All names of `ray_h5` that need no Ray are here, too. They are looked up when they are first used.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from ray_h5 import _HOMES as _ALL
+from ray_h5 import look_up as _look_up
+
 if TYPE_CHECKING:
-    from ray_h5.planning.epoch.shuffle import Shuffle
-    from ray_h5.planning.epoch.weights import balance
-    from ray_h5.planning.predicates.criteria import any_equal, between, row_mask, where
-    from ray_h5.planning.rows.kinds import Grid, Groups
-    from ray_h5.planning.rows.windows import Windows
-    from ray_h5.planning.tables.sidecar import Sidecar
+    from ray_h5.columns.user_columns import csr, fields, joined, part, ragged
+    from ray_h5.errors import *  # noqa: F403
+    from ray_h5.errors import RayH5Error
+    from ray_h5.order.draws.shuffle import Shuffle
+    from ray_h5.order.draws.weights import balance
+    from ray_h5.order.position import Position
+    from ray_h5.predicates.criteria import any_equal, between, row_mask, where
+    from ray_h5.read.reader import RowReader
+    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+    from ray_h5.rows.patches import Patches
+    from ray_h5.rows.windows import Windows
+    from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
+    from ray_h5.torch_data.batches.samples import Sample
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler
     from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory
@@ -30,15 +39,18 @@ if TYPE_CHECKING:
         WorkerSafeStandardizedDataset,
         worker_init_fn,
     )
-    from ray_h5.torch_data.data_loader import H5DataLoader
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.folds import kfold
-    from ray_h5.torch_data.loaders import loader
-    from ray_h5.torch_data.mixed import mix
-    from ray_h5.torch_data.reading.samples import Sample
+    from ray_h5.torch_data.h5_data_loader import H5DataLoader
+    from ray_h5.torch_data.make_loader import loader
+    from ray_h5.torch_data.mixture import mix
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.decode_image import DecodeImage
+    from ray_h5.transforms.defaults import augmentation_defaults
+    from ray_h5.transforms.noise import GaussianNoise
+    from ray_h5.transforms.spec_augment import SpecAugment
+    from ray_h5.writing.repack import repack
 
 __all__ = [
     "CombinedHDF5Dataset",
@@ -46,6 +58,8 @@ __all__ = [
     "DecodeImage",
     "DistributedError",
     "EpochShuffleSampler",
+    "Files",
+    "GaussianNoise",
     "Grid",
     "Groups",
     "H5DataLoader",
@@ -54,10 +68,15 @@ __all__ = [
     "OptimalDataLoaderFactory",
     "OrderBatchSampler",
     "OrderSampler",
+    "Patches",
+    "Position",
     "RankMemCachedH5Dataset",
+    "RayH5Error",
+    "RowReader",
     "Sample",
     "Shuffle",
     "Sidecar",
+    "SpecAugment",
     "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
@@ -65,78 +84,37 @@ __all__ = [
     "_balanced_contiguous_shard",
     "_interleaved_indices",
     "any_equal",
+    "augmentation_defaults",
     "balance",
     "between",
     "create_optimized_dataloader",
+    "csr",
+    "fields",
     "h5_worker_init_fn",
+    "joined",
     "kfold",
     "loader",
     "make_train_val_indices",
     "mix",
+    "part",
+    "ragged",
+    "repack",
     "row_mask",
     "where",
     "worker_init_fn",
 ]
 
-_NAMES = {
-    "planning.epoch.shuffle": ("Shuffle",),
-    "planning.epoch.weights": ("balance",),
-    "planning.predicates.criteria": (
-        "any_equal",
-        "between",
-        "row_mask",
-        "where",
-    ),
-    "planning.rows.kinds": (
-        "Grid",
-        "Groups",
-    ),
-    "planning.rows.windows": ("Windows",),
-    "planning.tables.sidecar": ("Sidecar",),
-    "transforms.decode_image": ("DecodeImage",),
-    "torch_data.batch_sampler": ("OrderBatchSampler",),
-    "torch_data.compat.combined": ("CombinedHDF5Dataset",),
-    "torch_data.compat.epoch_shuffle": ("EpochShuffleSampler",),
-    "torch_data.compat.factory": ("OptimalDataLoaderFactory",),
-    "torch_data.compat.lazy": (
-        "H5LazyDataset",
-        "h5_worker_init_fn",
-    ),
-    "torch_data.compat.monitor": ("DataLoaderPerformanceMonitor",),
-    "torch_data.compat.optimized": ("create_optimized_dataloader",),
-    "torch_data.compat.rank_cached": (
-        "DistributedError",
-        "RankMemCachedH5Dataset",
-    ),
-    "torch_data.compat.shards": (
-        "_balanced_contiguous_shard",
-        "_interleaved_indices",
-    ),
-    "torch_data.compat.split": ("make_train_val_indices",),
-    "torch_data.compat.wrappers": (
-        "WorkerSafeAugmentedDataset",
-        "WorkerSafeStandardizedDataset",
-        "worker_init_fn",
-    ),
-    "torch_data.data_loader": ("H5DataLoader",),
-    "torch_data.dataset": ("H5Dataset",),
-    "torch_data.folds": ("kfold",),
-    "torch_data.loaders": ("loader",),
-    "torch_data.mixed": ("mix",),
-    "torch_data.reading.samples": ("Sample",),
-    "torch_data.samplers": ("OrderSampler",),
-    "torch_data.weighted_sampler": ("WeightedSampler",),
+_HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
+    "DecodeImage": "ray_h5.transforms.decode_image",
+    "kfold": "ray_h5.torch_data.folds",
+    "where": "ray_h5.predicates.criteria",
 }
-_HOMES = {name: f"ray_h5.{home}" for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ray_h5.torch_data' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
+    value = globals()[name] = _look_up(__name__, name, _HOMES)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
-from ray_h5.errors import PositionError
 from ray_h5.options import as_integer
-from ray_h5.torch_data.sampler_state import State, check_is_state
-from ray_h5.torch_data.samplers import OrderSampler
+from ray_h5.order.position import PositionLike
+from ray_h5.torch_data.samplers import OrderSampler, State
 
 
 class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
@@ -73,8 +72,7 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
         self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.sampler), self.batch_size)
-        return full + bool(rest and not self.drop_last)
+        return self.sampler.num_runs(whole=self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.sampler.counted(self.batches(), len)
@@ -87,14 +85,6 @@ class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
         """Return the position of the iteration; see `OrderSampler.state_dict`."""
         return self.sampler.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: PositionLike) -> None:
         """Let the next iteration continue where `state` was taken; see `OrderSampler.load_state_dict`."""
-        check_between_batches(state)
         self.sampler.load_state_dict(state)
-
-
-def check_between_batches(state: Mapping[str, Any]) -> None:
-    """Raise a PositionError if a state was taken inside a batch: the rest of it is no whole batch."""
-    check_is_state(state)
-    if state.get("within"):
-        raise PositionError("load_state_dict: expected a state taken between batches, found one inside a batch")

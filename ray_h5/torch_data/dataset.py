@@ -3,66 +3,59 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.errors import ImageError, OptionError, PredicateError, UnknownOptionError
-from ray_h5.hdf5.reading.casting import Casting
-from ray_h5.messages import few, near_names
-from ray_h5.options import as_bytes
-from ray_h5.planning.epoch.coming import ComingRows
-from ray_h5.planning.epoch.order import Order, make_order
-from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.index.select import select
-from ray_h5.planning.notices import warn_of_surprises
-from ray_h5.planning.padding import LENGTH, Padding, PadLike, cast_rows, pad_rows
-from ray_h5.planning.paths import DEFAULT_EXTENSIONS, PathLike
-from ray_h5.planning.predicates.evaluate import as_expression
-from ray_h5.planning.predicates.words import in_words
-from ray_h5.planning.rows.column_kinds import ColumnLike, split_columns
-from ray_h5.planning.rows.kinds import RowKind
-from ray_h5.planning.rows.windows import Windows
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
-from ray_h5.planning.sparse import SparseBatch, cast_sparse
-from ray_h5.planning.tables.sidecar import Sidecar
-from ray_h5.storage.storages import with_cache
-from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices, is_changed
-from ray_h5.torch_data.reading.decoding import check_transform, decoded, parts_of
-from ray_h5.torch_data.reading.row_source import RowSource
-from ray_h5.torch_data.reading.sample_cache import SampleCache
-from ray_h5.torch_data.reading.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
-from ray_h5.torch_data.reading.tensors import ragged_to_torch, to_torch
-from ray_h5.transforms.sparse_tensors import csr_tensor
+from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.errors import ImageError, OptionError, PredicateError
+from ray_h5.index.facts.file_warnings import warn_of_surprises
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.row_index import RowIndex
+from ray_h5.messages import few
+from ray_h5.options import takes_options_of
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.epoch_order import Order, make_order
+from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.order.read_plan import make_plan
+from ray_h5.read.arguments import check_fit
+from ray_h5.source import OptionsButColumns, Source
+from ray_h5.storage.find_files import PathLike
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
+from ray_h5.torch_data.batches.row_cache import owned
+from ray_h5.torch_data.batches.row_source import RowSource
+from ray_h5.torch_data.batches.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
+from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
+
+if TYPE_CHECKING:
+    from ray_h5.columns.padding import Padding, PadLike
+    from ray_h5.columns.user_columns import ColumnLike
+    from ray_h5.transforms.decode_image import DecodeImage
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 
 
-def check_options(
-    called: str, options: Iterable[str], *takers: Callable[..., Any], instead: Mapping[str, str] | None = None
-) -> None:
-    """Raise unless one of `takers` has a parameter for each option; the error names `called`, not an inner function.
+class DatasetOptions(OptionsButColumns, total=False):
+    """The options of `H5Dataset` except `columns`."""
 
-    `instead` has advice for names that people know from elsewhere.
-    """
-    instead = instead or {}
-    known = {name for taker in takers for name in inspect.signature(taker).parameters} - {"options", *instead}
-    for name in options:
-        if name not in known:
-            advice = f" {instead[name]}" if name in instead else near_names(name, known)
-            raise UnknownOptionError(f"{called}: there is no option {name!r}.{advice}")
+    predicate: pc.Expression | None
+    transform: Transform | None
+    kept_bytes: int | None
+    pad: PadLike
 
 
+@takes_options_of(Source)
 class H5Dataset(BatchedDataset):
     """Samples of HDF5 files: sample i is the i-th row, in path order, that passes the predicate.
 
@@ -74,56 +67,10 @@ class H5Dataset(BatchedDataset):
 
     Parameters
     ----------
-    paths : str, path-like, or a sequence of them
-        Files, directories and globs; see `read_h5`.
-    columns : sequence of str, csr or ragged, optional
-        Columns of a sample; None takes all. Some are made of several datasets: `ray_h5.csr`, `ray_h5.ragged`.
     predicate : expression of pyarrow or Ray, optional
         Which rows are samples; see `where`.
     transform : callable, or sequence of them, optional
         Applied to each sample, one after the other. A `DecodeImage` that comes first decodes whole batches.
-    group : str
-        The group that column names are relative to.
-    rows : Groups or Grid, optional
-        What a row is: an HDF5 group, or an index of several leading axes. By default an index of the first axis.
-    windows : Windows, optional
-        A sample is a step of an episode, with the values at some offsets from it.
-    sidecar : Sidecar, or sequence of them, optional
-        Tables beside the files, whose columns join the samples; see `ray_h5.Sidecar`.
-    attrs : sequence of str, or mapping of str to str, optional
-        Attributes of each file, or of its group, that are columns.
-    decode_cf : bool
-        Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
-        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
-    axes : {"stored", "reversed"}
-        ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
-    dtypes : mapping of str to dtype, optional
-        numpy dtypes to cast columns to while reading; files may store these columns with different dtypes.
-    casting : {"checked", "unsafe"}
-        Whether a value that its new dtype cannot hold is an error: 300 or NaN for int8, 1.5 for an integer. A float may
-        be rounded to another float, but not to infinity. ``"unsafe"`` casts all values as numpy's ``astype`` does.
-    allow_external : path-like, or sequence of them
-        Folders that links, virtual datasets and external storage may lead into; of files in a store, URLs of the same
-        store.
-    index_dir : path-like, optional
-        A folder for the index of the files: a later dataset of the same files is made faster.
-    filesystem : pyarrow or fsspec file system, optional
-        A local one, or a subtree of a local one that relative paths start from; or a remote one, as for `read_h5`.
-    storage_options : mapping of str to object, optional
-        How the stores of files with URLs (``s3://bucket/run_*.h5``) are reached, as for `read_h5`.
-    cache_dir : path-like, optional
-        A folder on a local disk where bytes of files in stores stay, as for `read_h5`. `cache_bytes` is then how much
-        of the disk to take, such as ``"200GB"``.
-    file_extensions : sequence of str, optional
-        Endings of the files to take from folders and globs; None takes all. By default ``h5``, ``hdf5`` and
-        ``h5ad``, and what a glob matches that names an ending itself, such as ``*.nc``.
-    ignore_missing_paths : bool
-        Leave out paths that do not exist. If none exists, it is an error.
-    cache_size : int
-        Samples that stay in memory after they were read, in each process: the least recently used one is
-        dropped for a new one. It has no effect if all rows stay in memory by `kept_bytes`.
-    cache_bytes : int, optional
-        Bound of the bytes of these samples.
     kept_bytes : int, optional
         Bound of the rows that stay in memory after they were read, for all workers of a loader
         together; 0 keeps none. The columns with the smallest rows stay, all that fit with all their
@@ -132,6 +79,8 @@ class H5Dataset(BatchedDataset):
     pad : bool, float or mapping of str to float, optional
         Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
         ``<column>_length``. Without it a batch holds a list of tensors for such a column.
+    **options
+        The options of `ray_h5.source.Source`.
 
     Raises
     ------
@@ -149,6 +98,9 @@ class H5Dataset(BatchedDataset):
     torch.Size([43, 300])
     """
 
+    _kept_rows = 0
+    """Rows of columns that do not fit into `kept_bytes` that stay in memory."""
+
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
@@ -156,56 +108,20 @@ class H5Dataset(BatchedDataset):
         predicate: pc.Expression | None = None,
         transform: Transform | None = None,
         *,
-        group: str = "/",
-        rows: RowKind | None = None,
-        windows: Windows | None = None,
-        sidecar: Sidecar | Sequence[Sidecar] | None = None,
-        attrs: Sequence[str] | Mapping[str, str] = (),
-        decode_cf: bool = False,
-        axes: Literal["stored", "reversed"] = "stored",
-        dtypes: Mapping[str, object] | None = None,
-        casting: Casting = "checked",
-        allow_external: PathLike | Sequence[PathLike] = (),
-        index_dir: PathLike | None = None,
-        filesystem: object = None,
-        storage_options: Mapping[str, object] | None = None,
-        cache_dir: PathLike | None = None,
-        file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-        ignore_missing_paths: bool = False,
-        cache_size: int = 0,
-        cache_bytes: int | str | None = None,
         kept_bytes: int | None = None,
         pad: PadLike = None,
+        **options: Unpack[OptionsButColumns],
     ) -> None:
-        if cache_dir is not None:
-            storage_options, cache_bytes = with_cache(storage_options, cache_dir, cache_bytes), None
-        if isinstance(cache_bytes, str):
-            cache_bytes = as_bytes("cache_bytes", cache_bytes)
-        files = FileOptions.of(
-            paths,
-            group=group,
-            rows=rows,
-            windows=windows,
-            sidecar=sidecar,
-            attrs=attrs,
-            decode_cf=decode_cf,
-            axes=axes,
-            dtypes=dtypes,
-            casting=casting,
-            allow_external=allow_external,
-            index_dir=index_dir,
-            filesystem=filesystem,
-            storage_options=storage_options,
-            file_extensions=file_extensions,
-            ignore_missing_paths=ignore_missing_paths,
-            columns=columns,
-        )
+        files = FileOptions.of(paths, columns=columns, **options)
         self.transform = transform
-        self._padding = Padding.of(pad)
+        self._padding = _padding_of(pad)
         self._files = replace(files, cast=self._cast(files.cast))
-        names = split_columns(columns)[0]
-        self._choice = names, None if predicate is None else as_expression(predicate)
-        self._bounds = cache_size, cache_bytes, kept_bytes
+        if predicate is not None:
+            from ray_h5.predicates.evaluate import as_expression
+
+            predicate = as_expression(predicate)
+        self._predicate = predicate
+        self._kept_bytes = kept_bytes
         self._build_index()
         self._closed = False
 
@@ -213,29 +129,47 @@ class H5Dataset(BatchedDataset):
         """Plan the reading: when the dataset is made, or again if the files changed."""
         if hasattr(self, "_index"):
             self._files = self._files.now()
-        columns, predicate = self._choice
-        cache_size, cache_bytes, kept_bytes = self._bounds
-        self._index = self._files.index(columns)
-        warn_of_surprises(self._index, columns)
-        delivered = self._index.delivered
-        self._specs = [delivered[name] for name in self._index.names]
-        check_transform(self.transform, self.columns)
+        self._index = self._files.index()
+        warn_of_surprises(self._index, self._files.columns)
+        self._specs = list(self._index.outputs.values())
+        if self.transform is not None:
+            from ray_h5.torch_data.batches.image_decoding import check_transform
+
+            check_transform(self.transform, self.columns)
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
+        self._varying = {spec.name: spec for spec in self._specs if spec.varying_shape is not None}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
+        self._lists = [spec.name for spec in self._specs if spec.kind == "list"]
         self._fills = self._fills_of(self._padding)
-        selection = self._select(predicate)
+        selection = self._select(self._predicate)
         selected_by = [*self._index.looked_up, *self._selecting_columns()]
         plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
         joined = plan.joined
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
-        self._source = RowSource(plan, kept_bytes)
-        self._cache = SampleCache.bounded(self._source, cache_size, cache_bytes, self.row_bytes)
+        self._source = RowSource(plan, self._kept_bytes, self._kept_rows)
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
-        self._padded_shapes = {name: spec.ragged_shape for name, spec in self._ragged.items()}
-        return {} if padding is None else padding.fills({spec.name: spec for spec in self._specs})
+        self._padded_shapes = {name: spec.varying_shape or () for name, spec in self._varying.items()}
+        return (
+            {}
+            if padding is None
+            else padding.fills({spec.name: spec for spec in self._specs if not self._is_decoded(spec.name)})
+        )
+
+    @property
+    def _steps(self) -> tuple[tuple[DecodeImage, ...], Callable[[Any], Any] | None]:
+        """The decoders that the transform begins with, and the rest of it."""
+        if self.transform is None:
+            return (), None
+        from ray_h5.torch_data.batches.image_decoding import parts_of
+
+        return parts_of(self.transform)
+
+    def _is_decoded(self, name: str) -> bool:
+        """Return whether a column is delivered as images, and not as it is read."""
+        return any(name in decoder.columns for decoder in self._steps[0])
 
     @property
     def columns(self) -> list[str]:
@@ -243,14 +177,19 @@ class H5Dataset(BatchedDataset):
         return [spec.name for spec in self._specs]
 
     @property
+    def labels(self) -> dict[str, dict[Any, int]]:
+        """The number of each class, by column; None stands for all other values."""
+        return {each.name: each.by_value for each in self._index.labels}
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a sample, as it is read."""
         return self._source.plan.row_bytes
 
     @property
-    def is_remote(self) -> bool:
-        """Whether files are in a store."""
-        return self._source.is_remote
+    def call_bytes(self) -> int:
+        """Bytes that a loader asks for at once, so that many requests are in flight; 0 if all files are on disks."""
+        return self._source.call_bytes
 
     @property
     def index(self) -> RowIndex:
@@ -265,7 +204,12 @@ class H5Dataset(BatchedDataset):
     @property
     def is_transformed(self) -> bool:
         """Whether samples are what a transform makes of them."""
-        return parts_of(self.transform)[1] is not None
+        return self._steps[1] is not None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether images of batches are decoded where these are read."""
+        return bool(self._steps[0])
 
     @property
     def has_own_samples(self) -> bool:
@@ -285,21 +229,47 @@ class H5Dataset(BatchedDataset):
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
-        return self._source.plan.row_ids(check_indices(indices, len(self), "row_ids"))
+        return self._source.split(self._checked(indices, "row_ids"))[0]
+
+    def origins(self, indices: Many) -> list[tuple[str, int]]:
+        """Return the file of each sample, and its row in that file."""
+        rows, files = self.row_ids(indices), self._index.files
+        return [
+            (files.path(file), row - int(files.starts[file]))
+            for file, row in zip(files.files_of(rows).tolist(), rows.tolist(), strict=True)
+        ]
 
     def epoch_order(self, shuffle: Shuffle | None) -> Order:
         """Return the order in which samples come; samplers ask for it."""
         return make_order(self._index, self.selection, shuffle)
 
+    def fingerprint(self, order: Order) -> Fingerprint:
+        """Return what decides which row has which position in an order; samplers put it into their states."""
+        return fingerprint(self._index.files, self.selection, order, labels=self._index.labels)
+
     def __len__(self) -> int:
         return self._source.num_rows
 
     def _one(self, index: SupportsIndex) -> Any:
-        wanted = np.array([check_index(index, len(self), type(self).__name__)])
+        wanted = self._checked([operator.index(index)], type(self).__name__)
         return self.samples(self.decoded(self.read(wanted), wanted, skips=False)[0])[0]
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the values of a sample are others in each epoch: blocks at corners that are drawn."""
+        return self._source.plan.is_drawn
+
+    def _checked(self, indices: Many, where: str) -> np.ndarray:
+        """Return indices as int64, those from 0 on in ``range(len(self))``; samplers give others of later draws."""
+        if not self.is_drawn:
+            return check_indices(indices, len(self), where)
+        found = np.asarray(indices)
+        is_later = found < -len(self)
+        checked = check_indices(np.where(is_later, 0, found) if found.size else found, len(self), where)
+        return np.where(is_later, found, checked).astype(np.int64) if found.size else checked
+
     def _several(self, indices: Many) -> Sequence[Any]:
-        wanted = check_indices(indices, len(self), type(self).__name__)
+        wanted = self._checked(indices, type(self).__name__)
         arrays, kept = self.decoded(self.read(wanted), wanted)
         if kept is not None and not kept.any():
             raise ImageError(
@@ -330,15 +300,16 @@ class H5Dataset(BatchedDataset):
         numpy.ndarray or None
             bool: which of them are left; None for all.
         """
-        decoders = parts_of(self.transform)[0]
+        decoders = self._steps[0]
         if not decoders:
             return arrays, None
+        from ray_h5.torch_data.batches.image_decoding import decoded
+
         return decoded(decoders, arrays, lambda i: self._place(indices[i]), skips=skips)
 
     def _place(self, index: int) -> str:
         """Return the file of a sample and its row there, for messages."""
-        plan = self._source.plan
-        return plan.files.where(int(plan.row_ids(np.array([index]))[0]))
+        return self._source.plan.files.where(int(self._source.split(np.array([index]))[0][0]))
 
     def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
         """Read samples as arrays.
@@ -346,17 +317,37 @@ class H5Dataset(BatchedDataset):
         Parameters
         ----------
         indices : numpy.ndarray
-            int64, each in ``range(len(self))``.
+            Which samples; negative ones count from the end.
         out : mapping of str to numpy.ndarray, optional
-            Arrays to fill.
+            An array to fill for each column.
+
+        Raises
+        ------
+        RowIndexError, OptionError
+            If there is no such sample, or an array does not have the place for the samples.
         """
         if self._closed:
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        indices = self._checked(indices, type(self).__name__)
+        if out is not None:
+            if out.keys() != {*self.columns}:
+                raise OptionError(f"out: expected an array for each of {self.columns}, found {list(out)}")
+            for spec in self._specs:
+                where = f"out: column {spec.name!r}"
+                check_fit(out[spec.name], spec.row_shape, len(indices), None, where)
         arrays = self._source.new_batch(len(indices)) if out is None else out
-        self._cache.read_into(arrays, indices)
+        self._source.read_into(arrays, indices)
+        if self._lists:
+            # h5py reads a row once that is asked for twice. A transform that changes one of both must not change both.
+            by_row = np.argsort(indices, kind="stable")
+            for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
+                for name in self._lists:
+                    arrays[name][place] = owned(arrays[name][place])
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():
+            from ray_h5.columns.sparse_rows import cast_sparse
+
             cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
         return arrays
 
@@ -364,6 +355,8 @@ class H5Dataset(BatchedDataset):
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""
         if spec.element is None or spec.element.kind not in "biufc":
             return
+        from ray_h5.columns.padding import cast_rows
+
         stored = list(rows)
         cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
         if cast is not stored:
@@ -372,7 +365,7 @@ class H5Dataset(BatchedDataset):
 
     def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
-        indices = np.array([index for batch in batches for index in batch], np.int64)
+        indices = self._checked([index for batch in batches for index in batch], type(self).__name__)
         arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
         stops = itertools.accumulate(map(len, batches))
         parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
@@ -384,15 +377,11 @@ class H5Dataset(BatchedDataset):
         if not self._closed:
             self._source.will_read(indices)
 
-    def follow(self, order: Order) -> ComingRows | None:
-        """Let a cache on a disk know the order in which samples are read; None if there is no such cache."""
-        return None if self._closed else self._source.follow(order)
-
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
         batch = batch_of(arrays, self._whole(arrays), part)
-        transform = parts_of(self.transform)[1]
+        transform = self._steps[1]
         return batch if transform is None else [transformed(transform, sample) for sample in batch]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
@@ -411,16 +400,16 @@ class H5Dataset(BatchedDataset):
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
         other = copy.copy(self)
-        other._padding = Padding.of(pad)
+        other._padding = _padding_of(pad)
         other._fills = self._fills_of(other._padding)
         return other
 
     def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
         """Return the shape of a row of each column that can be padded; None is for axes along which rows differ."""
         return {
-            spec.name: spec.ragged_shape if spec.kind == "ragged" else spec.row_shape
+            spec.name: spec.varying_shape or spec.row_shape
             for spec in self._specs
-            if spec.kind == "ragged" or spec.kind in TENSOR_KINDS
+            if (spec.varying_shape or spec.kind in TENSOR_KINDS) and not self._is_decoded(spec.name)
         }
 
     def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
@@ -444,7 +433,6 @@ class H5Dataset(BatchedDataset):
     def release(self) -> None:
         """Close the files and free the memory until the next sample is read."""
         self._source.close()
-        self._cache.clear()
 
     def _cast(self, cast: Cast) -> Cast:
         """Return the casts of columns while they are read, given those that the user asked for."""
@@ -453,9 +441,13 @@ class H5Dataset(BatchedDataset):
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
+        from ray_h5.index.select_rows import select
+
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
+            from ray_h5.predicates.in_words import in_words
+
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
@@ -475,11 +467,13 @@ class H5Dataset(BatchedDataset):
                 padded[name] = values
                 continue
             shape = self._padded_shapes[name]
-            if name not in self._ragged:  # rows of one length, which differs from that of other datasets
+            if name not in self._varying:  # rows of one length, which differs from that of other datasets
                 own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
                 padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
                 continue
-            spec = self._ragged[name]
+            from ray_h5.columns.padding import cast_rows, pad_rows
+
+            spec = self._varying[name]
             rows = cast_rows(list(arrays[name]), spec)
             array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
@@ -487,11 +481,24 @@ class H5Dataset(BatchedDataset):
 
     def _values(self, name: str, array: np.ndarray) -> Any:
         if (sparse := self._sparse.get(name)) is not None:
+            from ray_h5.columns.sparse_rows import SparseBatch
+            from ray_h5.transforms.sparse_tensors import csr_tensor
+
             rows = SparseBatch.of(array, sparse)
-            return torch.from_numpy(rows.to_dense()) if sparse.dense else csr_tensor(*rows.canonical().parts)
-        spec = self._ragged.get(name)
+            if sparse.dense:
+                return torch.from_numpy(rows.to_dense(name)).reshape(-1, *(int(n or 0) for n in sparse.ragged_shape))
+            return csr_tensor(*rows.canonical().parts)
+        spec = None if self._is_decoded(name) else self._ragged.get(name)
         return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))
         return f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {names})"
+
+
+def _padding_of(pad: PadLike) -> Padding | None:
+    if pad is None or pad is False:
+        return None
+    from ray_h5.columns.padding import Padding
+
+    return Padding.of(pad)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.order import Order, plain_order
-from ray_h5.planning.epoch.shuffle import Shuffle, as_shuffle
+from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
+from ray_h5.order.epoch_order import Order, plain_order
+from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.progress import epoch_positions, run_extents
+from ray_h5.torch_data.batched_dataset import later_draws
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
-from ray_h5.torch_data.sampler_state import ResumableIndices, SamplerState, State
 
 ShuffleLike = bool | str | Shuffle | None
 """Values of the option `shuffle`."""
 
 INDICES_AT_ONCE = 1 << 14
 """How many indices are computed by one call."""
+
+State: TypeAlias = dict[str, Any]
 
 _Batch = TypeVar("_Batch")
 
@@ -45,16 +52,106 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
     return plain_order(len(dataset), wanted)
 
 
-def _described(order: Order) -> list[Any] | None:
-    """Return the shuffle of an order for the state of a sampler; with draws and lengths, where there are some."""
-    shuffle = order.shuffle
-    if shuffle is None:
-        return None if order.draws is None else [None, None, None, None, order.draws.digest().hex()]
-    found: list[Any] = [shuffle.unit, shuffle.seed, shuffle.window_rows]
-    if shuffle.rows_per_epoch is None and order.runs is None:
-        return found
-    found += [shuffle.rows_per_epoch, None if order.draws is None else order.draws.digest().hex()]
-    return found if order.runs is None else [*found, order.runs.digest().hex()]
+class EpochState:
+    """Which epoch a sampler is in, and how much of it is done.
+
+    Attributes
+    ----------
+    order : Order
+        The order. A seed that was drawn is replaced by that of a position that is loaded.
+    epoch : int
+        The epoch of the next iteration, or of the running one if iterations advance.
+    advances : bool
+        Whether each iteration is of the epoch after that of the iteration before it. If not, it is of the epoch that
+        was set last.
+    """
+
+    def __init__(self, order: Order, plan: Fingerprint) -> None:
+        self.order, self._plan = order, plan
+        self.epoch = self._next_epoch = 0
+        self.advances = False
+        self._loaded: Position | None = None
+        self.run: tuple[Position, int] | None = None
+        """Where the iteration that was asked last began, and how many rows of this rank are done now."""
+
+    def set_epoch(self, epoch: int) -> None:
+        epoch = as_integer("set_epoch: epoch", epoch, 0)
+        if epoch != self.epoch:
+            self._loaded = self.run = None
+        self.epoch = self._next_epoch = epoch
+
+    def begin(self, world_size: int, run_length: int, tail: Tail | None, *, inside: bool) -> Position:
+        """Begin an iteration on one of `world_size` ranks; return where.
+
+        It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
+        between two blocks or the iteration may begin `inside` one. Otherwise the rows that are left are cut again.
+        """
+        if self.advances:
+            self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        start = Position(self.order.seed, self.epoch, 0, world_size, run_length, self._plan, (), tail)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, run_length, tail)
+            if same and (inside or loaded.rows % run_length == 0):
+                start = replace(start, rows=loaded.rows, earlier=loaded.earlier)
+            else:
+                start = replace(start, earlier=loaded.done)
+        self.run = start, start.rows
+        return start
+
+    def count(self, start: Position, rows: int) -> None:
+        """Note how far an iteration is."""
+        self.run = start, rows
+        if self.advances:  # another iteration, of another epoch, may have begun since
+            self.epoch = start.epoch
+
+    def end(self) -> None:
+        """Note that an iteration has ended: the next one is of a whole epoch."""
+        self.run = None
+        if self.advances:
+            self.epoch = self._next_epoch
+
+    def position(self, run: tuple[Position, int] | None = None) -> Position:
+        """Return where the iteration that was asked last is, or the iteration `run`."""
+        if self._loaded is not None and run is None:
+            return self._loaded
+        start, rows = run or self.run or (Position(self.order.seed, self.epoch, 0, 1, 1, self._plan), 0)
+        return replace(start, rows=rows)
+
+    def load(self, found: PositionLike) -> None:
+        position = Position.from_dict(found)
+        self.order = position.checked_order(self._plan, self.order)
+        self.set_epoch(position.epoch)
+        self._loaded = position
+
+
+class ResumableIndices(Iterator[int]):
+    """One iteration of a sampler, with a position of its own that stays when the sampler has come to its end.
+
+    For a last batch that is smaller than the others, a `DataLoader` takes the sampler to its end before the batch is
+    delivered. torchdata therefore asks the iterator for a state, and not only the sampler.
+    """
+
+    def __init__(self, state: EpochState, indices: Iterator[int]) -> None:
+        self._state, self._indices = state, indices
+        self._run: tuple[Position, int] | None = None
+        self._loaded: PositionLike | None = None
+
+    def __next__(self) -> int:
+        if self._loaded is not None:
+            self._state.load(self._loaded)
+            self._loaded = None
+        index = next(self._indices)
+        self._run = self._state.run
+        return index
+
+    def state_dict(self) -> State:
+        found = self._state.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
+        return found.to_dict()
+
+    def load_state_dict(self, state: PositionLike) -> None:
+        # Loaded when the first sample is asked for: this iterator may never be iterated over.
+        self._loaded = state
 
 
 class RankSampler(DistributedSampler[int]):
@@ -63,7 +160,9 @@ class RankSampler(DistributedSampler[int]):
     It is a `DistributedSampler` because frameworks split any other sampler over the ranks, and leave that one alone.
     """
 
-    _state: SamplerState
+    _state: EpochState
+    run_length = 1
+    drop_last = False
 
     @property
     def epoch(self) -> int:
@@ -73,6 +172,11 @@ class RankSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, before iterating."""
         self._state.set_epoch(epoch)
+
+    @property
+    def order(self) -> Order:
+        """The order of an epoch. If its seed was drawn, a state that is loaded replaces the seed."""
+        return self._state.order
 
     @property
     def rank(self) -> int:
@@ -85,6 +189,11 @@ class RankSampler(DistributedSampler[int]):
         return self._share().world_size
 
     @property
+    def world_size(self) -> int:
+        """Among how many ranks the samples are split."""
+        return self._share().world_size
+
+    @property
     def num_samples(self) -> int:
         """Samples of this rank."""
         return len(self)
@@ -94,28 +203,69 @@ class RankSampler(DistributedSampler[int]):
         """Samples of all ranks together."""
         return self.num_samples * self.num_replicas
 
+    def __len__(self) -> int:
+        tail = self._tail(self._share())
+        return tail.apply(self.order.epoch_rows) // tail.rows
+
     def __iter__(self) -> Iterator[int]:
         return ResumableIndices(self._state, self._indices())
 
     def _share(self) -> Share:
         raise NotImplementedError
 
+    def _tail(self, share: Share) -> Tail:
+        return Tail("drop" if self.drop_last else "pad", share.world_size)
+
     def _indices(self) -> Iterator[int]:
-        raise NotImplementedError
+        run = None
+        # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
+        # beginning from the state, and then counts for itself.
+        for indices in self._index_arrays(inside=True):
+            run = run or self._state.run
+            assert run is not None
+            start, rows = run
+            for done, index in enumerate(indices.tolist(), start=rows + 1):
+                self._state.count(start, done)
+                yield index
+            run = start, rows + len(indices)
+        self._state.end()
+
+    def _index_arrays(self, *, inside: bool) -> Iterator[np.ndarray]:
+        """Begin an iteration, and yield the indices of this rank: whole runs, except for the first and the last."""
+        share = self._share()
+        length, order = self.run_length, self.order
+        total = order.epoch_rows
+        start = self._state.begin(share.world_size, length, self._tail(share), inside=inside)
+        extent = run_extents(total, start.earlier, start.tail)[-1]
+        layout = BlockLayout(extent.num_positions, length, share.world_size)
+        at_once = max(1, INDICES_AT_ONCE // length) * length
+        stop = extent.num_positions // share.world_size
+        for first in range(start.rows, stop, at_once):
+            ordinals = layout.rows_of(share.rank, first, min(first + at_once, stop))
+            positions = epoch_positions(total, start.earlier, start.tail, ordinals)
+            # Without drop_last, positions after the last one stand for rows that come again.
+            indices = order.selected_indices(positions % total, start.epoch)
+            yield self._with_draws(indices, positions, start.epoch)
+
+    def _with_draws(self, indices: np.ndarray, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return indices that say which draw is meant, if the values of samples are drawn."""
+        if not getattr(getattr(self, "dataset", None), "is_drawn", False):
+            return indices
+        return later_draws(indices, self.order.draw_numbers(positions, epoch), self.order.num_rows)
 
     def state_dict(self) -> State:
-        """Return the position of the iteration, for a checkpoint."""
-        return self._state.state_dict()
+        """Return the position of the iteration, for a checkpoint: a `Position` as a dict."""
+        return self._state.position().to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration continue where `state` was taken.
+    def load_state_dict(self, state: PositionLike) -> None:
+        """Let the next iteration continue where `state` was taken, or at a `Position` of Ray.
 
         Raises
         ------
         PositionError
-            If it was taken of a sampler of another length, seed or kind.
+            If it is of another length, seed or kind.
         """
-        self._state.load_state_dict(state)
+        self._state.load(state)
 
 
 class OrderSampler(RankSampler):
@@ -133,8 +283,9 @@ class OrderSampler(RankSampler):
         True draws another order in each epoch, with `seed`; a unit (``"rows"``, ``"chunks"``, ``"files"``) or
         a `Shuffle` chooses how; False keeps the order of the files.
     seed : int, optional
-        Zero or more; a `Shuffle` has its own. None draws one, if there is one rank. `seed` and `order` show it, and
-        `state_dict` contains it; a sampler that drew its seed takes the seed of the state that it loads.
+        Zero or more. A `Shuffle` has its own; another one beside it is refused. None draws one, if there is one rank.
+        `seed` and `order` show it, and `state_dict` contains it; a sampler that drew its seed takes the seed of the
+        state that it loads.
     rank, world_size : int, optional
         By default those of torch.distributed at each iteration, or 0 of 1 while it is not initialised. In a loader
         that accelerate prepared the sampler yields all samples, and accelerate splits them over the ranks.
@@ -180,13 +331,16 @@ class OrderSampler(RankSampler):
             self.run_length = as_integer("run_length", run_length, 1)
         else:
             self.run_length = as_integer("stretch", stretch, 1)
-        self._order = order_of(dataset, shuffle, seed)
-        used = self._order.shuffle
-        self.shuffle = used is not None
-        self._is_drawn = used is not None and used.is_drawn
+        order = order_of(dataset, shuffle, seed)
+        self.shuffle = order.shuffle is not None
+        # Of other datasets only the length is known.
+        known = hasattr(dataset, "fingerprint")
+        plan = cast("Any", dataset).fingerprint(order) if known else fingerprint(None, None, order)
+        self._state = EpochState(order, plan)
+        given = as_shuffle(shuffle, seed)
+        self._batch_values = None if given is None else given.batch_values
+        self._counted_runs: tuple[Any, int] = (None, 0)
         self._check_seed(self._ranks.now())
-        what = {"num_rows": self._order.num_rows, "shuffle": _described(self._order)}
-        self._state = SamplerState(what, self.run_length, is_drawn=self._is_drawn)
 
     @property
     def stretch(self) -> int:
@@ -194,23 +348,9 @@ class OrderSampler(RankSampler):
         return self.run_length
 
     @property
-    def order(self) -> Order:
-        """The order of an epoch. If its seed was drawn, a state that is loaded replaces the seed."""
-        return self._order.with_drawn_seed(self._state.seed)
-
-    @property
     def seed(self) -> int:
         """The seed of the order; 0 without a shuffle."""
-        used = self.order.shuffle
-        return (used and used.seed) or 0
-
-    @property
-    def world_size(self) -> int:
-        """Among how many ranks the samples are split."""
-        return self._share().world_size
-
-    def __len__(self) -> int:
-        return self._length(self.order.epoch_rows, self._share())
+        return self.order.seed
 
     def _share(self) -> Share:
         share = self._ranks.share(self)
@@ -218,62 +358,102 @@ class OrderSampler(RankSampler):
         return share
 
     def _check_seed(self, share: Share) -> None:
-        if self._is_drawn and (share.world_size > 1 or asked_by_accelerate()):
-            used = self._order.shuffle
+        used = self.order.shuffle
+        if used is not None and used.is_drawn and (share.world_size > 1 or asked_by_accelerate()):
             raise OptionError(
                 "seed=None: each of several ranks would draw an order of its own; give all of them one seed, such as "
-                f"{used and used.seed}"
+                f"{used.seed}"
             )
 
-    def _indices(self) -> Iterator[int]:
-        share, end, epoch = self._share(), None, self.epoch
-        # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
-        # beginning from the state, and counts for itself after the first run.
-        for run in self._runs(share, 1):
-            if end is None:
-                epoch, done, skip = self._state.epoch, self._state.done, self._state.within
-            else:
-                done, skip = end, 0
-            end = done + len(run) * share.world_size
-            for within, index in enumerate(run[skip:], start=skip + 1):
-                self._state.count(epoch, *((done, within) if within < len(run) else (end, 0)))
-                yield index
-        self._state.end()
+    @property
+    def batch_values(self) -> float | None:
+        """The most that the lengths of the rows of a batch sum up to."""
+        return self._batch_values
+
+    def num_runs(self, *, whole: bool = False) -> int:
+        """Return how many lists `runs` yields for a whole epoch, the next one."""
+        if self.batch_values is None:
+            full, rest = divmod(len(self), self.run_length)
+            return full + bool(rest and not whole)
+        share = self._share()
+        key = self.epoch, self.order.seed, share.world_size, whole
+        if self._counted_runs[0] != key:
+            asked: dict[str, Any] = {
+                "epoch": self.epoch,
+                "rows": 0,
+                "world_size": share.world_size,
+                "block_rows": self.run_length,
+            }
+            start = replace(self._state.position(), **asked, earlier=(), tail=self._tail(share))
+            self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, share, whole=whole))
+        return self._counted_runs[1]
+
+    def _parts_of_runs(self, start: Position, share: Share, *, whole: bool) -> Iterator[list[int]]:
+        """Yield the indices of runs in parts, whose lengths sum up to at most `batch_values` on each rank."""
+        if self.order.runs is None or self.batch_values is None:
+            return  # there are no rows
+
+        length, lengths, total = self.run_length, self.order.runs.lengths, self.order.epoch_rows
+        extent = run_extents(total, start.earlier, start.tail)[-1]
+        layout = BlockLayout(extent.num_positions, length, share.world_size)
+        stop = extent.num_positions // share.world_size
+        at_once = max(1, INDICES_AT_ONCE // (length * share.world_size)) * length
+        for first in range(start.rows // length * length, stop, at_once):
+            last = min(first + at_once, stop)
+            ordinals = [layout.rows_of(rank, first, last) for rank in range(share.world_size)]
+            positions = [epoch_positions(total, start.earlier, start.tail, each) for each in ordinals]
+            of_ranks = [self.order.selected_indices(each % total, start.epoch) for each in positions]
+            own = self._with_draws(of_ranks[share.rank], positions[share.rank], start.epoch).tolist()
+            for low in range(first, last, length):
+                high = min(low + length, last)
+                if whole and high - low < length:
+                    continue
+                values = np.stack([lengths[each[low - first : high - first]] for each in of_ranks])
+                begin = low
+                from ray_h5.order.draws.length_runs import cuts_of
+
+                for end in cuts_of(values, self.batch_values):
+                    if low + end > start.rows:
+                        yield own[max(begin, start.rows) - first : low + end - first]
+                    begin = low + end
+
+    def __iter__(self) -> Iterator[int]:
+        if self.batch_values is not None:
+            raise OptionError(
+                f"Shuffle: batch_values={self.batch_values}: cuts batches, and an OrderSampler has single rows: pass "
+                "batch_sampler=OrderBatchSampler(...) to the DataLoader, or use loader(...)"
+            )
+        return super().__iter__()
 
     def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
         """Yield this rank's indices, a list for each run. They are not counted as done: see `counted`.
 
         With `whole`, a last run that is shorter is left out.
         """
-        yield from self._runs(self._share(), self.run_length if whole else 1)
-
-    def _runs(self, share: Share, least: int) -> Iterator[list[int]]:
-        order = self.order
-        total, done = order.epoch_rows, self._state.begin(share.world_size)
-        epoch = self._state.epoch
-        for positions in self._positions(done, total, share):
-            # Without drop_last, positions after the last one stand for the first ones of the epoch.
-            indices = order.selected_indices(positions % max(total, 1), epoch).tolist()
-            for i in range(0, len(indices), self.run_length):
-                if len(indices) - i >= least:
-                    yield indices[i : i + self.run_length]
+        if self.batch_values is not None:
+            share = self._share()
+            start = self._state.begin(share.world_size, self.run_length, self._tail(share), inside=True)
+            yield from self._parts_of_runs(start, share, whole=whole)
+            return
+        least = self.run_length if whole else 1
+        for indices in self._index_arrays(inside=False):
+            listed = indices.tolist()
+            for i in range(0, len(listed) - least + 1, self.run_length):
+                yield listed[i : i + self.run_length]
 
     def counted(self, batches: Iterable[_Batch], size: Callable[[_Batch], int]) -> Iterator[_Batch]:
         """Yield what was made of this rank's runs, and count the samples of each as done when it is asked for."""
-        world_size, begun = self._share().world_size, None
+        run = None
         for batch in batches:
             # The first batch took its beginning from the state. From then on this counts for itself: another iteration
             # may begin.
-            epoch, done = begun or (self._state.epoch, self._state.done)
-            begun = epoch, done + size(batch) * world_size
-            self._state.count(*begun)
+            run = run or self._state.run
+            assert run is not None
+            start, rows = run
+            run = start, rows + size(batch)
+            self._state.count(*run)
             yield batch
         self._state.end()
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The epoch of the iteration, and how many samples all ranks together have done of it."""
-        return self._state.epoch, self._state.done
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
@@ -290,45 +470,32 @@ class OrderSampler(RankSampler):
         return other
 
     def state_dict(self) -> State:
-        """Return the position of the iteration: the epoch, and how many samples all ranks together have done.
+        """Return the position of the iteration as a dict: `Position.from_dict` takes it, and so does Ray.
 
         From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
         taken after its end, a whole epoch.
 
-        A `DataLoader` asks its sampler for more than it has delivered: with workers, and for a last batch that is
-        smaller than the others, which it finds by the end of the iteration. torchdata's ``StatefulDataLoader`` takes
-        that into account, and an `OrderBatchSampler` has no such batch.
+        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
+        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
+        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
+        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
         """
-        return self._state.state_dict()
+        return super().state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: PositionLike) -> None:
         """Let the next iteration continue where `state` was taken, on the ranks that there are now.
 
         A seed that was drawn is replaced by that of the state, for later epochs too.
 
+        Parameters
+        ----------
+        state : dict or Position
+            What `state_dict` of a sampler or loader returned, or ``position()`` of `train_batches` in Ray.
+
         Raises
         ------
         PositionError
-            If it was taken of a dataset of another length, of another shuffle, or inside a run of another length or
-            number of ranks.
+            If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
+            `H5Dataset`, or a mixture of some, only the length is known.
         """
-        self._state.load_state_dict(state)
-
-    def _length(self, rows: int, share: Share) -> int:
-        rounds, rest = divmod(rows, self.run_length * share.world_size)
-        return rounds * self.run_length + (rest // share.world_size if self.drop_last else -(-rest // share.world_size))
-
-    def _positions(self, done: int, total: int, share: Share) -> Iterator[np.ndarray]:
-        """Yield the positions of this rank from `done` on, many at a time."""
-        around = self.run_length * share.world_size  # samples of all ranks together, in one round
-        left = max(total - done, 0)  # ranks that repeat a few rows have done more than there are
-        rounds = left // around
-        at_a_time = max(1, INDICES_AT_ONCE // self.run_length)
-        first = done + share.rank * self.run_length
-        for start in range(0, rounds, at_a_time):
-            begins = first + np.arange(start, min(start + at_a_time, rounds), dtype=np.int64) * around
-            yield (begins[:, None] + np.arange(self.run_length)).reshape(-1)
-        rest = self._length(left, share) - rounds * self.run_length
-        if rest:
-            begin = done + rounds * around + share.rank * rest
-            yield np.arange(begin, begin + rest, dtype=np.int64)
+        super().load_state_dict(state)

@@ -9,8 +9,8 @@ import torch
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weights import as_weights
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.draws.weights import as_weights
 from ray_h5.torch_data.samplers import OrderSampler
 
 
@@ -68,7 +68,10 @@ class WeightedSampler(OrderSampler):
             )
         num_samples = as_integer("num_samples", num_samples, 1)
         if generator is not None:
-            seed = generator.initial_seed() % (1 << 64)
+            own = generator.initial_seed() % (1 << 64)
+            if seed not in (0, own):
+                raise OptionError(f"seed={seed!r}: generator= has a seed of its own, {own}; leave seed= out")
+            seed = own
         shuffle = Shuffle("rows", seed, weights=checked, rows_per_epoch=num_samples, replacement=replacement)
         super().__init__(
             range(len(checked)),

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from ray_h5.codecs.image_headers import HeaderError
+from ray_h5.codecs.images import Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.fork import PerProcess
-from ray_h5.hdf5.codecs.image_headers import HeaderError
-from ray_h5.hdf5.codecs.images import Mode, decode_image
 from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer
 from ray_h5.transforms.encoded_rows import as_bytes, as_rows, is_batch, numbered
@@ -25,6 +25,11 @@ logger = logging.getLogger(__name__)
 _MAX_PIXELS = 1 << 26
 IS_NULL = "_is_null"
 """The end of the name of a column that says which images could not be decoded."""
+
+_ONE_SAMPLE = (
+    "on_error='skip' leaves rows out of batches, and this is a single sample: read batches, as with loader(...) or "
+    "dataset[[...]], or pass on_error='null'."
+)
 
 _PATH, _ROW_ID = "path", "row_id"
 
@@ -86,9 +91,10 @@ class DecodeImage:
     max_pixels : int
         The most pixels of an image, before it is resized.
     on_error : {"raise", "skip", "null"}
-        What happens if an image cannot be decoded: an error that names file and row; the row is left out, by
-        `H5Dataset` and its loaders; or it is null in Ray, and zeros in arrays, with the column ``<column>_is_null``.
-        Warnings name the first of them, and `counts` has their number.
+        What happens if an image cannot be decoded: an error that names file and row; the row is left out of the batches
+        of `H5Dataset` and its loaders, while a single sample such as ``dataset[1]`` is an error; or it is null in Ray,
+        and zeros in arrays, with the column ``<column>_is_null``. Warnings name the first of them, and `counts` has
+        their number.
 
     Raises
     ------
@@ -214,8 +220,10 @@ class DecodeImage:
                 error = ImageError(
                     f"{place}{': ' if place else ''}column {column!r}: the image cannot be decoded: {exc}."
                 )
-                if self.on_error == "raise" or (self.on_error == "skip" and not skips):
+                if self.on_error == "raise":
                     raise error from None
+                if self.on_error == "skip" and not skips:
+                    raise ImageError(f"{error} {_ONE_SAMPLE}") from None
                 images.append(None)
                 failed[row] = True
                 self._report(error)

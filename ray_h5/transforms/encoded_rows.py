@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.codecs.image_headers import FORMATS, HeaderError
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hdf5.codecs.image_headers import FORMATS, HeaderError
+from ray_h5.messages import few
 from ray_h5.options import is_integer
 
 
@@ -27,17 +28,37 @@ def as_rows(values: Any, column: str) -> np.ndarray:
     """Return encoded images as an array of objects, or of uint8 with a last axis of bytes."""
     if isinstance(values, list):
         rows = np.empty(len(values), object)
-        rows[:] = values
-        return rows
+        for i, value in enumerate(values):
+            rows[i] = value
+        return _filled_up(rows, column)
     array = np.asarray(values)
+    if array.dtype == object:
+        return _filled_up(array, column)
     if array.dtype == np.uint8 and array.ndim > 1:
         return array
-    if array.dtype.kind in "OSV":
+    if array.dtype.kind in "SV":
         return array
     raise UnsupportedColumnError(
         f"DecodeImage: column {column!r} holds {array.dtype} values of shape {array.shape[1:]}; expected encoded "
         f"images ({FORMATS}), as bytes or uint8"
     )
+
+
+def _filled_up(rows: np.ndarray, column: str) -> np.ndarray:
+    """Return rows of several images each as one array of uint8, filled up with zeros; other rows as they are."""
+    several = [np.asarray(each) for each in rows.reshape(-1) if getattr(each, "ndim", 0) > 1]
+    if not several:
+        return rows
+    shapes = {each.shape[:-1] for each in several}
+    if len(shapes) > 1 or len(several) < rows.size or any(each.dtype != np.uint8 for each in several):
+        raise UnsupportedColumnError(
+            f"DecodeImage: column {column!r}: expected rows of uint8 with one number of images each, found rows of "
+            f"{few(sorted({f'{np.asarray(each).dtype} {np.shape(each)}' for each in rows.reshape(-1)}))}"
+        )
+    found = np.zeros((len(rows), *shapes.pop(), max(each.shape[-1] for each in several)), np.uint8)
+    for i, each in enumerate(several):
+        found[i, ..., : each.shape[-1]] = each
+    return found
 
 
 def numbered(encoded: np.ndarray) -> Iterator[tuple[int, Any]]:

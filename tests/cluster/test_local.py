@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def start(*words, nodes=2):
+def start(*words, nodes=1):
     return subprocess.Popen(
         [sys.executable, "cluster/local.py", "--nodes", str(nodes), "--object-store-mb", "100", "--", *words],
         cwd=ROOT,
@@ -64,18 +64,18 @@ def test_a_program_runs_on_all_nodes_and_nothing_is_left(tmp_path, capsys):
     assert child.returncode == 0, output
     (line,) = [each for each in output.splitlines() if each.startswith("result")]
     result = json.loads(line.partition(" ")[2])
-    assert result.pop("used") == 3
+    assert result.pop("used") == 2
     assert result.pop("token_mode") == "0o600"
-    assert result == {"rows": 128, "once": 128, "twice": 0, "differing": 0, "nodes": 3}
+    assert result == {"rows": 128, "once": 128, "twice": 0, "differing": 0, "nodes": 2}
     assert len(watch.below) > 6
     assert watch.left() == ([], [])
     with capsys.disabled():
-        print(f"\nlocal.py, 2 nodes: {time.monotonic() - began:.0f} s ", end="")
+        print(f"\nlocal.py, 1 node: {time.monotonic() - began:.0f} s ", end="")
 
 
 @pytest.mark.nightly
 def test_its_exit_status_is_the_programs(tmp_path):
-    child = start(PROGRAM, "fail", str(tmp_path), nodes=1)
+    child = start(PROGRAM, "fail", str(tmp_path))
     watch = Watch(child)
     output = child.communicate(timeout=120)[0]
     assert child.returncode == 3, output
@@ -85,7 +85,7 @@ def test_its_exit_status_is_the_programs(tmp_path):
 
 @pytest.mark.nightly
 def test_ctrl_c_stops_everything(tmp_path):
-    child = start(PROGRAM, "wait", str(tmp_path), nodes=1)
+    child = start(PROGRAM, "wait", str(tmp_path))
     watch = Watch(child)
     began = time.monotonic()
     child.send_signal(signal.SIGINT)
@@ -97,7 +97,7 @@ def test_ctrl_c_stops_everything(tmp_path):
 
 @pytest.mark.nightly
 def test_even_sigkill_leaves_no_process(tmp_path):
-    child = start(PROGRAM, "wait", str(tmp_path), nodes=1)
+    child = start(PROGRAM, "wait", str(tmp_path))
     watch = Watch(child)
     child.kill()
     child.communicate()

@@ -28,6 +28,11 @@ def test_the_readme_links_to_every_page():
     assert [page for page in DOCS if f"({page})" not in text_of("README.md")] == []
 
 
+def test_the_site_lists_every_page():
+    config = text_of("mkdocs.yml")
+    assert [page for page in DOCS if f"- {page.removeprefix('docs/')}\n" not in config] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
@@ -66,7 +71,7 @@ def tree():
     found, parents = [], []
     for line in filter(str.strip, text.splitlines()):
         depth = (len(line) - len(line.lstrip())) // 2
-        for name in re.match(r" *((?:[\w.]+(?:/|\.py) ?)+)(?:  |$|\b)", line)[1].split():
+        for name in re.match(r" *((?:[\w.]+(?:/|\.py|\.c) ?)+)(?:  |$|\b)", line)[1].split():
             parents[depth:] = [name]
             found.append("".join(parents))
     return found

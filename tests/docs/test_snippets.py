@@ -1,35 +1,160 @@
 """The code of the documents runs: Python on real files and a real Ray, shell commands as far as to their options."""
 
-import pytest
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
 
+import psutil
+import pytest
+import torch
+
+from ray_h5 import Position
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
-_RUN_ELSEWHERE = ["docs/frameworks.md"]
-"""By tests/torch_data/frameworks_script.py, in two processes, and by test_lightning_in_ray.py."""
-
-_LONG = {"README.md", "docs/training.md"}
-"""Pages that train: they are slow tests."""
+_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/training.md"]
+"""By tests/torch_data/frameworks_script.py, in two processes, by test_lightning_in_ray.py, and below."""
 
 
-@pytest.mark.usefixtures("ray_local")
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page in _LONG else ())
-        for page in with_blocks("python")
-        if page not in _RUN_ELSEWHERE
-    ],
-)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page, folder, monkeypatch):
-    monkeypatch.setattr("ray.train.constants.DEFAULT_STORAGE_PATH", str(folder / "ray_results"))
-    # Functions of __main__ travel to Ray's workers by value, as those of a script do.
-    names = {"__name__": "__main__"}
-    for line, block in blocks(page, "python"):
-        # Blank lines before it give an error the line that it has on the page.
-        exec(compile("\n" * (line - 1) + block, str(ROOT / page), "exec"), names)
+_RANKS = "init_process_group("
+"""What a program of several ranks has, which torchrun starts."""
+
+
+def snippets():
+    """Return each snippet of Python with its page and line; those that train with Ray are slow tests."""
+    for page in with_blocks("python"):
+        for line, code in () if page in _RUN_ELSEWHERE else blocks(page, "python"):
+            if _RANKS in code:
+                continue
+            marks = pytest.mark.slow if "TorchTrainer(" in code else ()
+            yield pytest.param(page, line, code, marks=marks, id=f"{page}:{line}")
+
+
+@pytest.mark.usefixtures("ray_local", "folder")
+@pytest.mark.parametrize(("page", "line", "code"), list(snippets()))
+def test_a_snippet_runs_alone(page, line, code, tmp_path, monkeypatch):
+    monkeypatch.setattr("ray.train.constants.DEFAULT_STORAGE_PATH", str(tmp_path / "ray_results"))
+    run(page, line, code)
+
+
+def run(page, line, code):
+    # Blank lines before it give an error the line that it has on the page. Functions of __main__ travel to Ray's
+    # workers by value, as those of a script do.
+    exec(compile("\n" * (line - 1) + code, str(ROOT / page), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_each_snippet_imports_what_it_uses_and_shows_something(page):
+    for line, code in blocks(page, "python"):
+        assert "import " in code, f"{page}:{line}"
+        assert re.search(r"print\(|savefig\(|self\.log\(", code), f"{page}:{line} prints nothing"
+
+
+def test_the_programs_of_the_fields_are_short():
+    assert max(len(code.splitlines()) for _, code in blocks("docs/communities.md", "python")) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [code for _, code in blocks("docs/distributed.md", "python") if _RANKS in code])
+def test_a_program_of_two_ranks_runs(code, folder):
+    (folder / "train.py").write_text(code)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    common |= {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    options = {"cwd": folder, "stdout": subprocess.PIPE, "text": True}
+    ranks = []
+    try:
+        for rank in ("0", "1"):
+            environment = common | {"RANK": rank, "LOCAL_RANK": rank}
+            ranks.append(subprocess.Popen([sys.executable, "train.py"], env=environment, **options))
+        said = [each.communicate(timeout=240)[0] for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+    assert [each.returncode for each in ranks] == [0, 0]
+    assert all(f"rank {rank}" in text for rank, text in enumerate(said))
+    if "all_reduce(sums)" in code:
+        assert all("over 400 rows" in text for text in said)
 
 
 def test_the_quickstart_is_the_first_snippet_of_the_readme():
     _, snippet = blocks("README.md", "python")[0]
     assert text_of("examples/quickstart.py").endswith(f"\n{snippet}")
     assert len(snippet.splitlines()) <= 10
+
+
+def kill(child):
+    """Kill a program and all that it started."""
+    program = psutil.Process(child.pid)
+    for each in [*program.children(recursive=True), program]:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    child.wait()
+
+
+def stored_checkpoints(results):
+    """Return the checkpoints that a run which is started again knows."""
+    with contextlib.suppress(OSError, json.JSONDecodeError):  # it is being written
+        return json.loads((results / "train" / "checkpoint_manager_snapshot.json").read_text())["checkpoint_results"]
+    return []
+
+
+def progress(checkpoint):
+    """Return the epoch of a checkpoint, and how many rows of it are done."""
+    state = torch.load(checkpoint / "state.pt")
+    position = state["position"]
+    return state["epoch"], sum(run.rows for run in Position.from_dict(position).done) if position else 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_local")
+def test_the_training_script_resumes_when_it_fails_and_is_run_again(folder):
+    ((line, code),) = blocks("docs/training.md", "python")
+    step = "            if step % 5 == 0:\n"
+    fails = "            if (epoch, step) == (1, 7):\n                raise InterruptedError('amid an epoch')\n"
+    assert step in code
+    with pytest.raises(Exception, match="amid an epoch"):
+        run("docs/training.md", line, code.replace(step, fails + step))
+    results = folder / "results"
+    known = len(stored_checkpoints(results))
+    run("docs/training.md", line, code)
+    check_that_it_resumed(results, known)
+
+
+@pytest.mark.nightly
+def test_the_training_script_resumes_when_it_is_killed_and_run_again(folder):
+    ((_, code),) = blocks("docs/training.md", "python")
+    (folder / "script.py").write_text(code)
+    command, options = [sys.executable, "-W", "ignore", "script.py"], {"cwd": folder, "stdout": subprocess.DEVNULL}
+    options["env"] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    results = folder / "results"
+    with subprocess.Popen(command, **options) as first:
+        try:
+            deadline = time.monotonic() + 240
+            while not stored_checkpoints(results):
+                assert first.poll() is None, "it has ended"
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            kill(first)
+    known = len(stored_checkpoints(results))
+    with subprocess.Popen(command, **options) as second:
+        try:
+            assert second.wait(timeout=240) == 0
+        finally:
+            if second.poll() is None:
+                kill(second)
+    check_that_it_resumed(results, known)
+
+
+def check_that_it_resumed(results, known):
+    # The rows after the last checkpoint that was known come next, and no row comes again.
+    found = [progress(results / "train" / each["checkpoint_dir_name"]) for each in stored_checkpoints(results)]
+    assert known < len(found), "it was not killed amid its epochs: the test does not test"
+    assert found == sorted(set(found))
+    assert found[-1] == (2, 0)

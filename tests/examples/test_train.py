@@ -19,7 +19,6 @@ import h5py
 import numpy as np
 import psutil
 import pytest
-import ray
 
 from ray_h5.bench.workloads import make_workload
 
@@ -222,16 +221,6 @@ def test_four_workers_learn_what_one_does(train, tmp_path):
 # Without a run ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def running_ray():
-    started = not ray.is_initialized()
-    if started:
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    if started:
-        ray.shutdown()
-
-
 def stored(files, name):
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(h5py.File(path)) for path in files]
@@ -250,7 +239,7 @@ def row_numbers(targets, all_targets):
     return [known[target.tobytes()] for target in targets]
 
 
-@pytest.mark.usefixtures("running_ray")
+@pytest.mark.usefixtures("ray_local")
 def test_validation_has_other_patients_each_row_once_and_no_augmentation(example, files, capsys):
     args = argparse.Namespace(workers=3, batch_size=8, seed=0, block_rows=None)
     datasets, scale = example.make_datasets(args, list(files))
@@ -350,3 +339,16 @@ def test_a_gpu_that_is_not_there_is_a_clear_message(with_gpus, gpus, cuda, says,
 def test_a_head_without_a_gpu_may_start_trainers_that_have_one(with_gpus, gpus, address, cuda):
     with pytest.raises(StopAsyncIteration, match="files"):
         with_gpus(gpus, address, cuda)
+
+
+def test_it_trains_on_the_columns_that_a_user_names(train, tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, 160)
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["scan"] = rng.standard_normal((160, 2, 8, 8)).astype("f4") + kinds[:, None, None, None]
+        file["kind"] = np.array(["cat", "dog", "owl"], object)[kinds]
+        file["patient"] = np.arange(160) // 4
+    columns = ("--input", "scan", "--label", "kind", "--group", "patient")
+    text, metrics, _ = train("--paths", tmp_path / "own.h5", *columns, "--epochs", 3, "--batch-size", 16)
+    assert re.search(r"rows: 128 to train on, 32 in batches to validate on", text)
+    assert metrics[2]["valid_loss"] < metrics[0]["valid_loss"]

@@ -11,7 +11,7 @@ import pytest
 
 from ray_h5 import Shuffle
 from ray_h5.bench.workloads import make_workload
-from tests.planning.kit import plan_files
+from tests.index.kit import plan_files
 
 from .test_train import ROOT, ending
 

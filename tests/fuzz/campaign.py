@@ -21,14 +21,14 @@ LARGEST_BYTES = 200_000
 # Code that calls no libhdf5, and code that does.
 OUR_READING = (
     "storage/",
-    "hdf5/codecs/",
-    "hdf5/reading/direct_column.py",
-    "hdf5/reading/coalesce.py",
-    "hdf5/buffers.py",
+    "codecs/",
+    "read/arrays/direct_column.py",
+    "read/library_spans.py",
+    "buffers.py",
 )
 CALLS_LIBRARY = (
-    "hdf5/metadata/", "hdf5/chunk_index.py", "hdf5/open_files.py", "hdf5/open_library.py",
-    "hdf5/column_guards.py", "hdf5/checks/", "hdf5/reading/h5py_column.py",
+    "hdf5/tree/", "manifest/chunk_index.py", "read/open_files.py", "hdf5/files/open_library.py",
+    "read/through_h5py/column_guards.py", "hdf5/checks/", "read/through_h5py/h5py_column.py",
 )  # fmt: skip
 IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"
 DIFFERENT = "different"

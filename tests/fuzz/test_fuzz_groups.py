@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import RayH5Error
-from ray_h5.planning.index.scope import Scope
-from ray_h5.planning.rows.kinds import Groups
-from ray_h5.planning.rows.windows import Windows
+from ray_h5.index.file_opener import Scope
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.windows import Windows
 from tests.fuzz.campaign import _calls_library
 from tests.fuzz.children import _caught, digest, in_child
 from tests.fuzz.mutate import Healthy, healthy, mutated
 
 KIND = Groups("data/*", attrs=("count", "title"), key="path")
 NAMES = [f"data/g{i}/{name}" for i in range(5) for name in ("count", "title", "x", "sub/y", "words", "scale")]
-FILES = int(os.environ.get("RAY_H5_FUZZ_GROUPS", "150"))
+FILES = int(os.environ.get("RAY_H5_FUZZ_GROUPS", "37"))
 
 
 def write(path: Path, libver: str, options: dict[str, object]) -> None:
@@ -103,15 +103,17 @@ def judge(path: str) -> str:
     return ""
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "files", [pytest.param(10, marks=pytest.mark.slow), pytest.param(FILES, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize("options", [{}, {"chunks": (2, 3), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def test_damage_is_refused_or_harmless(tmp_path: Path, libver: str, options: dict[str, object]) -> None:
+def test_damage_is_refused_or_harmless(tmp_path: Path, libver: str, options: dict[str, object], files: int) -> None:
     write(tmp_path / "healthy.h5", libver, options)
     file: Healthy = healthy("groups", tmp_path / "healthy.h5")
     assert not judge(str(tmp_path / "healthy.h5"))
     found = []
-    for number in range(FILES // 4):
+    for number in range(files):
         data, words = mutated(file, np.random.default_rng([0, number]))
         (tmp_path / "damaged.h5").write_bytes(data)
         if why := judge(str(tmp_path / "damaged.h5")):

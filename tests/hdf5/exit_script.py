@@ -1,11 +1,17 @@
-"""Ends in one of several ways with open files: python exit_script.py CASE FILE"""
+"""Ends in several ways with open files, each in a fork of its own: python exit_script.py FILE CASE...
 
+Prints a line for each case: its status, and what it said.
+"""
+
+import json
 import os
 import sys
 import threading
 
+from torch.utils.data import DataLoader
+
 from ray_h5 import RowReader
-from ray_h5.hdf5 import open_files
+from ray_h5.read import open_files
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader
 
 
@@ -41,10 +47,8 @@ def loader_in_the_middle(path):
     to_the_end(batches, next(batches))
 
 
-def slots(path):
-    from torch.utils.data import DataLoader
-
-    batches = iter(DataLoader(H5Dataset(path), 8, num_workers=1, multiprocessing_context=sys.argv[3]))
+def slots(path, start):
+    batches = iter(DataLoader(H5Dataset(path), 8, num_workers=1, multiprocessing_context=start))
     to_the_end(batches, next(batches), H5LazyDataset(path, x_key="row", y_key="row"))
 
 
@@ -77,5 +81,26 @@ def descriptors_closed_by_others(path):
     os.closerange(3, 256)
 
 
+def begin(case, path):
+    """Run a case in a fork, which goes on to its exit; return its status and its words to the parent alone."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(send, 1)
+        os.dup2(send, 2)
+        os.closerange(3, 256)
+        name, *more = case.split()
+        globals()[name](path, *more)
+        return None
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        words = pipe.read().decode()
+    return case, os.waitpid(child, 0)[1], words
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]](sys.argv[2])
+    for each in sys.argv[2:]:
+        found = begin(each, sys.argv[1])
+        if found is None:
+            break
+        print(json.dumps(found), flush=True)

@@ -108,11 +108,11 @@ def plist_with(chunk: tuple[int, ...] | None = None, steps: tuple[int, ...] = ()
 
 def libhdf5() -> ctypes.CDLL | None:
     """Return the libhdf5 that h5py has loaded, for what h5py does not offer."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        name = os.path.basename(line.split()[-1])
-        if name.startswith("libhdf5") and "_hl" not in name:
-            return ctypes.CDLL(line.split()[-1])
-    return None
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    found = [line.split()[-1] for line in lines if os.path.basename(line.split()[-1]).startswith("libhdf5")]
+    # PyTables and netCDF4 bring a libhdf5 of their own.
+    found = sorted((path for path in found if "_hl" not in path), key=lambda path: "h5py" not in path)
+    return ctypes.CDLL(found[0]) if found else None
 
 
 def open_descriptors() -> int:

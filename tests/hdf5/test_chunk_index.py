@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.hdf5.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, build_chunk_index
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.columns import chunk_lists
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
+from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, stored_chunks, write
 
 # Made-up lists -----------------------------------------------------------------------------------
@@ -31,11 +33,12 @@ def chunk(corner, offset, size=48, mask=0):
 
 def index_of(chunks, described=None, file_bytes=FILE_BYTES):
     def chunk_iter(callback):
-        for each in chunks:
-            assert callback(each) is None, "any other answer ends the listing"
+        return next((answer for each in chunks if (answer := callback(each)) is not None), None)
 
     dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter))
-    return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chunk_lists, "wrong_tree", lambda _: None)  # there are no nodes
+        return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)
 
 
 GOOD = [chunk((0, 0), 1000), chunk((0, 3), 1048), chunk((8, 3), 5000, 10, 2)]
@@ -339,3 +342,97 @@ def test_plist_of_the_column_is_what_the_layout_says(tmp_path):
     ]
     assert column.pipeline.steps[0].client_data == (4,)
     assert (column.storage, column.direct, column.kind, str(column.dtype)) == ("chunked", True, "number", "int32")
+
+
+KEY_BYTES, ENTRIES = 24, 64
+NODE_BYTES = 24 + ENTRIES * (KEY_BYTES + 8) + KEY_BYTES
+
+
+def node_of(level, children, keys):
+    """Return a node of a chunk index of version 1, of a column with one axis: keys lie between the children."""
+    head = b"TREE" + struct.pack("<BBHQQ", 1, level, len(children), HUGE, HUGE)
+    packed = [struct.pack("<IIQQ", 16, 0, key, 0) for key in keys]
+    entries = b"".join(key + struct.pack("<Q", child) for key, child in zip(packed, children, strict=False))
+    return (head + entries + packed[-1]).ljust(NODE_BYTES, b"\0")
+
+
+def with_nodes(path, rows, nodes):
+    """Write a column of int32 in chunks of 4 rows whose index is these nodes; each is made of what is at their places.
+
+    ``nodes(at)`` returns the nodes: the first one begins at ``at(0)``.
+    """
+    with h5py.File(path, "w") as file:
+        room = file.create_dataset("room", (8 * NODE_BYTES,), "u1", fillvalue=1)
+        room[:] = 1
+        x = file.create_dataset("x", (rows,), "i4", chunks=(4,))
+        x[:4] = 7
+        begin, chunk = room.id.get_offset(), x.id.get_chunk_info(0).byte_offset
+    data = Path(path).read_bytes()
+    old = data.index(b"TREE\1")
+    made = nodes(lambda number: begin + number * NODE_BYTES, chunk)
+    overwrite(path, begin, b"".join(made))
+    assert data.count(struct.pack("<Q", old)) == 1
+    overwrite(path, data.index(struct.pack("<Q", old)), struct.pack("<Q", begin))
+    return str(path)
+
+
+@pytest.mark.parametrize("leaf", [1, 0])
+def test_nodes_that_lead_to_one_node_many_times(tmp_path, leaf):
+    """Each of five nodes leads to the next one 64 times: libhdf5 lists 64**5 chunks, or as many empty nodes."""
+    keys = [4 * each for each in range(ENTRIES + 1)]
+
+    def nodes(at, chunk):
+        inner = [node_of(5 - level, [at(level + 1)] * ENTRIES, keys) for level in range(5)]
+        return [*inner, node_of(0, [chunk] * leaf, keys[: leaf + 1])]
+
+    path = with_nodes(tmp_path / "a.h5", 4 * ENTRIES, nodes)
+    assert by_h5py(path, "x", [0]).tolist() == [7 * leaf]
+    with pytest.raises(CorruptFileError, match=r"column 'x': its chunk index is damaged: found two ways to the node"):
+        RowReader(path).read(["x"], [0])
+    with pytest.raises(CorruptFileError, match="two ways to the node"):
+        RowReader(path).stored_bytes(["x"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([0, 8, 16], None),
+        ([0, 4, 16], "in the node at byte .* that libhdf5 lists and does not find"),
+        ([4, 8, 16], "lists and does not find"),
+        ([0, 8, 12], "lists and does not find"),
+        ([0, 16, 8], "out of its order"),
+    ],
+)
+def test_keys_by_which_chunks_are_not_found(tmp_path, keys, message):
+    """libhdf5 looks below the keys: h5py delivers fill values for chunks that are below others."""
+
+    def nodes(at, _):
+        chunks = [at(7) + 16 * number for number in range(4)]
+        leaves = [node_of(0, chunks[:2], [0, 4, 8]), node_of(0, chunks[2:], [8, 12, 16])]
+        return [node_of(1, [at(1), at(2)], keys), *leaves]
+
+    path = with_nodes(tmp_path / "a.h5", 16, nodes)
+    if message is None:
+        assert_same(RowReader(path).read(["x"])["x"], by_h5py(path, "x"))
+        return
+    assert 0 in by_h5py(path, "x")[[0, 4, 8, 12]]
+    with pytest.raises(CorruptFileError, match=message):
+        RowReader(path).read(["x"])
+
+
+def test_an_index_of_more_than_the_file(monkeypatch):
+    """The listing ends once it is clear that it cannot be true."""
+    taken = []
+    monkeypatch.setattr(chunk_lists, "_LOOKED_AT", 16)
+
+    def chunks():
+        for number in range(10**9):
+            taken.append(number)
+            yield chunk((0, 0), 1000)
+
+    with pytest.raises(CorruptFileError, match="chunks of more bytes than the file"):
+        index_of(chunks())
+    assert len(taken) < 1000
+    monkeypatch.setattr(chunk_lists, "_MAX_UNWRITTEN", 100)
+    with pytest.raises(CorruptFileError, match="more than 100 chunks that were never written"):
+        index_of(chunk((0, 0), None) for _ in range(10**9))

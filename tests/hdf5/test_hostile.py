@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5.columns.user_columns import csr, ragged
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,
@@ -17,13 +18,14 @@ from ray_h5.errors import (
     RayH5Error,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.metadata import tree
-from ray_h5.hdf5.metadata.links import Trail
-from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.files.links import Trail
+from ray_h5.hdf5.tree import tree
+from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.predicates.criteria import any_equal, row_mask, where
+from ray_h5.predicates.criteria import any_equal, row_mask, where
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.windows import Windows
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
 
@@ -345,6 +347,46 @@ def test_rows_that_were_never_written_are_filled_at_once(tmp_path, options, fill
     assert reader.stats.h5py_reads == reader.stats.requests == 0
 
 
+def categories(file):
+    group = file.create_group("obs/label")
+    group.attrs["encoding-type"] = "categorical"
+    group["codes"] = np.zeros(4, "i1")
+    group.create_dataset("categories", (1 << 19,), h5py.string_dtype())
+
+
+def matrix(file):
+    group = file.create_group("X")
+    group.attrs.update({"encoding-type": "csr_matrix", "shape": [(1 << 24) - 1, 10]})
+    group.create_dataset("indptr", (1 << 24,), "i8", chunks=(1 << 10,))
+    group["indices"], group["data"] = np.zeros(0, "i4"), np.zeros(0, "f4")
+
+
+def values(dtype, rows=1 << 23):
+    return lambda file: [file.create_dataset(name, (rows,), dtype) for name in ("x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("fill", "options"),
+    [
+        (matrix, {"columns": [csr("X")]}),
+        (categories, {"columns": ["obs/label"]}),
+        (values("i8", 1 << 24), {"columns": [ragged("x", offsets="y")]}),
+        (values("i8", 1 << 24), {"columns": [ragged("x", starts="x", counts="y")]}),
+        (values("i1"), {"predicate": where(x=0)}),
+        (values(h5py.string_dtype(), 1 << 21), {"predicate": where(x="")}),
+        (values("i1"), {"predicate": where(x=any_equal(0))}),
+        (values("?"), {"predicate": where(x=row_mask())}),
+        (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode="y")}),
+        (values("i8", 1 << 24), {"windows": Windows({"x": [0]}, episode_ends="y")}),
+    ],
+)
+def test_values_that_were_never_written_and_that_planning_needs(tmp_path, fill, options):
+    path = filled(tmp_path / "a.h5", fill)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(OutOfMemoryError, match=r"a.h5: column '.*planning needs all of its values, which take about"):
+        len(H5Dataset(path, **options))
+
+
 # Names ---------------------------------------------------------------------------------------------
 
 
@@ -370,7 +412,7 @@ def test_more_rows_than_any_memory(tmp_path, criterion):
         for name, dtype, row_shape in (("x", "i4", ()), ("y", "f4", (4,)), ("m", "?", ())):
             file.create_dataset(name, (1 << 48, *row_shape), dtype)
     assert H5Dataset(tmp_path / "a.h5")[1 << 47]["x"] == 0
-    with pytest.raises(OutOfMemoryError, match=rf"a.h5: .*{next(iter(criterion))}'.*cannot have the memory for values"):
+    with pytest.raises(OutOfMemoryError, match=rf"a.h5: .*{next(iter(criterion))}'.*planning needs all of its values"):
         len(H5Dataset(tmp_path / "a.h5", predicate=where(**criterion)))
 
 
@@ -467,6 +509,7 @@ assert dataset.read(np.arange(10))["x"].tolist() == list(range(10))
 """
 
 
+@pytest.mark.slow
 def test_more_files_than_descriptors(tmp_path):
     for number in range(500):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.hdf5.object_address import address_of
+from ray_h5.hdf5.files.file_bytes import address_of
 
 
 class Counting(io.FileIO):
@@ -52,7 +52,7 @@ def test_a_damaged_chunk_index_does_not_end_the_process(tmp_path):
     at = damaged.find(b"BTHD")
     damaged[at + 9 : at + 11] = 66, 2  # sizes of nodes and of records
     path.write_bytes(damaged)
-    code = f"from ray_h5.hdf5.reader import RowReader; RowReader({str(path)!r}).read(['x'])"
+    code = f"from ray_h5.read.reader import RowReader; RowReader({str(path)!r}).read(['x'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "CorruptFileError" in ended.stderr

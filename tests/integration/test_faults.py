@@ -23,9 +23,8 @@ def parts(result, *names):
     return {name: result[name] for name in names}
 
 
-@pytest.mark.parametrize(
-    ("kills", "blocks"), [pytest.param(3, 40, id="3"), pytest.param(20, 160, id="20", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kills", "blocks"), [pytest.param(3, 40, id="3"), pytest.param(20, 160, id="20")])
 def test_workers_are_killed_amid_tasks(play, kills, blocks):
     result = play("worker_killed", limit_s=240, kills=kills, blocks=blocks)
     assert result.pop("killed") == kills
@@ -55,6 +54,7 @@ def test_a_node_is_cut_off_the_network(play):
     assert result.items() >= whole(640).items()
 
 
+@pytest.mark.nightly
 def test_an_object_store_too_small_spills(play):
     result = play("spill", limit_s=180, mb=160)
     assert result["spilled_mb"] > 40, "hardly anything was spilled: the test does not test"
@@ -67,14 +67,15 @@ def test_a_file_that_kills_its_reader_is_an_error_soon(play):
     assert parts(result, "twice", "differing") == {"twice": 0, "differing": 0}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "faults",
     [
         pytest.param({"kinds": ["short", "EIO", "slow", "ESTALE"], "seconds": 0.1, "every": 15}, id="all"),
-        pytest.param({"kinds": ["EIO"], "every": 50}, id="EIO", marks=pytest.mark.nightly),
-        pytest.param({"kinds": ["ESTALE"], "every": 50}, id="ESTALE", marks=pytest.mark.nightly),
-        pytest.param({"kinds": ["short"], "every": 2}, id="short", marks=pytest.mark.nightly),
-        pytest.param({"kinds": ["slow"], "seconds": 0.2, "every": 10}, id="slow", marks=pytest.mark.nightly),
+        pytest.param({"kinds": ["EIO"], "every": 50}, id="EIO"),
+        pytest.param({"kinds": ["ESTALE"], "every": 50}, id="ESTALE"),
+        pytest.param({"kinds": ["short"], "every": 2}, id="short"),
+        pytest.param({"kinds": ["slow"], "seconds": 0.2, "every": 10}, id="slow"),
     ],
 )
 def test_reads_fail_or_are_short_or_slow(play, faults):
@@ -110,12 +111,9 @@ def test_ctrl_c_leaves_no_process(folder, capsys):
     assert alive == []
 
 
-@pytest.mark.parametrize(
-    ("epochs", "kill_every"),
-    [pytest.param(8, 4, id="short"), pytest.param(200, 10, id="200", marks=pytest.mark.nightly)],
-)
-def test_soak(play, capsys, epochs, kill_every):
-    result = play("soak", limit_s=100 + 10 * epochs, nodes=2, epochs=epochs, kill_every=kill_every)
+@pytest.mark.nightly
+def test_soak(play, capsys):
+    result = play("soak", limit_s=2100, nodes=2, epochs=200, kill_every=10)
     with capsys.disabled():
         print("\n" + "\n".join(map(str, result["samples"])))
     assert result["bad"] == []

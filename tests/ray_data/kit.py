@@ -1,7 +1,11 @@
 """Files and helpers that the tests of epochs, filters and resuming share."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import h5py
 import numpy as np
+from ray.data import DataContext
+from ray.data._internal.logical.optimizers import LogicalOptimizer
 
 
 def write_chunked(folder, sizes=(50, 30, 0, 70), chunk=8):
@@ -20,5 +24,25 @@ def write_chunked(folder, sizes=(50, 30, 0, 70), chunk=8):
     return paths
 
 
+def pushed(ds):
+    """Return the datasource into which all filters went; fail if one did not."""
+    operator = LogicalOptimizer().optimize(ds._logical_plan).dag
+    assert operator.name == "ReadH5", operator
+    return operator.datasource
+
+
+def ids_read(ds):
+    """Return what `ids_of` does, by the functions of the read tasks: for datasets whose filters all went there."""
+    tasks = pushed(ds).get_read_tasks(1, data_context=DataContext.get_current())
+    tables = [table for task in tasks for table in task()]
+    return [row for table in tables if table.num_rows for row in table["row_id"].to_pylist()]
+
+
 def ids_of(ds):
     return [row for batch in ds.iter_batches(batch_size=None) for row in batch.get("row_id", np.empty(0)).tolist()]
+
+
+def consume_together(consume, *arguments):
+    """Call `consume` for each rank at one time, in a thread: a worker of Ray for each rank takes seconds to start."""
+    with ThreadPoolExecutor(len(arguments[0])) as pool:
+        return list(pool.map(consume, *arguments))

@@ -1,19 +1,13 @@
-"""Rows by length in Ray: the order of plain PyTorch, and workers whose padded batches hold little padding."""
-
-import json
-from pathlib import Path
+"""Rows by length in Ray: the order of plain PyTorch."""
 
 import h5py
 import numpy as np
 import pytest
-import ray.train
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
 import ray_h5
 from ray_h5 import Groups, Shuffle, set_epoch
 from ray_h5.errors import OptionError
-from ray_h5.planning.epoch.position import Remainder, position_of
+from ray_h5.order.position import Remainder, position_of
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of
@@ -26,14 +20,18 @@ DEMOS = Groups("data/demo_*", attrs=["num_samples"])
 SHUFFLE = Shuffle(seed=7, by_length="num_samples")
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("lengths") / "demos.h5")
+def write_demos(folder):
+    path = str(folder / "demos.h5")
     with h5py.File(path, "w") as file:
         for i, length in enumerate(LENGTHS.tolist()):
             file[f"data/demo_{i}/actions"] = np.full((length, 1), i, "f4")
             file[f"data/demo_{i}"].attrs["num_samples"] = length
     return path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_demos(tmp_path_factory.mktemp("lengths"))
 
 
 def read(path, shuffle=SHUFFLE, **options):
@@ -79,37 +77,3 @@ def test_the_longest_rows_are_in_blocks_of_bounded_size(path):
 def test_lengths_that_cannot_be_used_are_errors_of_the_driver(path, by_length, said):
     with pytest.raises((OptionError, KeyError), match=said):
         read(path, Shuffle(by_length=by_length))
-
-
-def loop(config):
-    rank, found = ray.train.get_context().get_world_rank(), {}
-    for name in ("random", "by_length"):
-        size = length = 0
-        ids = []
-        for batch in ray_h5.train_batches(name, 0, batch_size=8, pad=True):
-            size += batch["actions"].shape[:2].numel()
-            length += int(batch["actions_length"].sum())
-            ids += batch["row_id"].tolist()
-        found[name] = [size, length, ids]
-    (Path(config["log"]) / f"{rank}.json").write_text(json.dumps(found))
-
-
-@pytest.mark.slow
-def test_workers_have_batches_with_little_padding(path, tmp_path):
-    TorchTrainer(
-        loop,
-        train_loop_config={"log": str(tmp_path)},
-        datasets={"random": read(path, Shuffle(seed=7), name="random"), "by_length": read(path, name="by_length")},
-        dataset_config=ray_h5.data_config(),
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
-        run_config=RunConfig(storage_path=str(tmp_path)),
-    ).fit()
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    padding = {}
-    for name in ("random", "by_length"):
-        sizes, lengths, ids = zip(*(rank[name] for rank in ranks), strict=True)
-        padding[name] = 1 - sum(lengths) / sum(sizes)
-        assert len(ids[0]) == len(ids[1])
-        assert sorted(ids[0] + ids[1]) == list(range(N))
-    assert padding["random"] >= 0.3
-    assert padding["by_length"] <= 0.05

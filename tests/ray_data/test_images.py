@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from ray.exceptions import RayTaskError
+from ray.exceptions import UserCodeException
 
 import ray_h5
 from ray_h5 import DecodeImage
+from ray_h5.errors import ImageError
 from ray_h5.torch_data import H5Dataset
 from tests.torch_data.test_images import COLUMNS, COUNT, made  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
 def test_images_are_those_of_plain_pytorch(made, column):  # noqa: F811
     ds = ray_h5.read_h5(made[0], columns=[column]).map_batches(DecodeImage(column, size=(24, 32)))
@@ -37,11 +39,21 @@ def test_images_that_cannot_be_decoded_are_null(made, size):  # noqa: F811
 
 def test_an_error_names_file_and_row(made):  # noqa: F811
     ds = ray_h5.read_h5(made[1], columns=["image"], include_paths=True, include_row_ids=True)
-    with pytest.raises(RayTaskError, match=r"bad.h5, row id [34]: column 'image': the image cannot be decoded"):
+    with pytest.raises(ImageError, match=r"bad.h5, row id [34]: column 'image': the image cannot be decoded"):
         ds.map_batches(DecodeImage("image")).materialize()
     ds = ray_h5.read_h5(made[1], columns=["image"]).map_batches(DecodeImage("image"))
-    with pytest.raises(RayTaskError, match=r"row \d of this batch \(read with include_paths=True"):
+    with pytest.raises(ImageError, match=r"row \d of this batch \(read with include_paths=True"):
         ds.materialize()
+
+
+def test_an_error_of_a_function_of_the_user_is_as_ray_has_it(made):  # noqa: F811
+    ds = ray_h5.read_h5(made[0], columns=["label"])
+    with pytest.raises(UserCodeException, match="no label"):
+        ds.map_batches(fail).materialize()
+
+
+def fail(_):
+    raise KeyError("no label")
 
 
 def test_a_row_at_a_time(made):  # noqa: F811

@@ -9,7 +9,7 @@ import ray_h5.torch_data
 from ray_h5.errors import NotFoundError, OptionError, PredicateError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset
 
-from .kit import ids_of, write_chunked
+from .kit import ids_read, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -23,7 +23,7 @@ def test_folds_part_the_rows_by_group(tmp_path, stratify):
     tested = []
     for train, test in folds:
         assert ds.filter(expr=train).count() + ds.filter(expr=test).count() == 150
-        ids = ids_of(ds.filter(expr=test))
+        ids = ids_read(ds.filter(expr=test))
         assert len(ids) == ds.filter(expr=test).count()
         # All ten rows of a group, or none of them.
         assert all(sum(i // 10 == group for i in ids) in (0, 10) for group in range(15))
@@ -31,6 +31,17 @@ def test_folds_part_the_rows_by_group(tmp_path, stratify):
     assert sorted(tested) == list(range(150))
     again = ray_h5.kfold(paths, 3, "guid", stratify, seed=4)
     assert [str(fold) for fold in again] == [str(fold) for fold in folds]
+
+
+def test_folds_of_whole_files(tmp_path):
+    paths = write_chunked(tmp_path)
+    ds = ray_h5.read_h5(paths, columns=["x"], include_paths=True)
+    train, test = ray_h5.kfold(paths, 2, "path")[0]
+    sides = [{row["path"] for row in ds.filter(expr=side).take_all()} for side in (train, test)]
+    assert sides[0] | sides[1] == {row["path"] for row in ds.take_all()}
+    assert not sides[0] & sides[1]
+    with pytest.raises(Exception, match="directly after read_h5"):
+        ds.map_batches(lambda batch: batch).filter(expr=train).take_all()
 
 
 def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
@@ -42,7 +53,7 @@ def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
         ray_h5.kfold(given, 2, "guid", None)
     found = ray_h5.kfold(given, 2, "guid", None, **options)
     ds = ray_h5.read_h5(given, include_row_ids=True, **options)
-    assert sorted(row for _, test in found for row in ids_of(ds.filter(expr=test))) == list(range(60))
+    assert sorted(row for _, test in found for row in ids_read(ds.filter(expr=test))) == list(range(60))
     plain = ray_h5.torch_data.kfold(given, 2, "guid", None, **options)
     assert [str(test.to_pyarrow()) for _, test in found] == [str(test) for _, test in plain]
 
@@ -54,11 +65,11 @@ def test_groups_of_large_numbers(tmp_path, numbers):
         file["guid"] = np.array(numbers, "u8")
     ds = ray_h5.read_h5(path, include_row_ids=True)
     folds = ray_h5.kfold(path, 2, "guid", None)
-    assert sorted(row for _, test in folds for row in ids_of(ds.filter(expr=test))) == list(range(6))
+    assert sorted(row for _, test in folds for row in ids_read(ds.filter(expr=test))) == list(range(6))
     plain = ray_h5.torch_data.kfold(path, 2, "guid", None)
     for (_, test), (_, expected) in zip(folds, plain, strict=True):
         chosen = ray_h5.torch_data.H5Dataset(path, predicate=expected)
-        assert ids_of(ds.filter(expr=test)) == list(chosen.row_ids(range(len(chosen))))
+        assert ids_read(ds.filter(expr=test)) == list(chosen.row_ids(range(len(chosen))))
 
 
 def test_a_fold_combines_with_other_predicates(tmp_path):
@@ -66,9 +77,9 @@ def test_a_fold_combines_with_other_predicates(tmp_path):
     ds = ray_h5.read_h5(paths, columns=["x"], include_row_ids=True)
     train, test = ray_h5.kfold(paths, 2, "guid", None)[0]
     label = ray_h5.where(label=1)
-    parts = [ids_of(ds.filter(expr=each & label)) for each in (train, test)]
+    parts = [ids_read(ds.filter(expr=each & label)) for each in (train, test)]
     assert sorted(parts[0] + parts[1]) == list(range(1, 150, 3))
-    assert ids_of(ds.filter(expr=~train & label)) == parts[1]
+    assert ids_read(ds.filter(expr=~train & label)) == parts[1]
 
 
 def test_what_cannot_be_folded(tmp_path):
@@ -100,11 +111,11 @@ def test_without_a_group_rows_are_folded_one_by_one(tmp_path, stratify):
     for (train, test), (_, plain) in zip(
         folds, ray_h5.torch_data.kfold(paths, 4, stratify=stratify, seed=2), strict=True
     ):
-        ids = sorted(ids_of(ds.filter(expr=test)))
+        ids = sorted(ids_read(ds.filter(expr=test)))
         assert (
             ids == H5Dataset(paths, ["x"], plain).selection.tolist() == H5Dataset(paths, ["x"], test).selection.tolist()
         )
-        assert sorted(ids + ids_of(ds.filter(expr=train))) == list(range(150))
+        assert sorted(ids + ids_read(ds.filter(expr=train))) == list(range(150))
         assert len(ids) in (37, 38)
         if stratify is not None:
             assert all(abs(sum(i % 3 == label for i in ids) - 12.5) <= 1 for label in range(3))
@@ -112,9 +123,9 @@ def test_without_a_group_rows_are_folded_one_by_one(tmp_path, stratify):
     assert sorted(tested) == list(range(150))
     assert tested != list(range(150))
     other = ray_h5.kfold(paths, 4, stratify=stratify, seed=3)
-    assert sorted(ids_of(ds.filter(expr=other[0][1]))) != sorted(ids_of(ds.filter(expr=folds[0][1])))
+    assert sorted(ids_read(ds.filter(expr=other[0][1]))) != sorted(ids_read(ds.filter(expr=folds[0][1])))
     label = ray_h5.where(label=1)
-    both = [ids_of(ds.filter(expr=each & label)) for each in (~folds[0][0], folds[0][1])]
+    both = [ids_read(ds.filter(expr=each & label)) for each in (~folds[0][0], folds[0][1])]
     assert sorted(both[0]) == sorted(both[1])
 
 

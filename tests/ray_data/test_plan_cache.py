@@ -12,12 +12,12 @@ import ray
 from ray.data.expressions import col, lit
 
 import ray_h5
-from ray_h5.planning.index.scope import Scope
-from ray_h5.planning.predicates.evaluate import fingerprint
+from ray_h5.index.file_opener import Scope
+from ray_h5.predicates.evaluate import fingerprint
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.ray_data.plan_cache import PlanCache
 
-from .kit import ids_of
+from .kit import ids_read
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -91,9 +91,9 @@ def test_predicates_that_pyarrow_takes_for_equal_have_plans_of_their_own(tmp_pat
         file["s"] = np.array(["a", "A", "b", "", "a"], dtype=h5py.string_dtype())
     read = ray_h5.read_h5(tmp_path / "a.h5", include_row_ids=True)
     expected = [
-        ids_of(ray_h5.read_h5(tmp_path / "a.h5", include_row_ids=True).filter(expr=each)) for each in (one, other)
+        ids_read(ray_h5.read_h5(tmp_path / "a.h5", include_row_ids=True).filter(expr=each)) for each in (one, other)
     ]
-    assert [ids_of(read.filter(expr=each)) for each in (one, other, one)] == [*expected, expected[0]]
+    assert [ids_read(read.filter(expr=each)) for each in (one, other, one)] == [*expected, expected[0]]
 
 
 def is_in(values, **options):

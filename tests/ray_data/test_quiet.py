@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
+from ray.data.util.torch_utils import arrow_batch_to_tensors
 from ray.exceptions import RayTaskError, UserCodeException
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
+from ray_h5.ray_data.internals import noise
 from ray_h5.ray_data.internals.noise import own_error
 from ray_h5.ray_data.quiet import short_text
 
@@ -72,10 +76,33 @@ def test_our_error_below_an_error_of_user_code():
     assert str(own_error(error)) == "a.h5: changed"
 
 
+def test_tracebacks_of_a_helper_that_ends_late_are_left_out():
+    shown = []
+    show = noise._without_chatter(lambda data: shown.extend(data["lines"]))
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 3, in stop', "    ray.get(x)"]
+    late = ["E 12 Failed to stop PlacementGroupCleaner gracefully.", *trace, "ray.exceptions.GetTimeoutError: late"]
+    again = ["", "During handling of the above exception, another exception occurred:", "", *trace, "KeyError: 1"]
+    own = ["my line", *trace, "ValueError: mine"]
+    show({"lines": [*own, *late, *again, *own, *late]})
+    assert shown == own * 2
+    show({"lines": late})  # nothing is left to show
+    assert shown == own * 2
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), wrapped(ValueError("x")), KeyboardInterrupt()])
 def test_other_errors_are_shown_as_ever(error):
     assert own_error(error) is None
     assert short_text(error, None) is None
+
+
+@pytest.mark.parametrize("columns", [["text"], ["x", "text"]])
+def test_a_column_of_text_is_named(columns):
+    table = pa.table({"x": [1, 2], "text": ["a", "b"]}).select(columns)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(TypeError) as raised:
+        arrow_batch_to_tensors(table, combine_chunks=True, threadpool=pool)
+    text = short_text(raised.value, raised.tb)
+    assert "TypeError: column 'text': " in text
+    assert "labels={'text': 'auto'}" in text
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.planning.schema import ColumnSpec
-from ray_h5.ray_data.ragged import ragged_array
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.ray_data.ragged_blocks import ragged_array
 
 DTYPES = ["i1", "u2", "i4", "u8", "f2", "f4", "f8", "?", "c8", "c16"]
 

@@ -23,9 +23,10 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.planning.epoch.position import Remainder, read_block
+from ray_h5.order.position import Remainder, read_block
 
 from .conftest import concatenated
+from .kit import consume_together
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -52,9 +53,6 @@ def execute_here(ds):
 
 
 def test_every_row_is_what_h5py_reads(signals):
-    ds = ray_h5.read_h5(signals, block_rows=8)
-    found = rows_of(ds.sort("guid").select_columns(["guid"]))
-    assert len(found["guid"]) == 50
     found = rows_of(ray_h5.read_h5(signals, include_row_ids=True, block_rows=8))
     order = np.argsort(found["row_id"])
     for name in ("wide", "other", "obs/image", "label", "epoch", "good", "guid"):
@@ -326,6 +324,7 @@ def test_a_file_changed_after_planning_arrives_with_its_type_and_message(signals
     assert isinstance(caught.value, RuntimeError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failing", "fails"), [(2, False), (10**6, True)])
 def test_transient_errors_are_retried_in_the_task(signals, failing, fails):
     faulty = str(pathlib.Path(__file__).parent / "faulty")
@@ -348,15 +347,15 @@ def test_a_dataset_travels(signals):
     assert ray.get(total.remote(ds)) == (concatenated(signals, "label") > 0).sum()
 
 
+@pytest.mark.slow
 def test_streaming_split_delivers_each_row_once(signals):
     ds = ray_h5.read_h5(signals, columns=["label"], include_row_ids=True, block_rows=5)
     shards = ds.streaming_split(2, equal=True)
 
-    @ray.remote(num_cpus=0)
     def consume(shard):
         return [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]
 
-    first, second = ray.get([consume.remote(shard) for shard in shards])
+    first, second = consume_together(consume, shards)
     assert len(first) == len(second) == 25
     assert sorted(first + second) == list(range(50))
 

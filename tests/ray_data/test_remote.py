@@ -7,8 +7,8 @@ import pytest
 import ray_h5
 from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error, StaleIndexError
-from ray_h5.hdf5.open_files import forget_all
-from ray_h5.planning.index.cache import MEMORY
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.read.open_files import forget_all
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.usefixtures("ray_local")

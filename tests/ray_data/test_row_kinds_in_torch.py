@@ -62,6 +62,7 @@ def assert_alike(rows, samples):
                 assert row[name] == value, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["groups", "windows"])
 def test_the_same_rows_in_the_same_order(paths, kind):
     options = {"windows": WINDOWS} if kind == "windows" else {}

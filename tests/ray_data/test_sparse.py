@@ -8,13 +8,13 @@ import torch
 
 import ray_h5
 from ray_h5 import Shuffle, csr, ragged, where
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, rows_of
 from ray_h5.errors import PredicateError
-from ray_h5.planning.schema import ColumnSpec
-from ray_h5.planning.sparse import Entries, rows_of
-from ray_h5.ray_data.sparse import sparse_array, to_batch
+from ray_h5.ray_data.sparse_blocks import sparse_array, to_batch
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset, OrderSampler
-from tests.planning.rows.test_ranges_equal_numpy import random_matrix, write_matrix
+from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH = 60, 12
 
@@ -103,6 +103,7 @@ class TestInRay:
         ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False)])
         assert batches(ds, dtypes={"X": torch.bfloat16})[0]["X"].dtype == torch.bfloat16
 
+    @pytest.mark.slow
     def test_what_ray_does_to_rows_keeps_them(self, cells):
         ds = ray_h5.read_h5(cells, columns=["X", "obs/depth"]).random_shuffle(seed=0).sort("obs/depth").limit(50)
         found = batches(ds.repartition(3), 7)

@@ -49,6 +49,7 @@ class Steps(ExecutionCallback):
         self.seen.append((reading.num_active_tasks(), reading.metrics.num_tasks_finished))
 
 
+@pytest.mark.slow
 def test_an_epoch_begins_as_many_tasks_as_there_are_cpus(signals):
     ds = ray_h5.read_h5(signals, columns=["label"], override_num_blocks=2)
     ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Steps]

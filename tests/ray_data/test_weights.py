@@ -1,5 +1,6 @@
 """Draws with weights in Ray: the epochs of a dataset are those of its plan, and errors come on the driver."""
 
+import h5py
 import numpy as np
 import pytest
 from ray.data.expressions import col
@@ -7,7 +8,7 @@ from ray.data.expressions import col
 import ray_h5
 from ray_h5 import Shuffle, Standardize, balance, set_epoch
 from ray_h5.errors import OptionError
-from ray_h5.planning.epoch.position import Remainder, position_of
+from ray_h5.order.position import Remainder, position_of
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
@@ -88,3 +89,18 @@ def test_weights_that_cannot_be_used_are_errors_of_the_driver(paths):
     ):
         with pytest.raises(OptionError, match=said):
             ray_h5.read_h5(paths, shuffle=Shuffle("rows", weights=weights))
+
+
+@pytest.mark.parametrize("option", [{"weights": "w"}, {"weights": balance("w")}, {"by_length": "w"}])
+def test_rows_that_a_filter_leaves_out_need_no_weight(tmp_path, option):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["w"], file["is_good"] = np.array([1, 2, np.nan, 1, 2]), np.array([1, 1, 0, 1, 1], bool)
+    shuffle = Shuffle("rows", 7, **option)
+    ds = ray_h5.read_h5(tmp_path / "a.h5", shuffle=shuffle, include_row_ids=True)
+    assert ds.schema().names == ["is_good", "w", "row_id"]
+    good = H5Dataset(tmp_path / "a.h5", predicate=ray_h5.torch_data.where(is_good=True))
+    expected = good.row_ids(list(OrderSampler(good, shuffle=shuffle))).tolist()
+    assert ids_of(ds.filter(expr=ray_h5.where(is_good=True))) == expected
+    for look in (ds.count, ds.materialize):
+        with pytest.raises(OptionError, match=r"row 2: column 'w' is .*Filter these rows"):
+            look()

@@ -1,7 +1,36 @@
 """Tests that do not run a second time with their files in an object store, and why. All others do: `through_store`."""
 
 QUICK = {"conformance/test_conformance.py"}
-"""Modules whose tests run with their files in a store in each run, and not with ``-m slow`` alone."""
+"""Modules whose tests run with their files in a store in each run."""
+
+SLOW = {
+    "read/test_value_guard.py": "values that a guard looks at before h5py reads them",
+    "hdf5/test_attributes.py": "attributes",
+    "hdf5/test_libraries.py": "columns that libraries write, and CF",
+    "hdf5/test_opening.py": "files that cannot be opened, or change",
+    "read/test_h5py_column.py": "columns that h5py decodes",
+    "read/test_large_rows.py": "parts of large chunks",
+    "read/test_run_request.py": "rows that are runs",
+    "hdf5/test_chunk_index.py": "each kind of chunk index",
+    "hdf5/test_object_address.py": "columns by their addresses",
+    "read/test_reader_equals_h5py.py": "any rows of any plain column",
+    "read/test_segments.py": "columns of many datasets",
+    "order/test_plan.py": "blocks of an epoch",
+    "index/test_cache.py": "what an index in memory or on a disk says of files that changed",
+    "index/test_row_index.py": "planning",
+    "index/test_select.py": "columns that a predicate names",
+    "rows/test_encoded_equal_anndata.py": "categories, nullable values",
+    "rows/test_grid_equals_h5py.py": "grids",
+    "rows/test_groups_equal_h5py.py": "groups",
+    "rows/test_ranges_equal_numpy.py": "ragged and sparse rows",
+    "rows/test_reversed.py": "rows along the last axis",
+    "rows/test_windows_equal_h5py.py": "windows",
+    "torch_data/compat/test_lazy.py": "files that are opened on first use",
+    "torch_data/test_dataset.py": "batches of many files",
+    "torch_data/test_images.py": "encoded images",
+    "torch_data/test_workers.py": "workers",
+}
+"""Modules that run so with ``-m slow``: each way to storage once. All further ones do with ``-m nightly``."""
 
 OTHER_FILES = "a file in a store leads to no path of a disk, and its messages name the other file alone"
 PROGRAMS = "it starts programs or clusters, which know nothing of the store"
@@ -14,31 +43,39 @@ IN_MEMORY = "what is in memory is of the state that was planned; to look at the 
 NAMES = "it asks for the path of a file"
 FORKS = "a process that was forked after a read from a store cannot read from one"
 THE_REPORT = "of files in a store, inspect says more; remote/test_inspect.py has that"
+WRITES = "it writes to a disk, and reads that; remote/test_writing.py writes to a store"
 BLOCKS = "what Ray does with blocks is the same; remote/test_ray.py has tasks that read from a store"
 
 LOCAL = {
     "cluster/": PROGRAMS,
     "docs/": PROGRAMS,
     "examples/": PROGRAMS,
-    "fuzz/": "processes of their own read the files; hdf5/remote/test_damage.py damages files in a store",
-    "hdf5/checks/test_source_guard.py": OTHER_FILES,
-    "hdf5/codecs/test_filters.py": NO_FILE,
-    "hdf5/codecs/test_images.py": NO_FILE,
-    "hdf5/metadata/test_links.py": OTHER_FILES,
-    "hdf5/reading/test_chunks_counted.py": COUNTS,
-    "hdf5/reading/test_memory.py": PROGRAMS,
-    "hdf5/remote/": IN_A_STORE,
+    "fuzz/": "processes of their own read the files; read/remote/test_damage.py damages files in a store",
+    "read/test_source_guard.py": OTHER_FILES,
+    "codecs/test_filters.py": NO_FILE,
+    "codecs/test_images.py": NO_FILE,
+    "hdf5/test_links.py": OTHER_FILES,
+    "read/test_chunks_counted.py": COUNTS,
+    "read/test_memory.py": PROGRAMS,
+    "read/remote/": IN_A_STORE,
+    "writing/test_copying.py": WRITES,
     "hdf5/test_exit.py": PROGRAMS,
-    "hdf5/test_swmr.py": NO_WRITERS,
+    "writing/test_output.py": WRITES,
+    "ray_data/test_datasink.py": WRITES,
+    "ray_data/test_write_h5.py": WRITES,
+    "writing/": WRITES,
+    "read/test_swmr.py": NO_WRITERS,
     "integration/": PROGRAMS,
-    "planning/epoch/test_memory.py": PROGRAMS,
-    "planning/epoch/test_shuffle.py": NO_FILE,
-    "planning/index/test_lookup.py": NO_FILE,
-    "planning/index/test_sources.py": OTHER_FILES,
-    "planning/predicates/test_comparisons.py": NO_FILE,
-    "planning/predicates/test_words.py": NO_FILE,
-    "planning/test_likely_samples.py": NO_FILE,
-    "planning/test_paths.py": "folders and globs of a disk; torch_data/test_remote.py has those of stores",
+    "order/test_memory.py": PROGRAMS,
+    "order/test_shuffle.py": NO_FILE,
+    "index/test_lookup.py": NO_FILE,
+    "index/test_sources.py": OTHER_FILES,
+    "predicates/test_comparisons.py": NO_FILE,
+    "predicates/test_words.py": NO_FILE,
+    "rows/test_composition.py": IN_A_STORE,
+    "likely_rows/": NO_FILE,
+    "layouts/": "what is printed is the same for files in stores, and ran there by the tests of each form",
+    "storage/test_find_files.py": "folders and globs of a disk; torch_data/test_remote.py has those of stores",
     "ray_data/epochs/": BLOCKS,
     "ray_data/files/test_allow_external.py": OTHER_FILES,
     "ray_data/files/test_file_options.py": OTHER_FILES,
@@ -66,16 +103,16 @@ LOCAL = {
 """Modules, and folders, of which no test runs with its files in a store, and why. All others do."""
 
 _CORPUS = "conformance/test_conformance.py::test_corpus"
-_OPENING = "hdf5/metadata/test_opening.py::"
-_H5PY_COLUMN = "hdf5/reading/test_h5py_column.py::"
+_OPENING = "hdf5/test_opening.py::"
+_H5PY_COLUMN = "read/test_h5py_column.py::"
 
 ON_DISK = {
     f"{_CORPUS}[external storage, allowed]": OTHER_FILES,
-    "hdf5/checks/test_chunks.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
-    "hdf5/checks/test_chunks.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
-    "hdf5/checks/test_values.py::test_files_of_all_kinds": OTHER_FILES,
-    "hdf5/checks/test_values.py::test_small_claims_are_named_too": OTHER_FILES,
-    "hdf5/checks/test_values.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
+    "read/test_chunk_guard.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
+    "read/test_chunk_guard.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
+    "read/test_value_guard.py::test_files_of_all_kinds": OTHER_FILES,
+    "read/test_value_guard.py::test_small_claims_are_named_too": OTHER_FILES,
+    "read/test_value_guard.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
     f"{_OPENING}test_columns_that_h5py_reads_are_tried_again_too": THE_DISK,
     f"{_OPENING}test_expected_state": THE_DISK,
     f"{_OPENING}test_file_systems_without_locks": THE_DISK,
@@ -99,39 +136,42 @@ ON_DISK = {
     f"{_OPENING}test_writer_that_died": "the advice is to copy the file there again",
     f"{_H5PY_COLUMN}test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged": OTHER_FILES,
     f"{_H5PY_COLUMN}test_the_message_names_the_rows_that_are_damaged": OTHER_FILES,
-    "hdf5/reading/test_large_rows.py::test_requests_and_bytes_are_those_of_the_rows": COUNTS,
-    "hdf5/reading/test_ranges.py::test_calls_of_a_whole_column": COUNTS,
+    "read/test_large_rows.py::test_requests_and_bytes_are_those_of_the_rows": COUNTS,
+    "read/test_ranges.py::test_calls_of_a_whole_column": COUNTS,
     "hdf5/test_hostile.py::test_a_counted_source_that_is_a_pipe_is_not_opened": OTHER_FILES,
     "hdf5/test_hostile.py::test_columns_over_one_column_of_many_sources": "it counts looks; replays look again",
     "hdf5/test_hostile.py::test_sources_outside_are_not_opened": OTHER_FILES,
     "hdf5/test_hostile.py::test_control_characters_of_paths_reach_no_message_and_no_repr": NAMES,
     "hdf5/test_hostile.py::test_groups_deeper_than_is_listed": "it counts one look at a group; replays look again",
     "hdf5/test_hostile.py::test_more_files_than_descriptors": THE_DISK,
-    "hdf5/test_open_files.py::test_a_child_that_ends_leaves_the_parent_its_descriptors": FORKS,
-    "hdf5/test_open_files.py::test_a_source_that_does_not_answer_holds_up_no_other_file": OTHER_FILES,
-    "hdf5/test_open_files.py::test_chunk_indexes_are_kept_up_to_a_size": "bytes of the file are kept, too",
-    "hdf5/test_open_files.py::test_files_used_last_stay": NAMES,
-    "hdf5/test_open_files.py::test_fork": FORKS,
-    "hdf5/test_open_files.py::test_fork_does_not_wait_for_locks_of_the_parent": FORKS,
-    "hdf5/test_open_files.py::test_fork_of_a_fork": FORKS,
-    "hdf5/test_open_files.py::test_fork_while_the_parent_reads_on": FORKS,
-    "hdf5/test_open_files.py::test_forked_reader_remembers_what_it_expects": FORKS,
-    "hdf5/test_open_files.py::test_no_more_files_stay_open_than_said": THE_DISK,
-    "hdf5/test_open_files.py::test_pickled_reader_remembers_what_it_expects": IN_MEMORY,
-    "hdf5/test_open_files.py::test_repr": NAMES,
-    "hdf5/test_open_files.py::test_running_out_of_descriptors": FORKS,
-    "planning/epoch/test_draws.py::test_shares_by_file": NAMES,
-    "planning/index/test_cache.py::test_a_source_that_changed_is_looked_at_again": OTHER_FILES,
-    "planning/index/test_cache.py::test_a_source_that_is_added_is_looked_at": OTHER_FILES,
-    "planning/index/test_cache.py::test_a_url_that_has_lost_a_slash_is_named": NAMES,
-    "planning/index/test_cache.py::test_another_process_reads_no_file": PROGRAMS,
-    "planning/index/test_cache.py::test_facts_of_every_kind_of_column_are_kept": NAMES,
-    "planning/index/test_cache.py::test_threads_that_plan_at_one_time_do_not_disturb_each_other": NAMES,
-    "planning/index/test_row_index.py::test_counts_schema_and_row_ids": NAMES,
-    "planning/index/test_row_index.py::test_names_of_files_need_not_be_utf8": "keys of stores are UTF-8",
-    "planning/index/test_row_index.py::test_threads_share_an_index": OTHER_FILES,
-    "planning/rows/test_bad_rows.py::test_bad_input_is_named_while_planning[a dataset of another file]": OTHER_FILES,
-    "planning/rows/test_bad_rows.py::test_bad_input_is_named_while_planning[another file]": OTHER_FILES,
+    "read/test_open_files.py::test_a_child_that_ends_leaves_the_parent_its_descriptors": FORKS,
+    "read/test_open_files.py::test_a_source_that_does_not_answer_holds_up_no_other_file": OTHER_FILES,
+    "read/test_open_files.py::test_chunk_indexes_are_kept_up_to_a_size": "bytes of the file are kept, too",
+    "read/test_open_files.py::test_files_used_last_stay": NAMES,
+    "read/test_open_files.py::test_fork": FORKS,
+    "read/test_open_files.py::test_fork_does_not_wait_for_locks_of_the_parent": FORKS,
+    "read/test_open_files.py::test_fork_of_a_fork": FORKS,
+    "read/test_open_files.py::test_fork_while_the_parent_reads_on": FORKS,
+    "read/test_open_files.py::test_forked_reader_remembers_what_it_expects": FORKS,
+    "read/test_open_files.py::test_no_more_files_stay_open_than_said": THE_DISK,
+    "read/test_open_files.py::test_pickled_reader_remembers_what_it_expects": IN_MEMORY,
+    "read/test_open_files.py::test_repr": NAMES,
+    "read/test_open_files.py::test_running_out_of_descriptors": FORKS,
+    "order/test_draws.py::test_shares_by_file": NAMES,
+    "index/test_cache.py::test_a_source_that_changed_is_looked_at_again": OTHER_FILES,
+    "index/test_cache.py::test_a_source_that_is_added_is_looked_at": OTHER_FILES,
+    "index/test_cache.py::test_a_url_that_has_lost_a_slash_is_named": NAMES,
+    "index/test_cache.py::test_another_process_reads_no_file": PROGRAMS,
+    "index/test_cache.py::test_facts_of_every_kind_of_column_are_kept": NAMES,
+    "index/test_cache.py::test_memory_holds_no_more_than_it_counts": "it counts all bytes of Arrow in the process",
+    "index/test_cache.py::test_what_cannot_be_trusted_is_made_anew": "the index is on the disk, whatever it is of",
+    "index/test_cache.py::test_two_processes_that_save_at_one_time_keep_the_facts_of_both": NAMES,
+    "index/test_cache.py::test_threads_that_plan_at_one_time_do_not_disturb_each_other": NAMES,
+    "index/test_row_index.py::test_counts_schema_and_row_ids": NAMES,
+    "index/test_row_index.py::test_names_of_files_need_not_be_utf8": "keys of stores are UTF-8",
+    "index/test_row_index.py::test_threads_share_an_index": OTHER_FILES,
+    "rows/test_bad_rows.py::test_bad_input_is_named_while_planning[a dataset of another file]": OTHER_FILES,
+    "rows/test_bad_rows.py::test_bad_input_is_named_while_planning[another file]": OTHER_FILES,
     "ray_data/test_read_h5.py::test_local_paths_are_read_on_the_drivers_node": THE_DISK,
     "ray_data/test_read_h5.py::test_paths_row_ids_and_order_of_files": NAMES,
     "ray_data/test_read_h5.py::test_the_files_are_told": NAMES,
@@ -139,6 +179,8 @@ ON_DISK = {
     "ray_data/test_tasks.py::test_a_file_missing_on_a_node_says_where_and_what_to_mount": THE_DISK,
     "ray_data/test_tasks.py::test_an_epoch_begins_as_many_tasks_as_there_are_cpus": "it takes time, and counts tasks",
     "test_cli.py::test_errors_speak_of_flags": OTHER_FILES,
+    "test_cli.py::test_repack_takes_row_kinds_as_in_python": WRITES,
+    "test_cli.py::test_repack_writes_and_prints_what_it_gained": WRITES,
     "test_inspect.py::test_a_column_that_is_named_has_a_line_of_its_own": THE_REPORT,
     "test_inspect.py::test_columns_beside_others_of_another_length": THE_REPORT,
     "test_inspect.py::test_groups_that_are_alike_are_one": OTHER_FILES,
@@ -149,10 +191,12 @@ ON_DISK = {
     "torch_data/compat/test_combined.py::test_kept_columns_change_nothing_but_the_reads": IN_MEMORY,
     "torch_data/compat/test_lazy.py::test_a_live_writer_in_swmr_mode": NO_WRITERS,
     "torch_data/compat/test_normalized.py::test_all_arguments_of_today_by_position": NAMES,
-    "torch_data/reading/test_row_cache.py::test_a_file_that_does_not_answer_holds_up_no_other": THE_DISK,
-    "torch_data/reading/test_row_cache.py::test_a_forked_process_does_not_wait_for_threads_that_it_has_not": FORKS,
-    "torch_data/reading/test_row_cache.py::test_no_more_states_of_files_are_held_than_said": IN_MEMORY,
-    "torch_data/test_dataset.py::test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once": COUNTS,
+    "torch_data/batches/test_row_cache.py::test_a_file_that_does_not_answer_holds_up_no_other": THE_DISK,
+    "torch_data/batches/test_row_cache.py::test_a_forked_process_does_not_wait_for_threads_that_it_has_not": FORKS,
+    "torch_data/batches/test_row_cache.py::test_no_more_states_of_files_are_held_than_said": IN_MEMORY,
+    "torch_data/test_dataset.py::test_bad_input[options8-OptionError-cache_bytes: .*for files in stores]": THE_DISK,
+    "torch_data/test_dataset.py::test_ending_an_epoch_early_leaves_no_thread": "threads that fetch stay",
+    "torch_data/test_dataset.py::test_a_batch_needs_one_read_and_decodes_a_chunk_once": COUNTS,
     "torch_data/test_dataset.py::test_processes_of_the_optimized_loader_advance_too": FORKS,
     "torch_data/test_many_columns.py::test_another_process_describes_the_columns_that_it_reads": COUNTS,
     "torch_data/test_many_columns.py::test_the_cost_grows_with_the_number_of_columns_and_not_with_its_square": COUNTS,
@@ -160,18 +204,16 @@ ON_DISK = {
     "torch_data/test_samplers.py::test_a_new_process_resumes_with_the_seed_that_the_first_one_drew": PROGRAMS,
     "torch_data/test_samplers.py::test_torchdata_resumes_in_the_middle_of_an_epoch": FORKS,
     "torch_data/test_sparse_loaders.py::test_a_window_decodes_its_chunks_once": COUNTS,
+    "torch_data/test_dataset.py::test_origins_are_files_and_rows_there": NAMES,
+    "index/test_row_index.py::test_links_that_lead_nowhere_are_named_and_the_rest_is_read": OTHER_FILES,
     "torch_data/test_workers.py::test_all_start_methods_deliver_the_same[fork]": FORKS,
+    "torch_data/test_workers.py::test_all_start_methods_deliver_the_same_pairs[fork]": FORKS,
 }
 """Tests that do not run with their files in a store, by module and name, and why."""
-
-SLOW_TOO = {"test_any_filters_keep_what_pyarrow_keeps"}
-"""Slow tests that run in a store all the same. Other slow tests start programs or clusters, or take minutes."""
 
 
 def why_on_disk(module, test):
     """Return why a test does not run with its files in a store; "" if it does."""
-    if test.originalname in SLOW_TOO:
-        return ""
     if any(test.get_closest_marker(each) for each in ("slow", "nightly")):
         return "it starts clusters or programs, or takes minutes"
     if "disk" in test.fixturenames:

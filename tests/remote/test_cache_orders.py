@@ -1,6 +1,4 @@
-"""A cache that is too small for all rows: it has those that the order needs first. Requests are counted."""
-
-import gc
+"""Orders over a cache, also one that is too small for all rows: it keeps what it has. Requests are counted."""
 
 import h5py
 import numpy as np
@@ -34,15 +32,13 @@ def values_of(rows):
 class Epochs:
     """Epochs of a loader over a cache for a share of all rows, or without one; each value is checked."""
 
-    def __init__(self, server, tmp_path, share, name="nvme", knows_order=True, **options):
+    def __init__(self, server, tmp_path, share, **options):
         cache = {}
         if share is not None:
-            cache = {"cache_dir": str(tmp_path / name), "cache_bytes": int(ALL * ROW_BYTES * share) + 200_000}
+            cache = {"cache_dir": str(tmp_path / "nvme"), "cache_bytes": int(ALL * ROW_BYTES * share) + 200_000}
         given = {"columns": ["x", "id"], "kept_bytes": 0, "threads": 1, **options}
         self.batches = loader("s3://bkt/*.h5", BATCH, storage_options=options_of(server, **cache), **given)
         self.batches.prefetch_factor = 4
-        if not knows_order:
-            self.batches.dataset.follow = lambda _: None
         self.server = server
 
     def fetched(self):
@@ -58,6 +54,7 @@ class Epochs:
         return len(self.server.requests(method="GET"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_an_epoch_over_a_full_cache_makes_no_requests(server, tmp_path):
     for shuffle in (Shuffle("rows"), Shuffle(weights="weight", rows_per_epoch=2 * ALL)):
@@ -66,16 +63,17 @@ def test_an_epoch_over_a_full_cache_makes_no_requests(server, tmp_path):
         for _ in range(4):  # rows of a small weight come late
             left = epochs.requests()
         assert left <= (0 if shuffle.weights is None else 12)
-    assert epochs.batches.sampler.order.may_repeat
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_rows_that_come_once_an_epoch(server, tmp_path, share):
-    keeps = Epochs(server, tmp_path, share, "keeps", knows_order=False, shuffle=Shuffle("rows"))
-    knows = Epochs(server, tmp_path, share, "knows", shuffle=Shuffle("rows"))
-    kept, known = ([epochs.fetched() for _ in range(4)] for epochs in (keeps, knows))
-    assert sum(known[1:]) < 1.05 * sum(kept[1:])
+    """A cache for a share of the rows saves that share, also after the run ends and another one begins."""
+    epochs = Epochs(server, tmp_path, share, shuffle=Shuffle("rows"))
+    first, *later = [epochs.fetched() for _ in range(3)]
+    later.append(Epochs(server, tmp_path, share, shuffle=Shuffle("rows", seed=1)).fetched())
+    assert max(later) < (1.1 - share) * first
 
 
 def test_a_small_cache_fetches_no_more_than_none(server, bucket, tmp_path):
@@ -92,6 +90,7 @@ def test_a_small_cache_fetches_no_more_than_none(server, bucket, tmp_path):
     assert fetched[1] < 1.1 * fetched[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_a_small_cache_makes_no_more_requests_than_none(server, tmp_path):
     """Rows that are read together are joined, as far as they are without a cache, though some of them are on disk."""
@@ -103,39 +102,7 @@ def test_a_small_cache_makes_no_more_requests_than_none(server, tmp_path):
     assert max(small.requests() for _ in range(3)) <= most
 
 
-@pytest.mark.usefixtures("stored")
-def test_rows_of_large_weights_stay(server, tmp_path):
-    shuffle = Shuffle(weights="weight")
-    keeps = Epochs(server, tmp_path, 0.15, "keeps", knows_order=False, shuffle=shuffle)
-    knows = Epochs(server, tmp_path, 0.15, "knows", shuffle=shuffle)
-    kept, known = ([epochs.requests() for _ in range(5)] for epochs in (keeps, knows))
-    assert sum(known[2:]) < 0.85 * sum(kept[2:])
-
-
-@pytest.mark.usefixtures("stored")
-def test_other_rows_take_the_room_of_those_that_are_not_read_any_more(server, tmp_path):
-    first = Epochs(server, tmp_path, 0.5, predicate=pc.field("id") < 300)
-    first.fetched()
-    del first
-    gc.collect()
-    second = Epochs(server, tmp_path, 0.5, predicate=pc.field("id") >= 260)
-    assert second.fetched() > 1
-    assert 0 in (second.fetched() for _ in range(12))  # it does not look for room all the time
-
-
-@pytest.mark.usefixtures("stored")
-def test_other_columns_take_the_room_of_those_that_are_not_read_any_more(server, tmp_path, stored):
-    for path in stored.glob("*.h5"):
-        with h5py.File(path, "r+") as file:
-            file.create_dataset("y", data=file["x"][:], chunks=file["x"].chunks)
-    first = Epochs(server, tmp_path, 1.1, columns=["y", "x", "id"])
-    first.fetched()
-    del first
-    gc.collect()
-    second = Epochs(server, tmp_path, 1.1)
-    assert 0 in (second.fetched() for _ in range(12))
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_rows_for_training_and_for_validation_keep_their_room(server, tmp_path):
     """The same files, with a predicate each, in turn: neither may evict what the other needs."""
@@ -143,30 +110,6 @@ def test_rows_for_training_and_for_validation_keep_their_room(server, tmp_path):
     both = [Epochs(server, tmp_path, 0.5, predicate=each) for each in (split, ~split)]
     fetched = [sum(epochs.fetched() for epochs in both) for _ in range(4)]
     assert max(fetched[1:]) < 0.65 * fetched[0]
-
-
-@pytest.mark.usefixtures("stored")
-def test_two_loaders_at_once(server, tmp_path):
-    shuffles = Shuffle(weights="weight"), Shuffle("rows", seed=5)
-    both = [Epochs(server, tmp_path, 0.3, shuffle=shuffle).batches for shuffle in shuffles]
-    for _ in range(3):
-        for batches in zip(*both, strict=True):
-            for batch in batches:
-                np.testing.assert_array_equal(batch["x"].numpy().astype(np.uint64), values_of(batch["id"]))
-
-
-@pytest.mark.usefixtures("stored")
-def test_an_iteration_that_is_left_and_a_resumed_one(server, tmp_path):
-    epochs = Epochs(server, tmp_path, 0.3, shuffle=Shuffle(weights="weight"))
-    epochs.fetched()
-    iterator = iter(epochs.batches)
-    for _ in range(20):
-        next(iterator)
-    state = epochs.batches.state_dict()
-    del iterator
-    epochs.batches.load_state_dict(state)
-    assert sum(len(batch["id"]) for batch in epochs.batches) == ALL - 20 * BATCH
-    epochs.fetched()
 
 
 @pytest.mark.usefixtures("stored")

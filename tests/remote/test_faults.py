@@ -84,6 +84,7 @@ def test_such_an_answer_now_and_then(server, kind):
     assert all(each is None or isinstance(each, RayH5Error) for each in found)
 
 
+@pytest.mark.slow
 def test_files_that_change_at_100_moments(server, bucket):
     """The file is replaced before a request of an epoch, each time another one: never a row of the new file."""
     random, errors = np.random.default_rng(0), []

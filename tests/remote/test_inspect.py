@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ray_h5.cli import main
-from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.reading import read_rows, request_cost
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.files import FileOptions
+from ray_h5.index.file_options import FileOptions
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.plan_reads import read_rows, request_cost
+from ray_h5.order.read_plan import make_plan
 from tests.remote.kit import options_of, write
 
 URL = "s3://bkt/*.h5"
@@ -52,6 +52,7 @@ def test_the_cost_is_that_of_the_read(server, shuffle):
     assert (cost.requests, cost.bytes_read) == (len(asked), sum(each.nbytes for each in asked))
 
 
+@pytest.mark.slow
 def test_metadata_in_many_places(server, bucket, capsys):
     with h5py.File(bucket / "a.h5", "w", rdcc_nbytes=0) as file:
         columns = [file.create_dataset(name, (6000, 500), "f8", chunks=(1, 500)) for name in "ab"]

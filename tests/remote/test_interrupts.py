@@ -18,7 +18,7 @@ HEAD = """
     import os, sys, time
     from tests.remote.kit import check_epoch, epoch_of, options_of
     from ray_h5.errors import RayH5Error
-    from ray_h5.hdf5.reader import RowReader
+    from ray_h5.read.reader import RowReader
     from ray_h5.torch_data import H5Dataset, create_optimized_dataloader
 
     class server:

@@ -22,11 +22,11 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.layout import FileState
-from ray_h5.hdf5.metadata.access import as_roots
-from ray_h5.hdf5.open_files import forget_all
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.index.cache import MEMORY
+from ray_h5.hdf5.files.access import as_roots
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.manifest.layout import FileState
+from ray_h5.read.open_files import forget_all
+from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.remote.kit import options_of
 
@@ -156,8 +156,8 @@ def test_values_are_cast_and_those_that_are_lost_are_named(server, every):
 def test_a_second_reader_that_is_told_asks_for_no_metadata(server, every):
     first = reader_of(server)
     names = sorted(set(first.columns) - {"texts", "strings"})
-    known = pickle.loads(pickle.dumps(first.known_columns(names)))
-    assert sorted(known) == names
+    known = pickle.loads(pickle.dumps(first.manifest(names)))
+    assert sorted(known.columns) == sorted(first.columns)
     sources = {name: first.column(name).sources for name in names}
     forget_all()
     server.forget()
@@ -622,6 +622,7 @@ def test_loader_predicates_and_folds(server, every):
     assert len(kfold("s3://bkt/even.h5", 3, **options)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_local")
 def test_ray(server, every, tmp_path):
     ds = ray_h5.read_h5(
@@ -703,6 +704,7 @@ def mapped(rng, number, bucket):
     return master(bucket, lambda file: file.create_virtual_dataset("x", layout, fillvalue=fill), f"v{number}.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("raw")
 def test_any_mappings(server, bucket, monkeypatch):
     monkeypatch.chdir(bucket)

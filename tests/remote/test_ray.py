@@ -77,6 +77,7 @@ def test_two_nodes(server, kills):
     assert result["nodes"] >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_local", "bucket_of_four")
 def test_tasks_reserve_memory_for_their_requests(server, bucket, caplog):
     def reserved(paths=URL, **given):

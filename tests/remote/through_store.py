@@ -20,13 +20,13 @@ from hypothesis import settings
 
 from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index import row_index
-from ray_h5.planning.index.lookup import Lookup
-from ray_h5.planning.index.scope import Scope
+from ray_h5.index import row_index
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.lookup import Lookup
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LOCAL
-from ray_h5.storage.storages import storage_for
+from ray_h5.storage.storage_of_path import storage_for
 from tests.hdf5 import h5kit
 
 MAX_EXAMPLES = 30
@@ -89,17 +89,17 @@ _PACKAGES = {"ray_h5", "ray_h5.torch_data"}
 _FUNCTIONS = [
     ("ray_h5.ray_data.api", "read_h5"),
     ("ray_h5.ray_data.api", "build_index"),
-    ("ray_h5.ray_data.predicates", "kfold"),
+    ("ray_h5.ray_data.where_and_kfold", "kfold"),
     ("ray_h5.torch_data.folds", "kfold"),
-    ("ray_h5.torch_data.loaders", "loader"),
+    ("ray_h5.torch_data.make_loader", "loader"),
     ("ray_h5.torch_data.compat.optimized", "create_optimized_dataloader"),
-    ("tests.planning.kit", "plan_files"),
-    ("tests.planning.kit", "index_path"),
+    ("tests.index.kit", "plan_files"),
+    ("tests.index.kit", "index_path"),
 ]
 """Functions that open files, by their modules. They are replaced where tests find them."""
 
 _CLASSES = {
-    "ray_h5.hdf5.reader": "RowReader",
+    "ray_h5.read.reader": "RowReader",
     "ray_h5.torch_data.dataset": "H5Dataset",
     "ray_h5.torch_data.compat.combined": "CombinedHDF5Dataset",
     "ray_h5.torch_data.compat.lazy": "H5LazyDataset",

@@ -16,8 +16,8 @@ import pytest
 
 from ray_h5.errors import OptionError
 from ray_h5.storage.disk_cache import CachedGetter, CacheOptions, DiskCache
-from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES
 from ray_h5.storage.disk_cache.cache import cache_for
+from ray_h5.storage.disk_cache.cached_file import BLOCK_BYTES
 
 FOLDER = "ray_h5-cache-2"
 BIG = 1 << 30
@@ -251,6 +251,7 @@ def test_processes_share_it(tmp_path, limit):
         assert sum(nbytes for _, nbytes in remote.fetched) < 1 << 20
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed_leave_right_bytes(tmp_path):
     for seed in range(4):
         running = process(tmp_path, 6 << 20, seed, 10**9)

@@ -29,17 +29,6 @@ def test_bytes(path):
     assert found == b"345678"
 
 
-def test_short_spans_go_to_their_places(path):
-    found = bytearray(6)
-    LocalFile.open(path).read_spans([(6, 0, 2), (0, 3, 3), (2, 2, 1)], memoryview(found))
-    assert found == b"783123"
-
-
-def test_a_span_past_the_end_of_the_file(path):
-    with pytest.raises(TruncatedFileError, match=r"a\.bin: expected 3 bytes at offset 7, found 1;"):
-        LocalFile.open(path).read_spans([(0, 0, 2), (7, 2, 3), (1, 5, 1)], memoryview(bytearray(6)))
-
-
 @pytest.mark.parametrize(("offset", "had"), [(5, 3), (8, 0), (100, 0)])
 def test_a_file_that_is_shorter_than_asked(path, offset, had):
     with pytest.raises(TruncatedFileError) as caught:
@@ -60,8 +49,6 @@ def test_errors_of_reading(path, monkeypatch, code, error):
     monkeypatch.setattr(os, "preadv", failing)
     with pytest.raises(error, match=r"a\.bin: reading 4 bytes at offset 2 failed"):
         source.read_into(2, memoryview(bytearray(4)))
-    with pytest.raises(error, match=r"a\.bin: reading 4 bytes at offset 2 failed"):
-        source.read_spans([(2, 0, 4)], memoryview(bytearray(4)))
 
 
 def test_the_descriptor_is_closed_with_the_file(path):

@@ -3,12 +3,15 @@
 import os
 import pickle
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import fsspec.implementations.memory
 import numpy as np
 import pytest
 
@@ -26,9 +29,10 @@ from ray_h5.errors import (
 )
 from ray_h5.storage.addresses import Address, is_url, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.store_errors import store_error
-from ray_h5.storage.store_options import StoreOptions
+from ray_h5.storage.stores.errors import store_error
+from ray_h5.storage.stores.file_systems import FileSystemStorage
+from ray_h5.storage.stores.object_store import ObjectStorage
+from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 
 pytest.importorskip("obstore")
@@ -439,6 +443,7 @@ def test_lists(server):
     assert isinstance(found.identity, ObjectIdentity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", [True, False])
 @pytest.mark.parametrize("kind", ["cut", "reset", "stall", "stall_body"])
 def test_a_listing_that_breaks_off_is_repeated(server, kind, below):
@@ -470,8 +475,9 @@ def test_errors_of_servers_name_no_bucket(server, status, error, says):
 
 _FORK = """
 import os, sys
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.store_options import StoreOptions
+from ray_h5.storage.stores.file_systems import FileSystemStorage
+from ray_h5.storage.stores.object_store import ObjectStorage
+from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.errors import OptionError
 options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
 store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))
@@ -488,8 +494,9 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 _STALLED = """
 import sys
-from ray_h5.storage.object_store import ObjectStorage
-from ray_h5.storage.store_options import StoreOptions
+from ray_h5.storage.stores.file_systems import FileSystemStorage
+from ray_h5.storage.stores.object_store import ObjectStorage
+from ray_h5.storage.stores.options import StoreOptions
 options = {"endpoint": sys.argv[1], "region": "x", "skip_signature": True, "allow_http": True}
 store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))
 source = store.open("s3://bkt/a.h5", store.check("s3://bkt/a.h5"))
@@ -502,7 +509,7 @@ _FORK_OF_S3FS = _FORK.replace(
     'store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))',
     """
 import s3fs
-from ray_h5.storage.file_systems import FileSystemStorage
+from ray_h5.storage.stores.file_systems import FileSystemStorage
 store = FileSystemStorage.of(s3fs.S3FileSystem(anon=True, endpoint_url=sys.argv[1]))
 """,
 )
@@ -519,6 +526,7 @@ def test_a_forked_process_is_told(server):
     assert done.returncode == 7
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_stalled_request(server):
     server.fail("stall", method="GET")
     process = subprocess.Popen(
@@ -538,3 +546,192 @@ def test_threads_are_few_and_daemons(server):
     mine = [each for each in threading.enumerate() if each.name == "ray_h5_fetch"]
     assert 0 < len(mine) <= 64
     assert all(each.daemon for each in mine)
+
+
+class Sent:
+    """A server that redirects to another one, and what that one got."""
+
+    def __init__(self, server, other):
+        self.server, self.other = server, other
+
+    def redirect(self, status):
+        self.server.heal()
+        location = self.other.url.replace("127.0.0.1", "localhost")
+        self.server.fail("redirect", status=status, location=location)
+
+    def check(self):
+        """Raise if something secret arrived where it does not belong."""
+        for each in self.other.requests():
+            assert CANARY not in repr((each.headers, each.query))
+        assert any(CANARY in repr((each.headers, each.query)) for each in self.server.requests())
+
+
+@pytest.fixture
+def sent(server, tmp_path):
+    with FaultServer(tmp_path) as other:
+        yield Sent(server, other)
+
+
+SECRETS = {
+    "s3": ("s3://bkt/a.h5", {"access_key_id": "a", "secret_access_key": "b", "session_token": CANARY}),
+    "s3, headers": ("s3://bkt/a.h5", {"skip_signature": True, "default_headers": {"X-Api-Key": CANARY}}),
+    "gs": ("gs://bkt/a.h5", {"bearer_token": "b", "default_headers": {"X-Api-Key": CANARY}}),
+    "az": ("az://bkt/a.h5", {"account_name": "a", "sas_token": f"sv=1&sig={CANARY}"}),
+    "https": ("{url}/bkt/a.h5?sig=" + CANARY, {}),
+    "https, headers": ("{url}/bkt/a.h5", {"default_headers": {"X-Api-Key": CANARY, "Authorization": CANARY}}),
+}
+
+
+def secretive(server, name):
+    """Return a storage whose requests have a secret in them, and a URL there."""
+    url, given = SECRETS[name]
+    url = url.format(url=server.url)
+    place = {"s3": {"endpoint": server.url}, "gs": {"base_url": server.url}, "az": {"endpoint": server.url}, "ht": {}}
+    given = {"allow_http": True, **FAST, **place[url[:2]], **given}
+    return ObjectStorage(StoreOptions.of(given, [url])), without_secrets(url)[0]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_nothing_secret_goes_to_another_host(sent, name):
+    store, url = secretive(sent.server, name)
+    expect = store.check(url)
+    folder = url.rpartition("/")[0] + "/"
+    for status in (301, 302, 303, 307, 308):
+        sent.redirect(status)
+        calls = [lambda: store.check(url), lambda: store.get(url, expect, 0, 100)]
+        if not name.startswith("https"):  # servers list nothing
+            calls += [lambda below=below: store.list(folder, below=below) for below in (False, True)]
+        for call in calls:
+            with pytest.raises(ReadFailedError, match=r"redirects to another host.*allow_redirects"):
+                call()
+    sent.check()
+    assert not sent.other.requests()
+
+
+def test_redirects_that_are_followed(sent):
+    url = f"{sent.server.url}/bkt/a.h5"
+    token = {"allow_http": True, "default_headers": {"Authorization": CANARY}}
+    for given in (
+        {"allow_http": True},
+        token,
+        {**token, "default_headers": {"X-Api-Key": "a"}, "allow_redirects": True},
+    ):
+        store = ObjectStorage(StoreOptions.of(given, [url]))
+        sent.redirect(302)
+        assert store.check(url).size == len(BODY)
+    sent.check()
+    # On the same host, everything goes along.
+    sent.server.heal()
+    sent.server.fail("redirect", status=302, location=sent.server.url, times=1)
+    store = ObjectStorage(StoreOptions.of({"allow_http": True, "default_headers": {"X-Api-Key": CANARY}}, [url]))
+    assert store.check(url).size == len(BODY)
+
+
+def test_redirects_through_a_proxy_are_refused_before_a_request(sent, monkeypatch):
+    proxy = "http://127.0.0.1:9"
+    given = {"default_headers": {"X-Api-Key": CANARY}}
+    url = "https://example.org/a.h5"
+    for option in ({"proxy_url": proxy}, {}):
+        if not option:
+            monkeypatch.setenv("HTTPS_PROXY", proxy)
+        with pytest.raises(OptionError, match=r"X-Api-Key.*NO_PROXY.*allow_redirects") as caught:
+            ObjectStorage(StoreOptions.of({**given, **option}, [url])).identity(url)
+        assert CANARY not in str(caught.value)
+    # A host that is reached without the proxy is read as ever; Authorization alone may go through it.
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,127.0.0.0/8")
+    store, url = secretive(sent.server, "https, headers")
+    assert store.check(url).size == len(BODY)
+    StoreOptions.of({"default_headers": {"Authorization": CANARY}, "proxy_url": proxy}, ["https://example.org/a.h5"])
+
+
+@pytest.fixture
+def secure(tmp_path):
+    """A server of https:// that redirects each request to http://."""
+    files = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x", *files]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("openssl is not there")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}{self.path}")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815  the name is that of http.server
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_redirect_from_https_to_http_is_refused(secure):
+    trust = {"allow_invalid_certificates": True, "allow_http": True, **FAST}
+    url = f"{secure}/a.h5"
+    with pytest.raises(ReadFailedError, match="redirects to http://"):
+        ObjectStorage(StoreOptions.of({**trust, "default_headers": {"Authorization": "a"}}, [url])).identity(url)
+    given = {**trust, "endpoint": secure, "access_key_id": "a", "secret_access_key": "b", "region": "x"}
+    with pytest.raises(ReadFailedError, match="redirects to http://"):
+        ObjectStorage(StoreOptions.of(given, ["s3://bkt/a.h5"])).identity("s3://bkt/a.h5")
+
+
+def test_a_file_system_of_fsspec_keeps_headers_on_its_host(sent):
+    http = pytest.importorskip("fsspec.implementations.http")
+    pytest.importorskip("aiohttp")
+    url = f"{sent.server.url}/bkt/a.h5"
+    for given in ({"headers": {"X-Api-Key": CANARY}}, {"client_kwargs": {"headers": {"X-Api-Key": CANARY}}}):
+        store = FileSystemStorage.of(http.HTTPFileSystem(**given))
+        expect = store.check(url)
+        for status in (301, 302, 303, 307, 308):
+            sent.redirect(status)
+            for call in (
+                lambda: store.check(url),  # noqa: B023  called at once
+                lambda: store.read_at(url, 0, 100),  # noqa: B023
+                lambda: store.list(f"{sent.server.url}/bkt/", below=False),  # noqa: B023
+            ):
+                with pytest.raises(ReadFailedError, match=r"redirects to http://localhost.*X-Api-Key"):
+                    call()
+        sent.check()
+        assert not sent.other.requests()
+        sent.server.heal()
+        assert store.open(url, expect).size == len(BODY)
+    plain = FileSystemStorage.of(http.HTTPFileSystem())
+    sent.redirect(302)
+    assert plain.check(url).size == len(BODY)
+
+
+def test_a_listing_of_other_folders_is_refused(server, tmp_path):
+    store = storage(server)
+    server.fail("any_prefix")
+    (tmp_path / "bkt" / "other").mkdir()
+    (tmp_path / "bkt" / "other" / "c.h5").write_bytes(b"")
+    for below in (False, True):
+        with pytest.raises(ReadFailedError, match=r"s3://bkt/in/: the store lists .* not in that folder"):
+            store.list("s3://bkt/in/", below=below)
+    with pytest.raises(ReadFailedError, match="not in that folder"):
+        H5Dataset("s3://bkt/in/*.h5", storage_options=options(server))
+
+
+class _Astray(fsspec.implementations.memory.MemoryFileSystem):
+    """A file system that lists files of another folder, too."""
+
+    protocol = "astray"
+
+    def ls(self, path, detail=True, **more):
+        return super().ls(path, detail, **more) + super().ls("/other", detail, **more)
+
+
+def test_a_listing_of_a_file_system_with_other_folders_is_refused():
+    files = _Astray()
+    for name in ("/in/a.h5", "/other/b.h5"):
+        files.pipe(name, BODY[:10])
+    with pytest.raises(ReadFailedError, match=r"lists 'astray://other/b.h5', which is not in that folder"):
+        FileSystemStorage.of(files).list("astray://in/", below=False)

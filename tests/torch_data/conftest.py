@@ -1,7 +1,10 @@
+import weakref
+
 import h5py
 import numpy as np
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 ROWS = (20, 0, 15, 25)
 STEPS = 12
@@ -55,6 +58,26 @@ def pairs(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def two_threads():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def ended_workers(monkeypatch):
+    """End the workers of each `DataLoader` with its test.
+
+    An error that a worker raised keeps the iteration alive, until garbage is collected in some later test. There torch
+    waits 5 s for each worker: the queue that would tell it to end is gone before the iteration.
+    """
+    iterations = weakref.WeakSet()
+    init = _MultiProcessingDataLoaderIter.__init__
+
+    def noted(self, loader):
+        iterations.add(self)
+        init(self, loader)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "__init__", noted)
+    yield
+    for each in list(iterations):
+        each._shutdown_workers()
 
 
 def ids_of(batch):

@@ -7,9 +7,9 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset, H5LazyDataset, OrderBatchSampler
-from ray_h5.torch_data.data_loader import H5DataLoader
-from ray_h5.torch_data.reading import row_cache
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler
+from ray_h5.torch_data.batches import row_cache
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 KINDS = [
     lambda path: H5Dataset(path, ["x", "y"]),
-    lambda path: H5Dataset(path, ["x", "y"], kept_bytes=0, cache_size=30),
+    lambda path: CombinedHDF5Dataset(path, ["x", "y"], kept_bytes=0, cache_size=30),
     lambda path: H5LazyDataset(path, "x", "y"),
 ]
 

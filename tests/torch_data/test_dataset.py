@@ -1,20 +1,28 @@
+import gc
 import pickle
+import weakref
+from dataclasses import dataclass, field
 
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch.utils.data import DataLoader, default_collate
 
+from ray_h5 import Groups, csr, ragged
 from ray_h5.errors import (
     CastError,
     NotFoundError,
     OptionError,
-    PositionError,
     PredicateError,
+    RowIndexError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
+from ray_h5.read.arrays import joint_columns
+from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.kernel.run_tables import CHUNKS_DECODED
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,
@@ -29,7 +37,8 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
-from tests.planning.kit import plan_files
+from tests.index.kit import plan_files
+from tests.rows.test_ranges_equal_numpy import write_matrix
 
 from .conftest import ids_of
 
@@ -51,6 +60,30 @@ def test_a_sample_has_the_dtypes_of_the_files(files):
     assert "60 samples of 4 files" in repr(dataset)
 
 
+SHORT = {"epoch": np.zeros(9, "f4"), "fhr": np.zeros((10, 40))}
+THIN = {"epoch": np.zeros(10, "f4"), "fhr": np.zeros((10, 1))}
+READ_ONLY = {"epoch": np.broadcast_to(np.float32(0), 10), "fhr": np.zeros((10, 40))}
+
+
+@pytest.mark.parametrize("kept_bytes", [0, None])
+@pytest.mark.parametrize("out", [SHORT, THIN, READ_ONLY, {"fhr": np.zeros((10, 40))}, {**THIN, "fhr": [0.0]}])
+def test_arrays_to_read_into_have_a_place_for_each_sample(files, kept_bytes, out):
+    dataset = H5Dataset(files, ["epoch", "fhr"], kept_bytes=kept_bytes)
+    dataset.read(np.arange(60))  # the files are open: rows of all of them are planned at once
+    with pytest.raises(OptionError, match=r"expected an? .*array"):
+        dataset.read(np.arange(10), out)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, None])
+def test_samples_of_a_read_are_checked(files, kept_bytes):
+    dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
+    assert dataset.read(np.array([-1, 59]))["epoch"].tolist() == [29, 29]
+    assert [batch.epoch.tolist() for batch in H5DataLoader(dataset, batch_sampler=[[-1, 3]])] == [[29, 3]]
+    for read in (dataset.read, lambda wanted: list(H5DataLoader(dataset, batch_sampler=[wanted.tolist()]))):
+        with pytest.raises(RowIndexError, match="index 60 is not among its 60 samples"):
+            read(np.array([3, 60]))
+
+
 def test_columns_and_predicate(files):
     dataset = H5Dataset(files, ["guid", "fhr_st"], where(cs_label=True, epoch=between(3, 9)))
     assert dataset.columns == ["guid", "fhr_st"]
@@ -70,7 +103,8 @@ def test_columns_and_predicate(files):
         ({"columns": "fhr"}, OptionError, r"write columns=\['fhr'\]"),
         ({"columns": ["fhr_sd"]}, UnknownColumnError, "Did you mean"),
         ({"kept_bytes": -1}, OptionError, "kept_bytes=-1"),
-        ({"cache_size": 1.5}, OptionError, "cache_size=1.5"),
+        ({"kept_bytes": 1.5}, OptionError, "kept_bytes=1.5"),
+        ({"cache_bytes": 9}, OptionError, "cache_bytes: .*for files in stores"),
     ],
 )
 def test_bad_input(files, options, error, said):
@@ -78,8 +112,18 @@ def test_bad_input(files, options, error, said):
         H5Dataset(files, **options)
 
 
+def test_origins_are_files_and_rows_there(files):
+    dataset = H5Dataset(files, ["guid", "fhr_st"], where(cs_label=True))
+    indices = [len(dataset) - 1, 0, -2]
+    for index, (path, row) in zip(indices, dataset.origins(indices), strict=True):
+        with h5py.File(path) as file:
+            assert np.array_equal(file["fhr_st"][row], dataset[index].fhr_st)
+    with pytest.raises(IndexError):
+        dataset.origins([len(dataset)])
+
+
 def test_pickling_keeps_the_selection_and_no_handle(files):
-    dataset = H5Dataset(files, ["fhr_st"], where(cs_label=True), cache_size=4)
+    dataset = H5Dataset(files, ["fhr_st"], where(cs_label=True))
     _ = dataset[3]
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again._source._readers) == 0
@@ -168,20 +212,22 @@ def test_an_error_in_a_thread_reaches_the_loop(files):
         list(loader(files, 4, columns=["fhr_st"], transform=fail))
 
 
-def test_a_batch_needs_one_read_a_file_and_decodes_a_chunk_once(files, monkeypatch):
-    from ray_h5.hdf5.reader import RowReader
+@pytest.mark.skipif(compiled_loop() is None, reason="files are read together by the compiled loop")
+def test_a_batch_needs_one_read_and_decodes_a_chunk_once(files, monkeypatch):
+    decoded = []
+    plain = joint_columns.run_compiled
 
-    calls = []
-    plain = RowReader.read_into
+    def counting(*args):
+        found = plain(*args)
+        decoded.append(int(found[1][CHUNKS_DECODED]))
+        return found
 
-    def counting(self, *args, **options):
-        calls.append(self.path)
-        plain(self, *args, **options)
-
-    monkeypatch.setattr(RowReader, "read_into", counting)
+    monkeypatch.setattr(joint_columns, "run_compiled", counting)
     dataset = H5Dataset(files, ["fhr_st", "target", "weight"], kept_bytes=0)
-    dataset.__getitems__([50, 1, 30, 2, 51, 1])
-    assert sorted(calls) == sorted([files[0], files[2], files[3]])
+    dataset.__getitems__([*range(len(dataset))])  # opens all files: those that are open are read together
+    decoded.clear()
+    dataset.__getitems__([50, 1, 30, 2, 51, 1])  # of three files; a chunk has a row of "fhr_st"
+    assert decoded == [5]
 
 
 def test_folds_are_those_of_planning_and_never_part_a_patient(files):
@@ -218,8 +264,9 @@ def test_a_state_that_would_tell_what_was_read_ahead_is_refused(files):
         batches.state_dict()
     inside = OrderSampler(dataset, stretch=7)
     next(iter(inside))
-    with pytest.raises(PositionError, match="found one inside a batch"):
-        loader(dataset, 7, seed=0).load_state_dict(inside.state_dict())
+    resumed = loader(dataset, 7, seed=0)
+    resumed.load_state_dict(inside.state_dict())  # one row is done
+    assert [len(batch["guid" if "guid" in batch else "fhr_st"]) for batch in resumed] == [7] * 8 + [3]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
@@ -237,6 +284,10 @@ def test_options_of_the_loader_that_are_none(files):
     for source in (files, H5Dataset(files)):
         with pytest.raises(OptionError, match=r"loader: there is no option 'num_workers'. .*write threads=2"):
             loader(source, 16, num_workers=2)
+    with pytest.raises(
+        OptionError, match=r"no option 'cache_size'. Rows that were read stay in memory, up to kept_bytes"
+    ):
+        loader(files, 16, cache_size=9)
     with pytest.raises(OptionError, match=r"loader: there is no option 'colums'. Did you mean 'columns'"):
         loader(files, 16, colums=["fhr"])
 
@@ -273,6 +324,67 @@ def test_a_look_ahead_changes_no_state_of_the_loader(files):
 
 def orders_of(batches, passes):
     return [[i for batch in batches for i in ids_of(batch)] for _ in range(passes)]
+
+
+def ten_times(sample):
+    for value in sample.values():
+        if isinstance(value, np.void):
+            value["a"] *= 10
+        elif isinstance(value, (torch.Tensor, np.ndarray)):
+            np.multiply(value, 10, out=value) if isinstance(value, np.ndarray) else value.mul_(10)
+        elif isinstance(value, list):
+            for each in value:
+                np.multiply(each, 10, out=each)
+    return sample
+
+
+@pytest.mark.parametrize("options", [{}, {"kept_bytes": 0}])
+@pytest.mark.parametrize("column", ["number", "lists", "pairs_of_lists", "struct", "ragged", "csr", "group"])
+def test_a_transform_in_place_changes_its_own_sample_only(tmp_path, column, options):
+    ones = np.ones(3, np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["number"] = np.ones((6, 2))
+        for name, shape in (("lists", (6,)), ("pairs_of_lists", (6, 2))):
+            lists = file.create_dataset(name, shape, h5py.vlen_dtype(np.float32))
+            for place in np.ndindex(*shape):
+                lists[place] = ones
+        file["struct"] = np.ones(6, [("a", "i4"), ("b", "f4", (2,))])
+        file["ragged"], file["offsets"] = np.ones(18), np.arange(7) * 3
+        write_matrix(file.create_group("csr"), sp.csr_matrix(np.ones((6, 4), np.float32)))
+        for i in range(6):
+            file[f"groups/{i}/group"] = np.ones(i + 1)
+    made = {"ragged": ragged("ragged", offsets="offsets"), "csr": csr("csr")}
+    if column == "group":
+        options = {**options, "group": "groups", "rows": Groups("*")}
+    dataset = H5Dataset(tmp_path, [made.get(column, column)], transform=ten_times, **options)
+    expected = str(dataset[1])
+    assert "10" in expected
+    found = [dataset[1], *dataset.__getitems__([1, 0, 1]), dataset[1], *dataset.__getitems__([1, 2])]
+    assert [str(found[i]) for i in (0, 1, 3, 4, 5)] == [expected] * 5
+
+
+@dataclass
+class Adding:
+    """A dataclass that is compared has no hash."""
+
+    amount: int
+    seen: list = field(default_factory=list, compare=False)
+
+    def __call__(self, sample):
+        self.seen.append(self.amount)
+        return sample
+
+
+def test_transforms_in_a_list_are_those_of_their_dataset(files):
+    one, other = [Adding(1)], [Adding(1)]
+    assert one == other
+    for steps in (one, other):
+        H5Dataset(files, ["epoch"], transform=steps)[0]
+    assert one[0].seen == other[0].seen == [1]
+    is_alive = weakref.ref(other[0])
+    del other, steps
+    gc.collect()
+    assert is_alive() is None
 
 
 @pytest.mark.parametrize("make", [loader, create_optimized_dataloader])
@@ -357,11 +469,11 @@ def test_a_collate_function_may_change_the_list_of_samples(files, workers):
 
 
 def test_numbers_of_numpy_are_numbers(files):
-    dataset = H5Dataset(files, cache_size=np.int64(5), cache_bytes=np.int64(10_000), kept_bytes=np.int64(0))
+    dataset = H5Dataset(files, kept_bytes=np.int64(10_000))
     assert dataset[3].epoch == 3
     assert len(loader(files, np.int64(30), columns=["epoch"])) == 2
-    with pytest.raises(OptionError, match="cache_size"):
-        H5Dataset(files, cache_size=np.int64(-1))
+    with pytest.raises(OptionError, match="kept_bytes"):
+        H5Dataset(files, kept_bytes=np.int64(-1))
 
 
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.arange(3) / 2, [True, False], torch.ones(2, dtype=torch.bool)])

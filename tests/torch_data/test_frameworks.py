@@ -29,6 +29,10 @@ def seen(tmp_path_factory):
     @lru_cache
     def run(framework):
         folder = tmp_path_factory.mktemp(framework)
+        (folder / "data").mkdir()
+        with h5py.File(folder / "data" / "run.h5", "w") as made:  # what the snippets of the docs read
+            made.create_dataset("image", (ROWS, 3, 32, 32), "f4", chunks=(16, 3, 32, 32))
+            made["label"] = np.arange(ROWS)
         return two_processes(SCRIPT, framework, folder, file)
 
     return run

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.reader import RowReader
+from ray_h5.read.file_reads import FileRead
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
@@ -24,9 +24,10 @@ from ray_h5.torch_data import (
     create_optimized_dataloader,
     loader,
 )
-from ray_h5.torch_data.data_loader import H5DataLoader
-from ray_h5.torch_data.reading import shared_memory
-from ray_h5.torch_data.reading.tensors import tensor_over
+from ray_h5.torch_data.batches import shared_memory
+from ray_h5.torch_data.batches import transform_thread as ahead_module
+from ray_h5.torch_data.batches.tensors import tensor_over
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 ROWS = 40
 CONTEXT = "fork"
@@ -73,6 +74,53 @@ def test_changes_to_samples_count(path, make, workers):
         assert batch["x"][:, 0].tolist() == [-4 * i - k for k in range(4)]
         assert batch["n"].tolist() == [1] * 4
         assert "y" not in batch
+
+
+class ThirdFails:
+    """Fails at its third call, as what users write may."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, given):
+        self.calls += 1
+        if self.calls == 3:
+            raise ZeroDivisionError
+        return given
+
+    def of_samples(self, samples):
+        return default_collate(self(samples))
+
+
+class OwnBatches(H5Dataset):
+    fails = None
+
+    def __getitems__(self, indices):
+        return self.fails(super().__getitems__(indices))
+
+
+def fails_in(what, path, threads):
+    """A loader of batches of 4 whose third call of what users write fails."""
+    once, options = ThirdFails(), {"shuffle": False, "threads": threads}
+    if what == "transform":
+        return loader(path, 4, transform=once, **options)
+    if what == "collate_fn":
+        return loader(path, 4, collate_fn=once.of_samples, **options)
+    dataset = OwnBatches(path)
+    dataset.fails = once
+    return loader(dataset, 4, **options)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("what", ["transform", "collate_fn", "subclass"])
+def test_a_batch_that_failed_is_not_done(path, what, threads):
+    batches, seen = fails_in(what, path, threads), []
+    with pytest.raises(ZeroDivisionError):
+        seen.extend(y for batch in batches for y in batch["y"].tolist())
+    assert seen == list(range(0 if what == "transform" else 8))
+    again = loader(path, 4, shuffle=False)
+    again.load_state_dict(batches.state_dict())
+    assert seen + [y for batch in again for y in batch["y"].tolist()] == list(range(ROWS))
 
 
 def test_attributes_of_a_sample_are_its_entries(path):
@@ -252,22 +300,79 @@ def test_a_transform_given_later_counts(path):
     assert next(iter(batches))["x"][2, 0] == 102
 
 
-def test_transforms_run_where_batches_are_asked_for(path):
-    # Theirs is a state that no thread of ours may share: they draw from one generator, in one order.
-    rng = np.random.default_rng(3)
-    threads = set()
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_transforms_run_in_one_thread_in_order(path, threads):
+    # They may have a state: they draw from one generator, in one order.
+    used = set()
 
-    def noisy(sample):
-        threads.add(threading.get_ident())
-        return {"x": sample["x"] + rng.random()}
-
-    found = []
-    for _ in range(3):
+    def batches(threads):
         rng = np.random.default_rng(3)
-        found.append(torch.cat([batch["x"] for batch in loader(path, 4, transform=noisy, threads=3)]))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-    assert threads == {threading.get_ident()}
+
+        def noisy(sample):
+            used.add(threading.get_ident())
+            return {"x": sample["x"] + rng.random()}
+
+        return torch.cat([batch["x"] for batch in loader(path, 4, transform=noisy, threads=threads)])
+
+    expected = batches(0)
+    used.clear()
+    assert torch.equal(batches(threads), expected)
+    assert len(used) == 1
+    assert (used == {threading.get_ident()}) == (threads == 0)
+
+
+def test_transforms_and_collate_functions_run_ahead(path):
+    seen, ahead = [], threading.Event()
+
+    def note(sample):
+        seen.append(int(sample["y"]))
+        if len(seen) == 12:
+            ahead.set()
+        return sample
+
+    batches = loader(path, 4, shuffle=False, transform=note, collate_fn=lambda samples: [int(s["y"]) for s in samples])
+    running = iter(batches)
+    assert next(running) == [0, 1, 2, 3]
+    assert ahead.wait(60)
+    assert batches.state_dict()["rows"] == 4
+    assert [next(running) for _ in range(2)] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    running.close()
+    resumed = loader(path, 4, shuffle=False, collate_fn=lambda samples: [int(s["y"]) for s in samples])
+    resumed.load_state_dict(batches.state_dict())
+    assert next(iter(resumed)) == [12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("bound", ["AHEAD_ITEMS", "AHEAD_BYTES"])
+def test_what_waits_is_bounded(path, bound, monkeypatch):
+    monkeypatch.setattr(ahead_module, bound, 2 if bound == "AHEAD_ITEMS" else 2 * 4 * 1000)
+    seen = []
+
+    def large(_sample):
+        seen.append(1)
+        return {"x": torch.zeros(1000, dtype=torch.uint8)}
+
+    batches = iter(loader(path, 4, shuffle=False, transform=large))
+    for count in range(3):
+        next(batches)
+        deadline = time.monotonic() + 60
+        while len(seen) < 4 * (count + 3) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert len(seen) == 4 * (count + 3)
+
+
+def test_an_error_of_a_transform_comes_after_the_batches_before_it(path):
+    def fail(sample):
+        if sample["y"] == 13:
+            raise ZeroDivisionError("at 13")
+        return sample
+
+    batches = loader(path, 4, shuffle=False, transform=fail)
+    running = iter(batches)
+    assert [next(running)["y"].tolist() for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    with pytest.raises(ZeroDivisionError, match="at 13"):
+        next(running)
+    assert batches.state_dict()["rows"] == 12
 
 
 def test_several_samples_at_once(path):
@@ -323,7 +428,7 @@ def test_the_end_of_an_epoch_that_drops_its_last_batch(path, batch_size):
 def test_tuning_leaves_samplers_and_generators_alone(path):
     dataset = H5LazyDataset(path, "x", "y")
     sampler = OrderSampler(dataset, seed=1)
-    sampler.load_state_dict({**sampler.state_dict(), "done": 24, "within": 0})
+    sampler.load_state_dict({**sampler.state_dict(), "rows": 24})
     make = OptimalDataLoaderFactory.create_training_loader
     assert sum(len(y) for _, y in make(dataset, 4, sampler=sampler, tune=True, num_workers=0)) == ROWS - 24
     orders = [
@@ -338,18 +443,18 @@ def test_rows_in_memory_stay_right_while_others_are_read(path, monkeypatch):
     dataset = H5Dataset(path, ["y"])
     dataset.read(np.arange(3))
     held = next(each for each in dataset._source._row_caches() if each.columns)
-    values, there = held.columns["y"], np.flatnonzero(held.is_held)
+    values, there = held.columns["y"], held.held_rows()
     assert len(there) == 3
-    seen, read_into = [], RowReader.read_into
+    seen, run = [], FileRead.run
 
-    def reading(self, out, *args):
-        read_into(self, out, *args)
-        for array in out.values():
-            array[:] = 0  # as libhdf5 leaves a buffer before it is done
+    def reading(self):
+        run(self)
+        for part in self.parts:
+            part.out[:] = 0  # as libhdf5 leaves a buffer before it is done
         seen.append(values[there].tolist())
-        read_into(self, out, *args)
+        run(self)
 
-    monkeypatch.setattr(RowReader, "read_into", reading)
+    monkeypatch.setattr(FileRead, "run", reading)
     assert dataset.read(np.arange(ROWS))["y"].tolist() == list(range(ROWS))
     assert seen
     assert all(each == [0, 1, 2] for each in seen)

@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset, Windows, loader
-from ray_h5.transforms import DecodeImage
+from ray_h5.transforms.decode_image import DecodeImage
 
 KINDS = ["JPEG", "PNG", "WEBP", "TIFF"]
 COUNT = 20
@@ -130,7 +130,10 @@ def test_rows_that_cannot_be_decoded_are_left_out(made, threads, caplog):
     assert found == [[0, 1, 2], [5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
     assert (decode.counts.decoded, decode.counts.failed) == (18, 2)
     assert "row 3: column 'image': the image cannot be decoded" in caplog.text
-    with pytest.raises(ImageError, match="row 3"):
+    assert batches.dataset[[2, 3]]["label"].tolist() == [2]
+    with pytest.raises(
+        ImageError, match=r"row 3: column 'image': .*on_error='skip' leaves rows out of batches, and this"
+    ):
         batches.dataset[3]
 
 
@@ -202,3 +205,21 @@ def test_columns_that_hold_no_images(made):
         H5Dataset(made[0], ["image"], transform=DecodeImage("imgae"))
     with pytest.raises(UnsupportedColumnError, match="'label' holds int64 values of shape"):
         H5Dataset(made[0], ["label"], transform=DecodeImage("label"))[0]
+
+
+def test_windows_over_files_whose_images_are_filled_up_to_other_lengths(tmp_path):
+    images = [encode(each, KINDS[i % 2]) for i, each in enumerate(pictures())]
+    parts = [images[:8], images[8:]]
+    files = [write(tmp_path / f"{i}.h5", part) for i, part in enumerate(parts)]
+    assert len({max(map(len, part)) for part in parts}) == 2
+    windows = Windows({"padded": range(-1, 1)})
+    decoder = DecodeImage("padded", size=(24, 32))
+    single = H5Dataset(files, ["image"], transform=DecodeImage("image", size=(24, 32)))
+    expected = [single[i].image for i in range(COUNT)]
+    batches = loader(files, 5, columns=["padded", "label"], shuffle=False, windows=windows, transform=decoder, pad=True)
+    assert "padded_length" not in next(iter(batches))
+    found = torch.cat([batch.padded for batch in batches])
+    firsts = [max(i - 1, 0 if i < 8 else 8) for i in range(COUNT)]
+    assert torch.equal(found, torch.stack([torch.stack([expected[i], expected[k]]) for k, i in enumerate(firsts)]))
+    with pytest.raises(UnsupportedColumnError, match=r"one number of images each, found rows of uint8 \(1, 4\), uint8"):
+        DecodeImage("x")({"x": [np.zeros((2, 4), "u1"), np.zeros((1, 4), "u1")]})

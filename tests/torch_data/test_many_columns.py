@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ray_h5 import H5Dataset, RowReader
-from ray_h5.hdf5 import open_files
-from ray_h5.hdf5.metadata import tree
-from ray_h5.hdf5.metadata.value_types import Shared
+from ray_h5.hdf5.columns import value_types
+from ray_h5.hdf5.columns.value_types import Shared
+from ray_h5.hdf5.tree import tree
+from ray_h5.read import open_files
 
 STORAGES = {"contiguous": {}, "gzip": {"chunks": (4,), "compression": "gzip"}}
 
@@ -52,6 +53,7 @@ def costs(path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", STORAGES)
 def test_the_cost_grows_with_the_number_of_columns_and_not_with_its_square(tmp_path, storage):
     H5Dataset(write(tmp_path / "warm.h5", 8, **STORAGES[storage]))[0]  # imports are no part of the cost
@@ -77,6 +79,7 @@ def counted(monkeypatch):
     counting(tree.H5Tree, "columns", "trees")
     counting(tree, "describe_column", "columns")
     counting(Shared, "_described", "types")
+    value_types._types.clear()  # of the whole process
     return found
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.torch_data import Groups, H5Dataset, Windows, loader
+from ray_h5.torch_data import Grid, Groups, H5Dataset, Shuffle, Windows, loader
 
 ROWS = Groups("mol_*", key="id")
 
@@ -194,3 +194,87 @@ def test_lengths_have_a_shape_that_does_not_depend_on_the_batch(tmp_path, size):
         found = list(batches)
         assert torch.cat([each["image_length"] for each in found]).tolist() == [list(shape) for shape in shapes]
         assert torch.cat([each["steps_length"] for each in found]).tolist() == [shape[0] for shape in shapes]
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Two files whose steps differ in shape, as groups, as rows of a file, and as a grid."""
+    with h5py.File(tmp_path / "a.h5", "w") as one, h5py.File(tmp_path / "b.h5", "w") as other:
+        for i, (file, length, width) in enumerate([(one, 4, 3), (other, 6, 5)]):
+            image = np.arange(length * width, dtype="u1").reshape(length, width) + i
+            file["image"], file["action"] = image, np.arange(length, dtype="f4")
+            for demo in range(2):
+                group = file.create_group(f"demo_{demo}")
+                group["image"], group["action"] = image + demo, np.arange(length, dtype="f4")
+            file["field"] = np.stack([image, image + 1])
+    return [str(tmp_path / "a.h5"), str(tmp_path / "b.h5")]
+
+
+@pytest.mark.parametrize("offsets", [None, [0], [-1, 0, 7]])
+@pytest.mark.parametrize(
+    ("rows", "column", "episodes"), [(None, "image", 1), (Groups("demo_*"), "image", 2), (Grid(2), "field", 2)]
+)
+def test_files_that_differ_in_the_shape_of_a_step(recordings, rows, column, episodes, offsets):
+    of = {"image": [0]} if offsets is None else {"image": offsets}
+    windows = Windows({"now": (column, [0]), "images": (column, of["image"])})
+    name = column if offsets is None else "images"
+    dataset = H5Dataset(recordings, [name, "now"], rows=rows, windows=windows)
+    expected = []
+    for i, (length, width) in enumerate([(4, 3), (6, 5)]):
+        stored = np.arange(length * width, dtype="u1").reshape(length, width) + i
+        for number in range(episodes):
+            at = np.clip(np.arange(length)[:, None] + of["image"], 0, length - 1)
+            expected += [*(stored + number if offsets is None else (stored + number)[at])]
+    assert [each[name].tolist() for each in dataset] == [each.tolist() for each in expected]
+    order = np.arange(len(dataset))[::-1]
+    batch = dataset.with_padding({name: 200, "now": 0}).collate(dataset.read(order))
+    assert batch[name].dtype == torch.uint8
+    for place, row in enumerate(order):
+        found = batch[name][place]
+        width = expected[row].shape[-1]
+        assert found[..., :width].tolist() == expected[row].tolist()
+        assert (found[..., width:] == 200).all()
+
+
+def test_a_grid_over_files_that_differ_in_the_shape_of_a_value(recordings):
+    dataset = H5Dataset(recordings, ["field"], rows=Grid(2), dtypes={"field": "float32"})
+    assert [each.field.shape for each in dataset] == [(3,)] * 8 + [(5,)] * 12
+    assert dataset[7].field.tolist() == [10.0, 11.0, 12.0]
+    windowed = H5Dataset(recordings, ["image"], rows=Groups("demo_*"), windows=Windows({"image": [0]}))
+    with pytest.raises(OptionError, match="rows of varying shape"):
+        windowed.epoch_order(Shuffle(by_length="image"))
+
+
+@pytest.fixture
+def of_varying_length(tmp_path):
+    """HDF5's own arrays of varying length: numbers, booleans and complex numbers, and two a row."""
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        for name, dtype in {"x": "f4", "flag": "?", "z": "c8", "pair": "i2"}.items():
+            shape = (5, 2) if name == "pair" else (5,)
+            made = file.create_dataset(name, shape, h5py.vlen_dtype(np.dtype(dtype)))
+            for at in np.ndindex(shape):
+                made[at] = np.arange(sum(at) % 4).astype(dtype)
+    return tmp_path / "v.h5"
+
+
+@pytest.mark.parametrize("kind", ["loader", "DataLoader"])
+def test_arrays_of_varying_length_are_padded(of_varying_length, kind):
+    dataset = H5Dataset(of_varying_length, ["x", "flag", "z"], pad={"x": -1, "flag": 1, "z": 0})
+    with h5py.File(of_varying_length) as file:
+        rows = {name: list(file[name][()]) for name in ("x", "flag", "z")}
+    for begin, batch in zip((0, 3), batches_of(kind, dataset), strict=True):
+        for name, fill in (("x", -1), ("flag", 1), ("z", 0)):
+            wanted = rows[name][begin : begin + 3]
+            longest = max(map(len, wanted))
+            assert batch[name + "_length"].tolist() == [len(row) for row in wanted]
+            assert batch[name].numpy().dtype == wanted[0].dtype
+            padded = [np.pad(row, (0, longest - len(row)), constant_values=fill) for row in wanted]
+            np.testing.assert_array_equal(batch[name], np.stack(padded))
+    assert torch.equal(dataset[3]["x"], torch.tensor([0.0, 1.0, 2.0]))
+    assert isinstance(next(iter(loader(of_varying_length, 2, columns=["x"]))).x, list)
+
+
+def test_several_arrays_of_varying_length_a_row_are_not_padded(of_varying_length):
+    with pytest.raises(UnsupportedColumnError, match=r"a row of column 'pair' is \(2,\) arrays of varying length"):
+        H5Dataset(of_varying_length, ["pair"], pad={"pair": 0})
+    assert isinstance(H5Dataset(of_varying_length, ["pair"], pad=True)[[0, 1]].pair, list)

@@ -17,10 +17,10 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, SchemaMismatchError, StaleIndexError
-from ray_h5.hdf5.open_files import forget_all
-from ray_h5.planning.index.cache import MEMORY
-from ray_h5.planning.rows.kinds import Grid, Groups
-from ray_h5.planning.rows.windows import Windows
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.read.open_files import forget_all
+from ray_h5.rows.groups_and_grids import Grid, Groups
+from ray_h5.rows.windows import Windows
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, kfold, loader, where
 from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory, with_start_method
 
@@ -181,7 +181,7 @@ def test_files_that_differ_or_are_empty(server):
     (server.data / "runs/run_8.h5").write_bytes(b"")
     assert len(H5Dataset("s3://bkt/runs/run_*.h5", storage_options=server.options)) == 80
     with h5py.File(server.data / "runs/run_8.h5", "w") as file:
-        file["x"] = np.ones((20, 6), "f4")
+        file["x"] = np.ones((20, 6, 2), "f4")
     with pytest.raises(SchemaMismatchError, match=r"s3://bkt/runs/run_8\.h5"):
         H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=server.options)
 
@@ -311,6 +311,7 @@ def test_commands(server, tmp_path, capsys):
     assert "4 files, 80 rows" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_workers_are_started_by_forkserver(server):
     dataset = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=server.options)
     made = OptimalDataLoaderFactory.create_validation_loader(dataset, 8, num_workers=1)
@@ -335,6 +336,7 @@ list(batches) if sys.argv[2] == "wait" else None
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["exit", "wait"])
 def test_a_loader_that_waits_ends_at_once(server, what):
     process = subprocess.Popen(

@@ -3,19 +3,35 @@ import itertools
 import json
 import subprocess
 import sys
+from collections import Counter
+from functools import partial
 from itertools import chain
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from ray_h5 import ragged
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.torch_data import EpochShuffleSampler, H5Dataset, OrderBatchSampler, OrderSampler, Shuffle, loader, where
+from ray_h5.order.position import Position, Remainder, position_of, resume
+from ray_h5.torch_data import (
+    EpochShuffleSampler,
+    H5Dataset,
+    OrderBatchSampler,
+    OrderSampler,
+    Shuffle,
+    WeightedSampler,
+    loader,
+    mix,
+    where,
+)
+from ray_h5.torch_data.concatenated import JoinedDataset
+from tests.index.kit import plan_files
 
 from .conftest import ids_of
 
@@ -100,20 +116,20 @@ class SamplerContract:
 
     def test_a_state_of_something_else_is_refused(self):
         state = self.make(seed=1).state_dict()
-        with pytest.raises(PositionError, match="expected the state of a sampler of"):
+        with pytest.raises(PositionError, match="What differs: seed 1, not 2"):
             self.make(seed=2).load_state_dict(state)
         with pytest.raises(PositionError):
             self.make(seed=1).load_state_dict({})
-        with pytest.raises(PositionError, match=r"expected the dict that state_dict\(\) returned, found a NoneType"):
+        with pytest.raises(PositionError, match=r"expected a Position, or the dict of .* found None"):
             self.make(seed=1).load_state_dict(None)
 
     @pytest.mark.parametrize("wrong", [None, -3, 1.5, "2"])
-    @pytest.mark.parametrize("name", ["epoch", "done", "within"])
+    @pytest.mark.parametrize("name", ["epoch", "rows", "world_size"])
     def test_a_state_that_lacks_something_or_has_it_wrong_is_refused(self, name, wrong):
         sampler = self.make()
         state = sampler.state_dict()
         state = {**state, name: wrong} if wrong is not None else {n: each for n, each in state.items() if n != name}
-        with pytest.raises(PositionError, match=f"load_state_dict: {name}=.*expected an integer|inside a batch"):
+        with pytest.raises(PositionError, match=f"Position: ({name}=.*expected an integer|expected .*{name})"):
             sampler.load_state_dict(state)
         assert sorted(flat(sampler)) == list(range(N))
 
@@ -211,13 +227,101 @@ def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
     assert len(rest) == -(-len(left) // after[0]) * after[0]
 
 
-def test_a_state_from_inside_a_stretch_needs_the_same_stretch():
-    sampler = OrderSampler(range(20), world_size=2, rank=0, stretch=5)
-    list(itertools.islice(sampler, 3))
-    with pytest.raises(PositionError, match="inside a run of 5"):
-        OrderSampler(range(20), stretch=4).load_state_dict(sampler.state_dict())
-    with pytest.raises(PositionError, match="between batches"):
-        OrderBatchSampler(range(20), 5, rank=0, world_size=2).load_state_dict(sampler.state_dict())
+def test_a_state_from_inside_a_run_resumes_in_runs_and_batches_of_any_length():
+    samplers = [OrderSampler(range(20), world_size=2, rank=rank, run_length=5) for rank in range(2)]
+    done = [i for each in samplers for i in itertools.islice(each, 3)]
+    state = samplers[0].state_dict()
+    assert state == samplers[1].state_dict()
+    for resumed in (OrderSampler(range(20), run_length=4), OrderBatchSampler(range(20), 5)):
+        resumed.load_state_dict(state)
+        assert sorted([*done, *flat(resumed)]) == list(range(20))
+    batches = [OrderBatchSampler(range(20), 5, rank=rank, world_size=2) for rank in range(2)]
+    for each in batches:
+        each.load_state_dict(state)
+    rest = [list(each) for each in batches]
+    assert [list(map(len, each)) for each in rest] == [[5, 2], [5, 2]], "whole batches, and the last ones"
+    assert sorted(chain(done, *map(flat, rest))) == list(range(20))
+
+
+CHOICES = {
+    "path order": {"shuffle": False},
+    "chunks": {"shuffle": Shuffle("chunks", 7, 16)},
+    "selected": {"shuffle": Shuffle("rows", 7), "predicate": where(label=[0, 2])},
+    "weights": {"shuffle": Shuffle("rows", 7, weights="x", rows_per_epoch=50)},
+    "by length": {"shuffle": Shuffle("rows", 7, 24, by_length="x", run_rows=5)},
+}
+
+
+@pytest.fixture(scope="module")
+def chunked(tmp_path_factory):
+    """Two files of 61 rows together; x is the row id."""
+    folder = tmp_path_factory.mktemp("chunked")
+    for name, rows in (("a", np.arange(24)), ("b", np.arange(24, 61))):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file.create_dataset("x", data=rows + 0, chunks=(4,))
+            file["label"] = rows % 3
+    return sorted(map(str, folder.glob("*.h5")))
+
+
+def by_ray(paths, state, world_size, run_length, steps, shuffle=None, predicate=None):
+    """Return the rows that the ranks of a run in Ray have in so many steps, and its position then."""
+    plan = plan_files(paths, shuffle=shuffle or None, predicate=predicate, block_rows=run_length)[1]
+    remainder = Remainder(2, (), world_size) if state is None else resume(plan, Position.from_dict(state), world_size)
+    layout = remainder.block_layout(plan)
+    blocks = [plan.at(remainder.positions(plan, i), 2).tolist() for i in range(layout.num_blocks)]
+    shares = [list(chain(*blocks[rank::world_size])) for rank in range(world_size)]
+    rows = min(steps, *map(len, shares))
+    return list(chain(*(share[:rows] for share in shares))), position_of(plan, remainder, rows).to_dict()
+
+
+def by_samplers(kind, paths, state, world_size, run_length, steps, shuffle=True, predicate=None):
+    """Return the same of a run of samplers or loaders of plain PyTorch."""
+    dataset = H5Dataset(paths, predicate=predicate)
+    had, states = [], []
+    for rank in range(world_size):
+        options = {"shuffle": shuffle, "rank": rank, "world_size": world_size, "drop_last": True}
+        if kind == "sampler":
+            made = OrderSampler(dataset, run_length=run_length, **options)
+        else:
+            made = (OrderBatchSampler if kind == "batches" else loader)(dataset, run_length, **options)
+        made.set_epoch(2)
+        if state is not None:
+            made.load_state_dict(state)
+        states.append(made.state_dict())
+        for each in itertools.islice(made, steps):
+            had += each["x"].tolist() if kind == "loader" else dataset.row_ids(np.atleast_1d(each)).tolist()
+            states[-1] = made.state_dict()
+    assert all(each == states[0] for each in states)
+    return had, states[0]
+
+
+RUNS = st.tuples(
+    st.sampled_from(["ray", "sampler", "batches", "loader"]), st.integers(1, 4), st.integers(1, 9), st.integers(0, 14)
+)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(sorted(CHOICES)), st.lists(RUNS, min_size=1, max_size=4))
+def test_a_state_resumes_in_ray_and_in_plain_pytorch(chunked, choice, runs):
+    """However often a training changes between them, with other ranks and batches, an epoch has its rows once."""
+    options, state, had = CHOICES[choice], None, []
+    for kind, *split in runs:
+        take = by_ray if kind == "ray" else partial(by_samplers, kind)
+        rows, state = take(chunked, state, *split, **options)
+        state = json.loads(json.dumps(state))
+        had += rows
+    rest = by_ray(chunked, state, 1, 7, 61, **options)[0]
+    assert by_samplers("sampler", chunked, state, 1, 5, 61, **options)[0] == rest
+    expected = by_ray(chunked, None, 1, 7, 61, **options)[0]
+    assert Counter(had + rest) == Counter(expected)
+    if len(set(expected)) == len(expected):
+        assert rest == [row for row in expected if row not in had]
+
+
+def test_a_state_of_an_earlier_version_is_refused():
+    before = {"num_rows": 20, "shuffle": ["rows", 0, None], "epoch": 3, "done": 8, "within": 0, "split": [1, 1]}
+    with pytest.raises(PositionError, match=r"a sampler of an earlier version saved.*: set_epoch\(3\)"):
+        OrderSampler(range(20)).load_state_dict(before)
 
 
 def test_the_order_is_that_of_planning(files):
@@ -288,6 +392,7 @@ def test_drop_last_leaves_out_part_of_a_batch():
     assert list(map(len, sampler)) == [4] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls what torch deprecates
 @pytest.mark.parametrize("batch_sampler", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
@@ -304,7 +409,7 @@ def test_torchdata_resumes_in_the_middle_of_an_epoch(files, workers, batch_sampl
     sampler, loader = make()
     sampler.set_epoch(1)
     whole = [ids_of(batch) for batch in loader]
-    for done in (1, 4, 7) if workers else range(1, 8):
+    for done in (4,) if workers else range(1, 8):
         _, loader = make()
         loader.sampler.set_epoch(1) if not batch_sampler else loader.batch_sampler.set_epoch(1)
         batches = iter(loader)
@@ -326,10 +431,17 @@ def split(kind, rows, drop_last):
     return {"batch_size": 4, "sampler": sampler, "drop_last": drop_last}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("kind", ["torch", "batches", "shuffle", 1, 4])
 @pytest.mark.parametrize(
-    ("workers", "rows", "drop_last"), [(0, 20, False), (0, 23, False), (0, 23, True), (1, 20, False), (2, 23, False)]
+    ("kind", "workers", "rows", "drop_last"),
+    [
+        *itertools.product(["torch", "batches", "shuffle", 1, 4], [0], [20], [False]),
+        *itertools.product(["torch", "batches", "shuffle", 1, 4], [0], [23], [False, True]),
+        ("torch", 1, 20, False),
+        ("batches", 2, 23, False),
+        (4, 2, 23, False),
+    ],
 )
 def test_torchdata_resumes_at_the_end_of_an_epoch(kind, workers, rows, drop_last):
     def make():
@@ -378,7 +490,7 @@ def test_a_loader_resumes_at_the_end_of_an_epoch(files, threads, drop_last, worl
     assert [ids_of(batch) for batch in resumed] == following
     others = make(3)
     others.load_state_dict(state)
-    full, rest = divmod(max(60 - state["done"], 0), 3 * 7)
+    full, rest = divmod(max(60 - state["rows"] * world_size, 0), 3 * 7)
     assert len(list(others)) == full + bool(rest and not drop_last)
 
 
@@ -431,25 +543,33 @@ FIRST = """
 import itertools, json, sys
 from ray_h5.torch_data import OrderBatchSampler, OrderSampler, Shuffle, loader
 
-kind, path = sys.argv[1:]
 made = {
-    "sampler": lambda: OrderSampler(range(100), seed=None, stretch=8),
-    "batches": lambda: OrderBatchSampler(range(100), 8, shuffle=Shuffle(seed=None)),
-    "loader": lambda: loader(path, 8, seed=None, threads=1),
-}[kind]()
-taken = list(itertools.islice(made, 24 if kind == "sampler" else 3))
-print(json.dumps([made.state_dict(), taken if kind != "loader" else [batch["y"].tolist() for batch in taken]]))
+    "sampler": OrderSampler(range(100), seed=None, stretch=8),
+    "batches": OrderBatchSampler(range(100), 8, shuffle=Shuffle(seed=None)),
+    "loader": loader(sys.argv[1], 8, seed=None, threads=1),
+}
+found = {}
+for kind, each in made.items():
+    taken = list(itertools.islice(each, 24 if kind == "sampler" else 3))
+    found[kind] = each.state_dict(), taken if kind != "loader" else [batch["y"].tolist() for batch in taken]
+print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("kind", ["sampler", "batches", "loader"])
-def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, tmp_path):
-    path = str(tmp_path / "a.h5")
+@pytest.fixture(scope="module")
+def first_process(tmp_path_factory):
+    """What a process that ended has taken, with the state after it; and its file."""
+    path = str(tmp_path_factory.mktemp("drawn") / "a.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("y", data=np.arange(100), chunks=(4,))
-    program = [sys.executable, "-c", FIRST, kind, path]
-    ended = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
-    state, had = json.loads(ended.stdout)
+    ended = subprocess.run([sys.executable, "-c", FIRST, path], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(ended.stdout), path
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batches", "loader"])
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, first_process):
+    found, path = first_process
+    state, had = found[kind]
     made = {
         "sampler": lambda seed: OrderSampler(range(100), seed=seed, stretch=8),
         "batches": lambda seed: OrderBatchSampler(range(100), 8, seed=seed),
@@ -459,14 +579,14 @@ def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, tmp_p
     def taken(of):
         return [batch["y"].tolist() for batch in of] if kind == "loader" else list(of)
 
-    resumed, same = made(None), made(state["shuffle"][1])
+    resumed, same = made(None), made(state["seed"])
     resumed.load_state_dict(state)
     assert had + taken(resumed) == taken(same)
     for each in (resumed, same):
         each.set_epoch(1)
     assert taken(resumed) == taken(same)
     assert resumed.state_dict() == same.state_dict()
-    with pytest.raises(PositionError, match=f"What differs: seed {state['shuffle'][1]}, not 7"):
+    with pytest.raises(PositionError, match=f"What differs: seed {state['seed']}, not 7"):
         made(7).load_state_dict(state)
 
 
@@ -495,21 +615,92 @@ def test_each_rank_would_draw_a_shuffle_of_its_own():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"num_rows": 90}, "num_rows 90, not 100"),
-        ({"shuffle": ["rows", 8, None]}, "seed 8, not 7"),
-        ({"shuffle": ["chunks", 8, 32]}, "unit 'chunks', not 'rows'; seed 8, not 7; window_rows 32, not None"),
-        ({"shuffle": None}, r"shuffle None, not \['rows', 7, None\]"),
+        ({"rows": 90}, "90 rows, not 100"),
+        ({"seed": 8}, "seed 8, not 7"),
+        ({"rows": 90, "seed": 8}, "seed 8, not 7; 90 rows, not 100"),
+        ({"shuffle": False}, "in path order, not shuffled by rows"),
     ],
 )
 def test_what_differs_is_named(change, expected):
-    sampler = OrderSampler(range(100), seed=7)
-    with pytest.raises(PositionError, match=f"What differs: {expected}$"):
-        sampler.load_state_dict({**sampler.state_dict(), **change})
+    options = {"rows": 100, "seed": 7, "shuffle": True, **change}
+    state = OrderSampler(range(options.pop("rows")), **options).state_dict()
+    with pytest.raises(PositionError, match=rf"What differs: {expected}\. Read the data as the run before did"):
+        OrderSampler(range(100), seed=7).load_state_dict(state)
+
+
+def write_chunked(path, chunk=8, wide_chunk=2):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", data=np.arange(60), chunks=(chunk,))
+        file.create_dataset("wide", data=np.zeros((60, 50)), chunks=(wide_chunk, 50))
+        file["label"] = np.arange(60) % 3
+        file["x"], file["offsets"] = np.zeros(600), np.arange(61) * 10
+    return path
+
+
+def test_a_state_is_of_the_rows_and_chunks_that_it_was_taken_of(tmp_path):
+    path = write_chunked(tmp_path / "a.h5")
+    (tmp_path / "other").mkdir()
+    rewritten = write_chunked(tmp_path / "other" / "a.h5", chunk=4)
+    moved = write_chunked(tmp_path / "other" / "b.h5")
+
+    def of(path, *arguments, unit="chunks"):
+        return OrderSampler(H5Dataset(path, *arguments), shuffle=Shuffle(unit, 7, 16 if unit == "chunks" else None))
+
+    by_label = [where(label=0), where(label=1)]
+    both = [mix({name: H5Dataset(path, ["a"], each) for name, each in zip("uv", by_label, strict=True)})]
+    both.append(mix({name: H5Dataset(path, ["a"], by_label[0]) for name in "uv"}))
+    halves = [Subset(H5Dataset(path, ["a"]), rows) for rows in (range(30), range(30, 60))]
+    cases = [
+        (of(path, ["a"]), of(path, ["a", "wide"]), r"chunks of 8 rows, not 2 \(the widest column decides"),
+        (of(path, ["a"], by_label[0]), of(path, ["a"], by_label[1]), "selects 20 rows, but not the same"),
+        (of(path, ["a"], by_label[0], unit="rows"), of(path, ["a"], by_label[1], unit="rows"), "but not the same"),
+        (of(path, ["a"]), of(rewritten, ["a"]), "chunks of 8 rows, not 4"),
+        (of(path, ["a"]), of(moved, ["a"]), "files of other names"),
+        (*map(OrderSampler, both), "dataset 1: a predicate that selects 20 rows, but not the same"),
+        (*map(OrderSampler, map(JoinedDataset, halves)), "selects 30 rows, but not the same"),
+        (OrderSampler(both[0]), OrderSampler(H5Dataset(path, ["a"])), "0 files, not 1; .*2 joined datasets, not 0"),
+    ]
+    for one, other, differs in cases:
+        state = one.state_dict()
+        with pytest.raises(PositionError, match=f"What differs: .*{differs}"):
+            other.load_state_dict(state)
+        one.load_state_dict(json.loads(json.dumps(state)))
+        with pytest.raises(PositionError, match="plan"):
+            one.load_state_dict({**state, "plan": {"a": 1}})
+
+
+def test_a_state_is_of_the_chunk_groups_of_ranges(tmp_path):
+    path, columns = write_chunked(tmp_path / "a.h5"), [ragged("x", offsets="offsets")]
+    states = []
+    for counts in (np.full(60, 10), np.r_[np.full(30, 2), np.full(30, 18)]):
+        with h5py.File(path, "r+") as file:
+            file["offsets"][1:] = np.cumsum(counts)
+            del file["x"]
+            file.create_dataset("x", data=np.zeros(600), chunks=(20,))
+        sampler = OrderSampler(H5Dataset(path, columns), shuffle="chunks")
+        states.append(sampler.state_dict())
+    with pytest.raises(PositionError, match=r"What differs: .*chunks"):
+        sampler.load_state_dict(states[0])
 
 
 @pytest.mark.parametrize("seed", [-1, "7", 1.5, True])
 def test_what_is_no_seed_is_refused(seed):
     sampler = OrderSampler(range(100), seed=None)
-    with pytest.raises(PositionError, match="load_state_dict: seed="):
-        sampler.load_state_dict({**sampler.state_dict(), "shuffle": ["rows", seed, None]})
+    with pytest.raises(PositionError, match="Position: seed="):
+        sampler.load_state_dict({**sampler.state_dict(), "seed": seed})
     sampler.load_state_dict({**sampler.state_dict()})
+
+
+def test_two_seeds_are_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(9)
+    samples = H5Dataset(tmp_path / "a.h5")
+    for make in (OrderSampler, OrderBatchSampler, loader):
+        sizes = () if make is OrderSampler else (2,)
+        for seed in (5, None):
+            with pytest.raises(OptionError, match=f"seed={seed}: shuffle=Shuffle.* has a seed of its own, 3; leave"):
+                make(samples, *sizes, shuffle=Shuffle(seed=3), seed=seed)
+        make(samples, *sizes, shuffle=Shuffle(seed=3), seed=3)
+        make(samples, *sizes, shuffle=Shuffle(seed=3))
+    with pytest.raises(OptionError, match="seed=5: generator= has a seed of its own, 3; leave seed= out"):
+        WeightedSampler(np.ones(9), 9, generator=torch.Generator().manual_seed(3), seed=5)

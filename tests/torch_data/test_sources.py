@@ -9,10 +9,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
-from ray_h5.planning.predicates.criteria import where
+from ray_h5.predicates.criteria import where
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.loaders import loader
+from ray_h5.torch_data.make_loader import loader
 
 LABELS = np.arange(40) % 4
 
@@ -46,7 +46,7 @@ def dataset_of(world, columns=("x", "label"), **options):
     return H5Dataset(world[0], list(columns), allow_external=os.path.dirname(world[0][0]), **options)
 
 
-KEPT = {"kept": {}, "not kept": {"kept_bytes": 0}, "cached": {"kept_bytes": 0, "cache_size": 100}}
+KEPT = {"kept": {}, "not kept": {"kept_bytes": 0}}
 
 
 @pytest.mark.parametrize("kept", KEPT)

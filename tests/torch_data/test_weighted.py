@@ -22,7 +22,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
-from tests.planning.kit import plan_files
+from tests.index.kit import plan_files
 
 from .conftest import ids_of
 
@@ -86,8 +86,7 @@ def test_a_predicate_chooses_what_is_drawn(files):
         assert not [row for row in found if row % 7 == 0]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("run_length", [1, 4])
+@pytest.mark.parametrize(("world_size", "run_length"), [(1, 4), (2, 1), (5, 4)])
 def test_ranks_share_the_draws_and_resume_at_every_step(dataset, shuffle, world_size, run_length):
     def samplers(ranks, shuffle=shuffle):
         options = {"shuffle": shuffle, "world_size": ranks, "run_length": run_length, "drop_last": True}
@@ -126,10 +125,9 @@ def test_a_state_of_other_draws_is_refused(dataset, shuffle):
         plain.load_state_dict(state)
     with pytest.raises(PositionError, match=r"What differs: .*rows_per_epoch None, not \d+"):
         OrderSampler(dataset, shuffle=shuffle).load_state_dict(plain.state_dict())
-    assert plain.state_dict()["shuffle"] == ["rows", 7, None]  # as in earlier versions
     if shuffle.weights is not None:
-        other = Shuffle("rows", 7, weights=np.arange(N), rows_per_epoch=state["shuffle"][3])
-        with pytest.raises(PositionError, match=r"What differs: weights '.*', not '"):
+        other = Shuffle("rows", 7, weights=np.arange(N), rows_per_epoch=state["plan"]["rows_per_epoch"])
+        with pytest.raises(PositionError, match=r"What differs: weights of digest \w+, not weights of digest"):
             OrderSampler(dataset, shuffle=other).load_state_dict(state)
 
 

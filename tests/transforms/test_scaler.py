@@ -17,7 +17,8 @@ from ray_h5.errors import (
     SchemaMismatchError,
     UnsupportedColumnError,
 )
-from ray_h5.transforms import Scaler, load_scalers, save_scalers
+from ray_h5.transforms.scaler import Scaler
+from ray_h5.transforms.scaler_files import load_scalers, save_scalers
 
 
 @given(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.codecs.pipeline import ChunkDecoder, decodes
+from ray_h5.codecs.pipeline import ChunkDecoder, decodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ray_h5.hdf5.reader import RowReader
+    from ray_h5.read.reader import RowReader
 
 __all__ = [
     "Arrays",

@@ -19,8 +19,9 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.planning.epoch.order import row_keys
-from ray_h5.transforms import GaussianNoise, SpecAugment
+from ray_h5.order.epoch_order import row_keys
+from ray_h5.transforms.noise import GaussianNoise
+from ray_h5.transforms.spec_augment import SpecAugment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -29,10 +29,11 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.ahead import ReadTimes
+from ray_h5.read.kernel.run_tables import HINTS_OFF, new_times
+from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import loader
-from ray_h5.torch_data.data_loader import H5DataLoader
+from ray_h5.torch_data.batches import row_source
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,8 +130,10 @@ def _plain_epoch(workload: Workload) -> None:
 
 @contextmanager
 def _no_hints() -> Iterator[None]:
-    """Read as if reads never waited."""
-    with mock.patch.object(ReadTimes, "is_cold", False):
+    """Make loaders that give no hints."""
+    times = new_times()
+    times[HINTS_OFF] = 1
+    with mock.patch.object(row_source, "new_times", times.copy):
         yield
 
 

@@ -15,10 +15,10 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import cached_folder, make_workload
-from ray_h5.planning.epoch.plan import ReadPlan, make_plan
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.epoch.weights import balance
-from ray_h5.planning.index.row_index import build_index
+from ray_h5.index.row_index import build_index
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.draws.weights import balance
+from ray_h5.order.read_plan import ReadPlan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,11 +20,11 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.epoch.reading import read_rows
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.index.select import select
-from ray_h5.planning.predicates.criteria import where
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.select_rows import select
+from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.read_plan import make_plan
+from ray_h5.predicates.criteria import where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

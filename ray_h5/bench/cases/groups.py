@@ -23,14 +23,14 @@ from ray_h5.bench.baselines.group_reads import by_name, pread_stacked
 from ray_h5.bench.baselines.h5py_reads import Extent
 from ray_h5.bench.group_workloads import ATTRIBUTES, TRACE_PATTERN, GroupFile, make_traces
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.rows.kinds import Groups
+from ray_h5.index.file_options import FileOptions
+from ray_h5.rows.groups_and_grids import Groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ray_h5.bench import BenchOptions
-    from ray_h5.planning.rows.view import FileReader
+    from ray_h5.rows.row_view import FileReader
 
 __all__ = ["bench_groups"]
 

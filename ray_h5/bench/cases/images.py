@@ -20,7 +20,7 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import cached_folder
 from ray_h5.torch_data import loader
-from ray_h5.transforms import DecodeImage
+from ray_h5.transforms.decode_image import DecodeImage
 
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions

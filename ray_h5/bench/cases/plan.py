@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.planning.epoch.plan import ReadPlan, make_plan
-from ray_h5.planning.epoch.position import Remainder
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.index.file_table import FileTable
-from ray_h5.planning.index.lookup import Lookup
-from ray_h5.planning.index.row_index import RowIndex
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.index.lookup import Lookup
+from ray_h5.index.row_index import RowIndex
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.position import Remainder
+from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.ray_data.tasks import read_tasks
+from ray_h5.rows.file_table import FileTable
 
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions

@@ -1,7 +1,9 @@
-"""``ray-h5 bench ray``: epochs through Ray Data on workload `signals`, not shuffled.
+"""``ray-h5 bench ray``: epochs through Ray Data on workload `signals`.
 
 Every contestant makes its dataset or loader before the timing and is timed over whole epochs of torch batches, as in a
-training loop with many epochs. The bench starts a Ray of its own, see `ray_session`.
+training loop with many epochs. `signals shuffled` is compared with our `loader` in this process, one thread, with
+nothing kept on either side. `Ray alone` is plain Ray whose tasks read nothing: each hands out one block that it holds.
+The bench starts a Ray of its own, see `ray_session`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ import ray
 import ray.data
 
 import ray_h5
-from ray_h5.bench.baselines.ray_reads import ray_naive, ray_parquet, write_parquet
+from ray_h5.bench.baselines.ray_reads import ray_held, ray_naive, ray_parquet, write_parquet
 from ray_h5.bench.baselines.torch_loaders import LARGE_CHUNK_CACHE, plain_loader
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, cached_folder, make_workload
+from ray_h5.torch_data import loader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +47,7 @@ def bench_ray(options: BenchOptions) -> list[Result]:
         If Ray is already running in this process, or an epoch does not deliver each row once.
     """
     workload = make_workload("signals", options.folder, options.size)
-    loader = plain_loader(
+    theirs = plain_loader(
         workload.paths,
         _COLUMNS,
         batch_size=_BATCH_SIZE,
@@ -52,7 +55,7 @@ def bench_ray(options: BenchOptions) -> list[Result]:
         chunk_cache_bytes=LARGE_CHUNK_CACHE,
     )
     # This forks its workers, while this process has no threads of Ray.
-    count_rows(loader, workload.rows)
+    count_rows(theirs, workload.rows)
     epoch_bytes = workload.rows * workload.row_bytes(_COLUMNS)
     with ray_session(max(_LEAST_STORE_BYTES, 4 * epoch_bytes)):
         # The name has that of the workload in it, with version and seed.
@@ -70,12 +73,34 @@ def bench_ray(options: BenchOptions) -> list[Result]:
             "ray_materialized": _read_ours(workload).materialize(),
         }
         contestants = {name: partial(_epoch, dataset, workload.rows) for name, dataset in datasets.items()}
-        contestants["plain_loader(2)"] = partial(count_rows, loader, workload.rows)
+        contestants["plain_loader(2)"] = partial(count_rows, theirs, workload.rows)
         epochs = Contest("ray", "signals epoch", run_turns(contestants, options.turns))
+        shuffled = _shuffled(workload, options.turns)
         first = run_turns({OURS: partial(_first_batch, workload)}, options.turns)
     return [
         *(epochs.against(name, amount=workload.rows, unit="rows/s", goal=goal) for name, goal in _GOALS.items()),
+        *shuffled,
         Contest("ray", "signals first batch", first).within(0.5),
+    ]
+
+
+def _shuffled(workload: Workload, turns: int) -> list[Result]:
+    paths, columns = list(workload.paths), list(_COLUMNS)
+    ours = ray_h5.read_h5(paths, columns=columns, shuffle=ray_h5.Shuffle(seed=0))
+    in_process = loader(paths, _BATCH_SIZE, columns=columns, threads=1, kept_bytes=0)
+    held = ray_held(paths, columns)
+    contestants = {
+        OURS: partial(_epoch, ours, workload.rows),
+        "loader": partial(count_rows, in_process, workload.rows),
+        "ray_held": partial(_epoch, held, workload.rows),
+    }
+    seconds = run_turns(contestants, turns, warmups=3)
+    contest = Contest("ray", "signals shuffled", seconds)
+    alone = Contest("ray", "Ray alone", {OURS: seconds["ray_held"], "loader": seconds["loader"]})
+    return [
+        contest.against("loader", amount=workload.rows, unit="rows/s", goal=0.95),
+        contest.against("ray_held", amount=workload.rows, unit="rows/s", goal=0.95),
+        alone.against("loader", amount=workload.rows, unit="rows/s", goal=None),
     ]
 
 

@@ -33,9 +33,9 @@ from ray_h5.bench.baselines.h5py_reads import (
 )
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.hdf5.metadata.access import ExternalPolicy
-from ray_h5.hdf5.open_files import forget, open_file
-from ray_h5.hdf5.reader import RowReader
+from ray_h5.hdf5.files.access import ExternalPolicy
+from ray_h5.read.open_files import forget, open_file
+from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

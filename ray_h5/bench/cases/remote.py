@@ -27,7 +27,7 @@ from ray_h5.bench.remote_files import BUCKET, LAYOUTS, RemoteFiles, make_remote_
 from ray_h5.bench.server import ServerProcess
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows, verify_rows
-from ray_h5.hdf5.reader import RowReader
+from ray_h5.read.reader import RowReader
 from ray_h5.storage.fetching import fetched
 from ray_h5.torch_data import H5Dataset, loader
 

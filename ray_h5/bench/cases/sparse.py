@@ -26,12 +26,12 @@ from ray_h5.bench.baselines.h5py_reads import chunk_decoders, pread_decode, stor
 from ray_h5.bench.baselines.sparse_reads import AnnDataRows, Fetches, has_scdataset
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.sparse_workloads import CellFile, make_cells
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.epoch.shuffle import Shuffle
-from ray_h5.planning.rows.column_kinds import csr
-from ray_h5.torch_data.data_loader import H5DataLoader
+from ray_h5.columns.user_columns import ColumnLike, csr
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.read.reader import RowReader
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.loaders import loader
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5.torch_data.make_loader import loader
 
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions
@@ -169,7 +169,7 @@ def _decode(path: str, windows: list[Rows]) -> None:
 
 def _own_order(made: CellFile, label: str, dense: bool, turns: int) -> list[Result]:
     """Measure epochs in the order of `Shuffle("chunks")`, and how well it mixes."""
-    columns = [csr("X", dense=dense), _CLASSES]
+    columns: list[ColumnLike] = [csr("X", dense=dense), _CLASSES]
     batches = loader(
         made.path,
         _BATCH,

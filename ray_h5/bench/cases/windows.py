@@ -19,10 +19,10 @@ from ray_h5.bench.baselines.group_reads import dataset_extents, decode_extents, 
 from ray_h5.bench.baselines.h5py_reads import Decoder, Extent
 from ray_h5.bench.group_workloads import DEMO_PATTERN, GroupFile, make_demos
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
-from ray_h5.hdf5.codecs.pipeline import ChunkDecoder
-from ray_h5.planning.files import FileOptions
-from ray_h5.planning.rows.kinds import Groups
-from ray_h5.planning.rows.windows import Windows
+from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.index.file_options import FileOptions
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.bench import BenchOptions
-    from ray_h5.planning.index.row_index import RowIndex
-    from ray_h5.planning.rows.view import FileReader
+    from ray_h5.index.row_index import RowIndex
+    from ray_h5.rows.row_view import FileReader
 
 __all__ = ["bench_windows"]
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ray_h5.bench.server.objects import Found, bucket_exists, error_body, find, http_date, list_page
 
@@ -56,11 +57,13 @@ def answer(root: str, request: Request, faults: Mapping[str, Fault], page_keys: 
     """Return the answer to a request: the right one, with the faults that hit it."""
     if "status" in faults:
         return _failed(faults["status"], request.path)
+    if "redirect" in faults:
+        return Answer(faults["redirect"].status, {"Location": faults["redirect"].location + quote(request.path)})
     if request.method not in ("GET", "HEAD"):
         return _error(405, "MethodNotAllowed", request.path)
     bucket, _, key = request.path.strip("/").partition("/")
     if not key and (request.is_listing or request.method == "HEAD"):
-        return _of_bucket(root, bucket, request, page_keys)
+        return _of_bucket(root, bucket, request, page_keys, is_any="any_prefix" in faults)
     found = find(root, request.path)
     if found is None:
         return _error(404, "NoSuchKey" if bucket_exists(root, request.path) else "NoSuchBucket", request.path)
@@ -70,12 +73,13 @@ def answer(root: str, request: Request, faults: Mapping[str, Fault], page_keys: 
     return given
 
 
-def _of_bucket(root: str, bucket: str, request: Request, page_keys: int) -> Answer:
+def _of_bucket(root: str, bucket: str, request: Request, page_keys: int, *, is_any: bool) -> Answer:
     if not bucket_exists(root, bucket):
         return _error(404, "NoSuchBucket", request.path)
     if request.method == "HEAD":
         return Answer(200, {"x-amz-bucket-region": "us-east-1"})
-    return Answer(200, {"Content-Type": "application/xml"}, list_page(root, bucket, request.query, page_keys))
+    query = {**request.query, "prefix": ""} if is_any else request.query
+    return Answer(200, {"Content-Type": "application/xml"}, list_page(root, bucket, query, page_keys))
 
 
 def _failed(fault: Fault, path: str) -> Answer:

@@ -29,6 +29,8 @@ KINDS: Mapping[str, str] = {
     "no_etag": "leaves the ETag out",
     "weak_etag": "gives a weak ETag, which no If-Match matches",
     "new_etag": "gives another ETag, as if the object had been written again",
+    "any_prefix": "lists keys whatever prefix is asked for",
+    "redirect": "answers `status`, and that the path is at `location`, such as http://localhost:80",
     "chunked": "sends the body in chunks, without Content-Length",
 }
 """What each kind of fault does."""
@@ -52,7 +54,7 @@ class Fault:
         How many it hits at most; None for no limit.
     share
         The probability that it hits one.
-    status, code, at, seconds, rate
+    status, code, at, seconds, rate, location
         See `KINDS`.
     """
 
@@ -67,6 +69,7 @@ class Fault:
     at: float = 0.5
     seconds: float = 30.0
     rate: float = 1e5
+    location: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -1,4 +1,4 @@
-"""A look at the length of a text in an attribute before libhdf5 takes memory for it."""
+"""A look at a text of varying length in an attribute before libhdf5 reads it: as `heap` does for values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.checks.heap import HARMLESS_BYTES, Heap, reader_of
-from ray_h5.hdf5.object_address import address_of
-from ray_h5.hdf5.remote.held_bytes import filename_of
+from ray_h5.hdf5.checks.heap import Heap
+from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of
 
 _ATTRIBUTE = 0x0C
 _ONE_BYTE = np.ones(1, np.int64)
@@ -18,8 +17,8 @@ _ONE_BYTE = np.ones(1, np.int64)
 class TextGuard:
     """Refuses texts of varying length, in attributes of one file, that claim more than the file has.
 
-    Attributes that an object has in other places than its header (libhdf5 moves them there from the ninth on) have a
-    checksum, and are not looked at.
+    Attributes that an object has in other places than its header (libhdf5 moves them there from the ninth on, in files
+    of its newer formats) have a checksum, and are not looked at.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class TextGuard:
             self._stored = dict(_name_and_values(body) for kind, body in found if kind == _ATTRIBUTE)
         stored = self._stored.get(name.encode(), b"")
         width = self._reference.itemsize
-        if len(stored) < width or int.from_bytes(stored[:4], "little") <= HARMLESS_BYTES:
+        if len(stored) < width:
             return
         for wrong in self._heap.wrong_values(np.frombuffer(stored, self._reference, 1), _ONE_BYTE, exactly=False):
             raise CorruptFileError(

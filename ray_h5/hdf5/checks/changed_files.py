@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
-from ray_h5.hdf5.layout import FileState, SourceStates
+from ray_h5.manifest.layout import FileState, SourceStates
 from ray_h5.storage.byte_source import FileIdentity, Identity
 from ray_h5.storage.local import LOCAL, identity_now
-from ray_h5.storage.storages import Storage, storage_of
+from ray_h5.storage.storage_of_path import Storage, storage_of
 
 Look: TypeAlias = Callable[[str], Identity | None]
 

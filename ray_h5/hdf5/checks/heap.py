@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import h5py
 import numpy as np
 
+from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.object_address import address_of
-from ray_h5.hdf5.remote.held_bytes import bytes_of
+from ray_h5.hdf5.files.file_bytes import ReadBytes, address_of, bytes_of, filename_of, gather, reader_of
 
 HARMLESS_BYTES = 1 << 20
 """libhdf5 itself refuses smaller claims that are false; the memory that it takes until then is no more than this."""
 
-_COLLECTION_HEAD = 16
+_USUAL_BYTES = 4096
+"""Bytes of most collections; libhdf5 reads as much at once."""
+
+_LENGTHS = {2: "H", 4: "I", 8: "Q", 16: "Q8x", 32: "Q24x"}
 _DATA_LAYOUT = 8
 _COMPACT = 0
-
-ReadBytes: TypeAlias = Callable[[int, int], bytes]
-"""``read(offset, count)`` returns the bytes at an offset, fewer at the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,19 @@ class ReferenceLayout:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> ReferenceLayout:
+        """Return the layout of a dataset.
+
+        Raises
+        ------
+        CorruptFileError
+            If its type is one of varying length that HDF5 has not: libhdf5 (2.0) would end the process.
+        """
         width = FileWidths.of(dataset).address
+        if not _is_known(dataset.id.get_type()):
+            raise CorruptFileError(
+                f"{filename_of(dataset.file)}: the type of {dataset.name!r} is damaged: it is of varying length, and "
+                "neither text nor an array. Restore the file from a copy."
+            )
         offsets, units, item_bytes = _references(dataset.id.get_type(), width)
         fields = [("length", "<u4"), ("address", f"<u{width}"), ("number", "<u4")]
         return cls(offsets, units, item_bytes, np.dtype(fields))
@@ -85,6 +96,17 @@ class ReferenceLayout:
         if self.item_bytes != self.per_item * width:  # there are fields beside them
             items = items[:, (self.offsets[:, None] + np.arange(width)).reshape(-1)]
         return np.ascontiguousarray(items).reshape(-1).view(self.dtype)
+
+
+def _is_known(type_id: h5py.h5t.TypeID) -> bool:
+    """Return whether each type of varying length in a type is an array; libhdf5 says what is text."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.COMPOUND:
+        return all(_is_known(type_id.get_member_type(i)) for i in range(type_id.get_nmembers()))
+    if kind not in {h5py.h5t.VLEN, h5py.h5t.ARRAY}:
+        return True
+    # Two bytes of a version, then the type as it is in a file: its class, and what kind of varying length it has.
+    return (kind == h5py.h5t.ARRAY or type_id.encode()[3] & 0xF == 0) and _is_known(type_id.get_super())
 
 
 def _references(type_id: h5py.h5t.TypeID, address_bytes: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -114,13 +136,15 @@ def _references(type_id: h5py.h5t.TypeID, address_bytes: int) -> tuple[np.ndarra
     return np.concatenate(found_offsets), np.concatenate(found_units), size
 
 
-def claims_much(references: np.ndarray, unit_bytes: np.ndarray) -> bool:
-    """Tell whether a value may claim so much that `Heap.wrong_values` has to look at it: few ever do."""
-    return bool(len(references)) and int(references["length"].max()) * int(unit_bytes.max()) > HARMLESS_BYTES
+class _DamagedHeapError(Exception):
+    """A collection that libhdf5 must not get."""
 
 
 class Heap:
-    """The global heap of a file.
+    """The global heap of a file: collections of objects, one after the other.
+
+    libhdf5 (2.0) believes the sizes in a collection: it walks on for ever from an object of no bytes. So each
+    collection is walked through before libhdf5 gets to it.
 
     Parameters
     ----------
@@ -130,22 +154,24 @@ class Heap:
         Where the file ends, as an address.
     widths : FileWidths
         The sizes of addresses and lengths in this file.
+    whole : set of int, optional
+        The addresses of collections that were walked through; new ones are added.
     """
 
-    def __init__(self, read: ReadBytes, file_bytes: int, widths: FileWidths) -> None:
+    def __init__(self, read: ReadBytes, file_bytes: int, widths: FileWidths, whole: set[int] | None = None) -> None:
         self._read = read
         self._file_bytes = file_bytes
-        self._length_bytes = widths.length
-        self._address = -1
-        self._sizes: dict[int, int] = {}
+        self._object = struct.Struct(f"<H6x{_LENGTHS[widths.length]}")
+        self._head_bytes, self._object_bytes = _aligned(8 + widths.length), _aligned(8 + widths.length)
+        self._whole = set[int]() if whole is None else whole
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset) -> Heap:
+    def of(cls, dataset: h5py.Dataset, whole: set[int] | None = None) -> Heap:
         read, end = reader_of(dataset)
-        return cls(read, end, FileWidths.of(dataset))
+        return cls(read, end, FileWidths.of(dataset), whole)
 
     def wrong_values(self, references: np.ndarray, unit_bytes: np.ndarray, *, exactly: bool) -> list[WrongValue]:
-        """Return the values that claim more bytes than their collection has; exactly, than their object has.
+        """Return the values whose collection is damaged, or that claim much and more than their object has.
 
         Parameters
         ----------
@@ -154,60 +180,71 @@ class Heap:
         unit_bytes : numpy.ndarray
             `ReferenceLayout.unit_bytes`; it repeats along `references`.
         exactly : bool
-            Whether to compare small ones too, and with the size of the object.
+            Whether to compare small ones with the size of the object too.
         """
-        lengths = references["length"]
+        if not len(references):
+            return []
+        lengths, addresses = references["length"], references["address"]
         claims = lengths.astype(np.int64) * np.tile(unit_bytes, len(lengths) // len(unit_bytes))
-        # Address 0 is a value of no bytes, for which libhdf5 does not look at the length.
-        suspects = np.flatnonzero((claims > (0 if exactly else HARMLESS_BYTES)) & (references["address"] != 0))
+        # Address 0 is a value of no bytes: libhdf5 looks at neither its length nor a collection.
+        there = addresses != 0
+        new = [address for address in np.unique(addresses[there]).tolist() if address not in self._whole]
+        # Of a remote file, all collections are missed together.
+        damaged = {address: reason for address, reason in zip(new, gather(self._damage, new), strict=True) if reason}
+        self._whole.update(address for address in new if address not in damaged)
+        suspects = there & (claims > (0 if exactly else HARMLESS_BYTES))
+        if damaged:
+            suspects |= there & np.isin(addresses, np.array([*damaged], addresses.dtype))
         wrong = []
-        for at in suspects[np.argsort(references["address"][suspects], kind="stable")].tolist():
-            claimed, address, number = int(claims[at]), int(references["address"][at]), int(references["number"][at])
-            if exactly or claimed > self._collection_bytes(address):
-                found = self._object_bytes(address).get(number)
-                if found != claimed:
-                    stored = f"{found} bytes" if found is not None else "nothing there"
-                    place = f"object {number} of the heap at byte {address}"
-                    wrong.append(WrongValue(at, f"it claims {claimed} bytes in {place}, found {stored}"))
+        sizes, walked = dict[int, int](), -1
+        at_all = np.flatnonzero(suspects)
+        for at in at_all[np.argsort(addresses[at_all], kind="stable")].tolist():
+            claimed, address, number = int(claims[at]), int(addresses[at]), int(references["number"][at])
+            if address in damaged:
+                wrong.append(WrongValue(at, damaged[address]))
+                continue
+            if address != walked:
+                sizes, walked = self._sizes(address), address
+            found = sizes.get(number)
+            if found != claimed:
+                stored = f"{found} bytes" if found is not None else "nothing there"
+                place = f"object {number} of the heap at byte {address}"
+                wrong.append(WrongValue(at, f"it claims {claimed} bytes in {place}, found {stored}"))
         return sorted(wrong, key=lambda value: value.position)
 
-    def _collection_bytes(self, address: int) -> int:
-        """Return the size of the collection at an address; 0 if there is none."""
-        if address + _COLLECTION_HEAD > self._file_bytes:
-            return 0
-        head = self._read(address, 8 + self._length_bytes)
-        size = int.from_bytes(head[8:], "little")
-        whole = head[:4] == b"GCOL" and head[4:5] == b"\1" and address + size <= self._file_bytes
-        return size if whole else 0
+    def _damage(self, address: int) -> str:
+        """Return what is wrong with the collection at an address; nothing if libhdf5 can walk through it."""
+        try:
+            self._sizes(address)
+        except _DamagedHeapError as exc:
+            return f"the heap at byte {address} is damaged: {exc}"
+        return ""
 
-    def _object_bytes(self, address: int) -> dict[int, int]:
-        """Return the sizes of the objects of a collection, by number; those of one collection are kept."""
-        if address != self._address:
-            self._address, self._sizes = address, {}
-            collection = self._read(address, self._collection_bytes(address))
-            at, head = _aligned(8 + self._length_bytes), _aligned(8 + self._length_bytes)
-            while at + head <= len(collection):
-                number = int.from_bytes(collection[at : at + 2], "little")
-                size = int.from_bytes(collection[at + 8 : at + 8 + self._length_bytes], "little")
-                # Number 0 is the free space, which goes up to the end.
-                if number == 0 or at + head + size > len(collection):
-                    break
-                self._sizes[number] = size
-                at += head + _aligned(size)
-        return self._sizes
-
-
-def reader_of(dataset: h5py.Dataset) -> tuple[ReadBytes, int]:
-    """Return what reads bytes of the file of a dataset by their address, and the address where it ends."""
-    base = int(dataset.file.id.get_create_plist().get_userblock())
-    read_at, size = bytes_of(dataset.file)
-    end = size - base
-
-    def read(address: int, count: int) -> bytes:
-        # Python takes memory for all that is asked for.
-        return read_at(base + address, count) if (count := min(count, end - address)) > 0 else b""
-
-    return read, end
+    def _sizes(self, address: int) -> dict[int, int]:
+        """Return the sizes of the objects of a collection, by number, as libhdf5 finds them."""
+        part = self._read(address, _USUAL_BYTES)
+        if part[:5] != b"GCOL\1" or len(part) < self._head_bytes:
+            raise _DamagedHeapError("expected a collection of values there")
+        unpack, head = self._object.unpack_from, self._object_bytes
+        (size,) = unpack(part.ljust(head, b"\0"))[1:]
+        if address + size > self._file_bytes:
+            raise _DamagedHeapError(f"its {size} bytes go past the end of the file at {self._file_bytes}")
+        found: dict[int, int] = {}
+        begin, stop, at, last = 0, len(part) - head, self._head_bytes, size - head
+        while at <= last:  # what is too short for the head of an object is free
+            if at > begin + stop:
+                begin, part = at, self._read(address + at, min(_USUAL_BYTES, size - at))
+                stop = len(part) - head
+                if stop < 0:
+                    raise _DamagedHeapError("the file is cut short")
+            number, nbytes = unpack(part, at - begin)
+            found[number] = nbytes
+            # Number 0 is free space, whose size includes its head.
+            end = at + nbytes if number == 0 else at + head + nbytes
+            if end > size or end == at:
+                raise _DamagedHeapError(f"object {number} has {nbytes} bytes at {at} of {size}")
+            at = end if number == 0 else (end + 7) & ~7
+        return found
 
 
 def stored_reader(dataset: h5py.Dataset) -> ReadBytes | None:

@@ -24,8 +24,8 @@ import ray.data
 from ray.data import DataContext, DataIterator
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.planning.epoch.plan import ReadPlan
-from ray_h5.planning.epoch.position import Position, Remainder, position_of, resume
+from ray_h5.order.position import Position, Remainder, position_of, resume
+from ray_h5.order.read_plan import ReadPlan
 from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore, RunningEpoch
 from ray_h5.ray_data.epochs.resumable import why_not_resumable
 from ray_h5.ray_data.internals.cluster import cluster_id, process_id
@@ -195,7 +195,8 @@ class EpochCounter:
         """Return the remainder of the epoch after a position; None if another execution has used the position up."""
         store = self.register()
         if store.is_used_up(setting):
-            is_of_plan = position.plan_hash == plan.with_drawn_seed(position.seed).hash
+            order = plan.order.with_drawn_seed(position.seed)
+            is_of_plan = (position.plan, position.seed) == (plan.fingerprint, order.seed)
             if position.done and is_of_plan and not execution.peeks:
                 logger.warning(
                     "dataset %r: an earlier iteration went on at the position that set_epoch was given; this one, of "
@@ -225,4 +226,17 @@ class EpochCounter:
                 "mixture of files that resumes is one read_h5 of all of them, with shares: "
                 "shuffle=Shuffle(weights={'a/*.h5': 0.3, 'b/*.h5': 0.7})."
             )
-        return resume(plan, position, world_size)
+        remainder = resume(plan, position, world_size)
+        layout = remainder.block_layout(plan)
+        if layout.unshared_rows and not execution.peeks:
+            logger.warning(
+                "dataset %r: the last %d of the %d rows that epoch %d still has do not divide among %d workers, and "
+                "are left out of it. Resume with a number of workers that divides them; or deliver them, by "
+                "read_h5(..., tail='pad', tail_rows=workers * batch size).",
+                self.name,
+                layout.unshared_rows,
+                layout.num_rows,
+                position.epoch,
+                world_size,
+            )
+        return remainder

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import ray
 
 from ray_h5.errors import PositionError
-from ray_h5.planning.epoch.position import Position
+from ray_h5.order.position import Position
 from ray_h5.ray_data.internals.cluster import forget, has_ended, store, stored, stored_keys
 
 Place: TypeAlias = tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray.data import DataContext
 
-from ray_h5.planning.epoch.plan import ReadPlan
+from ray_h5.order.read_plan import ReadPlan
 from ray_h5.ray_data.internals.executions import DatasetExecution, may_cut
 
 _ADVICE = "Pass dataset_config=ray_h5.data_config() to the trainer."

@@ -5,19 +5,21 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from ray.data import DataIterator
+from ray.data import DataIterator, Dataset
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.position import Position
+from ray_h5.order.position import Position, PositionLike
+from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs.counter import check_name, store_with
 from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore, RunningEpoch
 from ray_h5.ray_data.internals.cluster import process_id, trial_id
-from ray_h5.ray_data.internals.shards import executing_process, trainer_shard, workers_that_share
+from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.internals.shards import executing_process, of_dataset, trainer_shard, workers_that_share
 
 
-def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_size: int | None = None) -> None:
+def set_epoch(name: str, epoch: int, *, position: PositionLike | None = None, world_size: int | None = None) -> None:
     """Set the epoch that the next iteration of a dataset reads.
 
     One call before the epoch begins is enough, by the driver or by any worker of a training run. More calls with the
@@ -29,8 +31,9 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         The name of the dataset: ``read_h5(..., name=)``.
     epoch : int
         Zero or more.
-    position : Position, optional
-        Where an earlier run ended. The next iteration, of the dataset or of one made from it, does not read again the
+    position : Position or dict, optional
+        Where an earlier run ended: what ``train_batches(...).position()`` returned, or the ``state_dict()`` of a loader
+        or sampler of plain PyTorch. The next iteration, of the dataset or of one made from it, does not read again the
         rows that are done. The position is for that one iteration. ``take`` and ``schema`` do not use it up. ``count``,
         aggregations and writing do not use it either: they read the whole epoch. Where the dataset drew its seed, as
         with ``shuffle=True``, it takes over the seed of the position, for later epochs too.
@@ -50,7 +53,7 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         If no dataset has that name, the epoch is not an integer of 0 or more, or the world size is not an integer of 1
         or more.
     PositionError
-        If the position is not a `Position`, or is of another epoch. When the dataset is iterated: if the position is of
+        If the position is none, or is of another epoch. When the dataset is iterated: if the position is of
         other rows, or the dataset is combined with others or with itself, as by ``union`` and ``zip``.
     """
     check_name(name)
@@ -73,7 +76,7 @@ def set_epoch(name: str, epoch: int, *, position: Position | None = None, world_
         store.delete_setting((process, name))
 
 
-def set_own_epoch(name: str, epoch: int, position: Position | None = None) -> None:
+def set_own_epoch(name: str, epoch: int, position: PositionLike | None = None) -> None:
     """Set the epoch of a dataset that this process reads the whole of; arguments and errors as for `set_epoch`.
 
     Other workers that read the whole of it may be in another epoch or at another position: they do not wait for each
@@ -83,9 +86,19 @@ def set_own_epoch(name: str, epoch: int, position: Position | None = None) -> No
 
 
 def set_for_shard(
-    name: str, shard: DataIterator, epoch: int, position: Position | None = None, world_size: int | None = None
+    name: str, shard: DataIterator, epoch: int, position: PositionLike | None = None, world_size: int | None = None
 ) -> None:
-    """Set the epoch of a trainer's dataset, and of no other dataset with that name."""
+    """Set the epoch of a trainer's dataset, and of no other dataset with that name.
+
+    Raises
+    ------
+    OptionError
+        If the dataset was not read with that name. A dataset in memory, as by ``materialize()``, does not show it.
+    """
+    check_name(name)
+    names = of_dataset(shard, _names)
+    if names and name not in names:
+        raise OptionError(f"set_epoch: the trainer's dataset {name!r} was read {_shown(names)}.")
     workers = workers_that_share(shard) or 1
     setting = _setting(epoch, position, workers if world_size is None else world_size)
     _set_in_process(executing_process(shard), name, setting)
@@ -108,6 +121,16 @@ def running_epoch(name: str, process: str | None = None) -> RunningEpoch:
     return found
 
 
+def _names(ds: Dataset) -> list[str | None]:
+    """Return the names of what a dataset reads; None for what has no name."""
+    return [each.epochs.name if isinstance(each, H5Datasource) else None for each in datasources(ds)]
+
+
+def _shown(names: list[str | None]) -> str:
+    known = sorted({repr(name) for name in names if name is not None})
+    return f"with name={' and '.join(known)}" if known else "without a name"
+
+
 def _set_in_process(process: str, name: str, setting: EpochSetting) -> None:
     check_name(name)
     store = store_with(name)
@@ -116,17 +139,13 @@ def _set_in_process(process: str, name: str, setting: EpochSetting) -> None:
     store.put_setting((process, name), setting)
 
 
-def _setting(epoch: int, position: Position | None, world_size: int | None) -> EpochSetting:
+def _setting(epoch: int, position: PositionLike | None, world_size: int | None) -> EpochSetting:
     epoch = as_integer("set_epoch: epoch", epoch, 0)
     world_size = _world_size() if world_size is None else as_integer("set_epoch: world_size", world_size, 1)
-    if position is not None and not isinstance(position, Position):
-        raise PositionError(
-            f"set_epoch: position={position!r}: expected a Position; make one from the dict of a checkpoint with "
-            "Position.from_dict(...)"
-        )
-    if position is not None and position.epoch != epoch:
-        raise PositionError(f"set_epoch: the position is of epoch {position.epoch}, not of {epoch}")
-    return EpochSetting(epoch, position, world_size, uuid.uuid4().hex)
+    found = None if position is None else Position.from_dict(position)
+    if found is not None and found.epoch != epoch:
+        raise PositionError(f"set_epoch: the position is of epoch {found.epoch}, not of {epoch}")
+    return EpochSetting(epoch, found, world_size, uuid.uuid4().hex)
 
 
 def _unknown(name: str, store: JobStore) -> OptionError:

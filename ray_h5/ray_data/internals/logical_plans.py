@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ray.data import Dataset, Datasource
-from ray.data._internal.logical.interfaces import LogicalPlan
-from ray.data._internal.logical.operators import AbstractMap, MapBatches, Read, StreamingSplit
+from ray.data._internal.logical.interfaces import LogicalOperatorSupportsPredicatePassThrough, LogicalPlan
+from ray.data._internal.logical.operators import AbstractMap, Limit, MapBatches, Read, StreamingSplit
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+if issubclass(Limit, LogicalOperatorSupportsPredicatePassThrough):
+    # Ray 2.56 to 2.59 move a filter below a limit, which then chooses among other rows. No return value of a datasource
+    # stops that. This runs where our datasource is imported, and so in each process that optimizes its plans.
+    Limit.predicate_passthrough_behavior = lambda self: None  # noqa: ARG005
 
 
 def operators(ds: Dataset) -> list[Any]:

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ray.train
@@ -19,6 +19,11 @@ from ray_h5.errors import RayH5Error
 
 _CHATTER = re.compile(r"Reporting training result \d+: |Actor with class name: 'PreemptionWatcher'")
 """Lines that workers print whatever the level of their logs is."""
+
+_HARMLESS = re.compile(
+    r"Failed to (stop|launch) PlacementGroupCleaner|PlacementGroupCleaner not available|with cleaner: "
+)
+"""Lines about a helper that frees what a trainer reserved if its controller dies."""
 
 _QUIET = "ray_h5.quiet"
 """The key in a `DataContext`, which travels to the processes that execute a dataset."""
@@ -61,22 +66,62 @@ def own_error(error: BaseException | None) -> RayH5Error | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, RayH5Error) and not isinstance(error, RayTaskError):
+        if isinstance(error, RayH5Error) and not isinstance(error, (RayTaskError, ray.train.TrainingFailedError)):
             return error
-        error = getattr(error, "cause", None) or error.__cause__
+        error = getattr(error, "cause", None) or _failure_of(error) or error.__cause__
     return None
+
+
+def _failure_of(error: BaseException) -> BaseException | None:
+    """Return what made a training fail, as the error says that a trainer raises; None for other errors."""
+    failures = getattr(error, "worker_failures", None) or {}
+    return next(iter(failures.values()), getattr(error, "controller_failure", None))
+
+
+class OwnErrors:
+    """True while an error of this package is handled, else False.
+
+    Ray wraps each error of a function of ``map_batches`` into a `UserCodeException`, unless an option says that it
+    is raised as it is. As the value of that option, this lets only errors of this package be raised as they are.
+    """
+
+    def __bool__(self) -> bool:
+        return own_error(sys.exc_info()[1]) is not None
+
+
+def raise_own_errors(context: DataContext) -> None:
+    """Let errors of this package in functions of ``map_batches`` arrive as what they are; others as Ray wraps them."""
+    if not context.raise_original_map_exception:
+        context.raise_original_map_exception = OwnErrors()
 
 
 def _without_chatter(show: Callable[..., None]) -> Callable[..., None]:
     """Return a function that prints the lines of a worker, except chatter."""
 
     def show_others(data: Mapping[str, Any], *args: Any, **options: Any) -> None:
-        lines = [line for line in data.get("lines", []) if not _CHATTER.search(line)]
+        lines = _without_harmless(line for line in data.get("lines", []) if not _CHATTER.search(line))
         if lines:
             show({**data, "lines": lines}, *args, **options)
 
     show_others.of_ray_h5 = True  # type: ignore[attr-defined]
     return show_others
+
+
+def _without_harmless(lines: Iterable[str]) -> list[str]:
+    """Return lines without harmless messages and the tracebacks that follow them."""
+    kept: list[str] = []
+    follows = in_frames = False
+    for line in lines:
+        if _HARMLESS.search(line):
+            follows, in_frames = True, False
+        elif follows and line.startswith("Traceback "):
+            in_frames = True
+        elif follows and in_frames:
+            in_frames = line.startswith((" ", "\t"))  # the first other line is the error
+        elif not (follows and (not line.strip() or line.startswith(("The above exc", "During handling")))):
+            follows = False
+            kept.append(line)
+    return kept
 
 
 def own_message(error: RayH5Error) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import ray
-from ray.data import DataIterator
+from ray.data import DataIterator, Dataset
 from ray.data._internal.iterator.stream_split_iterator import StreamSplitDataIterator
 
 from ray_h5.ray_data.internals.cluster import process_id
+
+T = TypeVar("T")
 
 
 def workers_that_share(shard: DataIterator) -> int | None:
@@ -21,6 +25,18 @@ def executing_process(shard: DataIterator) -> str:
     if isinstance(shard, StreamSplitDataIterator):
         return str(shard._coord_actor._actor_id.hex())
     return process_id()
+
+
+def of_dataset(shard: DataIterator, function: Callable[[Dataset], T]) -> T:
+    """Return `function` of the dataset of a shard; it is called in the process that executes the dataset."""
+    if not isinstance(shard, StreamSplitDataIterator):
+        return _of_base(shard, function)
+    found: T = ray.get(shard._coord_actor.__ray_call__.remote(_of_base, function))
+    return found
+
+
+def _of_base(owner: Any, function: Callable[[Dataset], T]) -> T:
+    return function(owner._base_dataset)
 
 
 def trainer_shard(name: str) -> DataIterator | None:

@@ -9,16 +9,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.reading.casting import UNSAFE, Casting, as_casting, lost
+from ray_h5.columns.padding import Padding, PadLike, check_length_name, pad_rows
+from ray_h5.columns.schema import LENGTH
+from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
-from ray_h5.planning.padding import LENGTH, Padding, check_length_name, pad_rows
-from ray_h5.ray_data.ragged import declared_shape, is_ragged
-from ray_h5.ray_data.sparse import is_dense, is_sparse, to_batch
+from ray_h5.ray_data.blocks import is_integral, may_be_null
+from ray_h5.ray_data.ragged_blocks import declared_shape, is_ragged
+from ray_h5.ray_data.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
+from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
 Dtype: TypeAlias = "torch.dtype | npt.DTypeLike"
@@ -32,7 +35,9 @@ class TorchCollate(ArrowBatchCollateFn):
     """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 
     Columns of strings and of other values that torch does not have stay numpy arrays. A column whose rows vary in shape
-    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``.
+    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``. A column of integers or
+    booleans that a file stores with a mask, or as categories, becomes a list, with None for a missing value; with a
+    floating dtype in `dtypes` a tensor, with NaN.
 
     Parameters
     ----------
@@ -41,8 +46,8 @@ class TorchCollate(ArrowBatchCollateFn):
         ``torch.bfloat16`` and ``torch.float16`` are for mixed precision. By default dtypes stay as they are.
     pin_memory : bool
         Put tensors into page-locked memory, from which a GPU copies while it computes.
-    padding : Padding, optional
-        How rows of varying shape are padded.
+    padding : bool, float or mapping of str to float, optional
+        The option `pad` of `train_batches`: how rows of varying shape are padded.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error, as for `read_h5`.
 
@@ -50,6 +55,8 @@ class TorchCollate(ArrowBatchCollateFn):
     ------
     OptionError
         If torch does not have a dtype, or there is no accelerator to pin memory for.
+    SchemaMismatchError
+        When it is called: if a value is missing in another column of integers or booleans.
     """
 
     def __init__(
@@ -57,10 +64,10 @@ class TorchCollate(ArrowBatchCollateFn):
         dtypes: Dtype | Mapping[str, Dtype] | None = None,
         pin_memory: bool = False,
         casting: Casting = "checked",
-        padding: Padding | None = None,
+        padding: PadLike | Padding = None,
     ) -> None:
         self._is_checked = as_casting(casting) == "checked"
-        self._padding = padding
+        self._padding = Padding.of(padding)
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
@@ -76,39 +83,81 @@ class TorchCollate(ArrowBatchCollateFn):
     def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
         """Return the tensors of a batch: a table of Arrow, or arrays by column."""
         arrays, ragged = batch, {}
-        sparse: dict[str, torch.Tensor] = {}
+        made: TorchBatch = {}
+        lists: dict[str, float] = {}
         if isinstance(batch, pa.Table):
             # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
             ragged = {field.name: field for field in batch.schema if is_ragged(field.type)}
-            sparse = {field.name: _sparse(batch[field.name]) for field in batch.schema if is_sparse(field.type)}
+            lists = {} if self._padding is None else _fills_of_lists(self._padding, batch.schema)
+            made = self._made(batch)
             # A placeholder keeps the order of the columns; lists of objects would take long to make.
-            others = batch.drop_columns(list(sparse)) if sparse else batch
+            others = batch.drop_columns(list(made)) if made else batch
             arrays = BlockAccessor.for_block(others).to_batch_format("numpy") if others.num_columns else {}
-            arrays = {name: arrays.get(name, _NOTHING) for name in batch.column_names} if sparse else arrays
+            arrays = {name: arrays.get(name, _NOTHING) for name in batch.column_names} if made else arrays
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
         if self._padding is not None:
             self._padding.check_names(arrays)
-            for name in ragged:
+            for name in [*ragged, *lists]:
                 if self._padding.value(name) is not None:
                     check_length_name(name, arrays)
         found: TorchBatch = {}
         for name, values in arrays.items():
-            if name in sparse:
-                found[name] = self._convert_tensor(name, sparse[name])
+            if name in made:
+                found[name] = made[name]
             elif name in ragged:
-                found.update(self._ragged(name, list(values), ragged[name]))
+                found.update(self._ragged(name, _rows(values, batch[name]), ragged[name]))
+            elif name in lists:
+                found.update(self._listed(name, batch[name], lists[name]))
             else:
                 found[name] = self._convert(name, values)
         return found
 
-    def _ragged(self, name: str, rows: list[np.ndarray], column: pa.Field) -> TorchBatch:
+    def _made(self, batch: pa.Table) -> TorchBatch:
+        """Return the columns that Ray's arrays would change: rows of sparse matrices, and integers that are missing."""
+        found: TorchBatch = {}
+        for field in batch.schema:
+            name, column = field.name, batch[field.name]
+            if is_sparse(field.type):
+                found[name] = self._convert_tensor(name, _sparse(name, column))
+            elif is_integral(field.type) and (may_be_null(field) or column.null_count):
+                found[name] = self._with_nulls(field, column)
+        return found
+
+    def _with_nulls(self, field: pa.Field, column: pa.ChunkedArray) -> Any:
+        """Return integers or booleans that may be missing: the same for each batch, whether or not it has such."""
+        name, absent = field.name, column.is_null().to_numpy()
+        wanted = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else None
+        if wanted is None and may_be_null(field):
+            return column.to_pylist()
+        advice = f"pass dtypes={{{name!r}: 'float64'}}, which has NaN, or leave such rows out"
+        if wanted is None:
+            raise SchemaMismatchError(
+                f"column {name!r} has {column.null_count} rows without a value in this batch, and a tensor of "
+                f"{field.type} cannot say so. To go on, {advice}: ~where(**{{{name!r}: None}})."
+            )
+        if absent.any() and not wanted.is_floating_point:
+            raise CastError(f"dtypes: column {name!r} has no value in a row, and {wanted} cannot say so. {advice}.")
+        there = column.fill_null(False if pa.types.is_boolean(field.type) else 0)
+        found = self._convert(name, there.to_numpy())
+        if absent.any():
+            found[torch.from_numpy(absent)] = torch.nan
+        return found
+
+    def _ragged(self, name: str, rows: list[np.ndarray | None], column: pa.Field) -> TorchBatch:
         fill = None if self._padding is None else self._padding.value(name)
         if fill is None:
-            return {name: [self._convert(name, row) for row in rows]}
+            return {name: [None if row is None else self._convert(name, row) for row in rows]}
         dtype = np.dtype(column.type.value_type.to_pandas_dtype())
         array, lengths = pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column))
+        return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
+
+    def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
+        """Return the rows of a column of lists, padded."""
+        item, parts = _item_of(column.type)
+        rows = _rows_of_lists(name, column, parts)
+        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
@@ -154,13 +203,52 @@ class TorchCollate(ArrowBatchCollateFn):
 _NOTHING = np.empty(0)
 
 
-def _sparse(column: pa.ChunkedArray) -> torch.Tensor:
+def _fills_of_lists(padding: Padding, schema: pa.Schema) -> dict[str, float]:
+    """Return what fills up each column of lists, such as HDF5's own arrays of varying length, that is padded."""
+    lists = [field for field in schema if pa.types.is_list(field.type) or pa.types.is_large_list(field.type)]
+    found = {field.name: padding.value(field.name, _item_of(field.type)[0]) for field in lists}
+    return {name: fill for name, fill in found.items() if fill is not None}
+
+
+def _item_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype and the shape of the entries of a list: complex numbers are lists of two."""
+    item = type_.value_type
+    parts: tuple[int, ...] = ()
+    if pa.types.is_fixed_size_list(item):
+        item, parts = item.value_type, (item.list_size,)
+    is_number = pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
+    return np.dtype(item.to_pandas_dtype() if is_number else object), parts
+
+
+def _rows_of_lists(name: str, column: pa.ChunkedArray, parts: tuple[int, ...]) -> list[np.ndarray]:
+    rows: list[np.ndarray] = []
+    for chunk in column.chunks:
+        values = chunk.flatten().flatten() if parts else chunk.flatten()
+        if values.null_count:
+            raise UnsupportedColumnError(
+                f"pad: column {name!r} has lists with missing values, which no tensor holds. Fill them in, or leave "
+                "the column out of pad={...}."
+            )
+        ends = np.cumsum(pc.list_value_length(chunk).fill_null(0).to_numpy())
+        rows += np.split(values.to_numpy(zero_copy_only=False).reshape(-1, *parts), ends)[:-1]
+    return rows
+
+
+def _rows(values: np.ndarray, column: pa.ChunkedArray) -> list[np.ndarray | None]:
+    """Return rows of varying shape; None for those without a value, of which Ray makes empty arrays."""
+    if not column.null_count:
+        return list(values)
+    return [None if absent else row for row, absent in zip(values, column.is_null().to_pylist(), strict=True)]
+
+
+def _sparse(name: str, column: pa.ChunkedArray) -> torch.Tensor:
     """Return the batch of a column of rows of a sparse matrix."""
     with warnings.catch_warnings():
         # As below: the memory may be Ray's.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        rows = to_batch(column)
-        return torch.from_numpy(rows.to_dense()) if is_dense(column.type) else csr_tensor(*rows.canonical().parts)
+        if is_dense(column.type):
+            return torch.from_numpy(dense_batch(name, column))
+        return csr_tensor(*to_batch(column).canonical().parts)
 
 
 def _cast(name: str, values: np.ndarray, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

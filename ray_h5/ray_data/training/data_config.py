@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +17,13 @@ from ray_h5.ray_data.internals.logical_plans import (
     with_datasources,
     with_whole_blocks,
 )
-from ray_h5.ray_data.training.free_resources import check_free_resources
+from ray_h5.ray_data.internals.trainers import starting_trainer
+from ray_h5.ray_data.training.free_resources import check_free_resources, check_free_resources_before
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
+
+    from ray_h5.order.read_plan import ReadPlan
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,17 @@ class OrderedDataConfig(DataConfig):
     def __init__(self, datasets_to_split: Literal["all"] | list[str], *args: Any) -> None:
         super().__init__(datasets_to_split, *args)
         self._shared_datasets = datasets_to_split
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OrderedDataConfig:
+        # A trainer copies this in ``fit()`` on the driver, before it starts workers. Errors are raised there at once.
+        trainer = starting_trainer()
+        if trainer is not None:
+            for name, ds in sorted(trainer.datasets.items()):
+                check_free_resources_before(name, ds, trainer.num_workers, trainer.resources_per_worker)
+                _plans(ds)  # of predicates, weights and the like; the workers get them by reference
+        clone = copy.copy(self)
+        clone.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return clone
 
     def configure(
         self,
@@ -76,7 +91,8 @@ def data_config(
     one block for each block that it receives, however large it becomes.
 
     A trainer whose workers reserve all CPUs leaves none for the tasks that read, and Ray waits for them without end.
-    That is an `OptionError` when the workers ask for the dataset, or a warning where something else may free CPUs.
+    That is an `OptionError` of ``fit()`` before workers start, or a warning where something else may free CPUs. Errors
+    of planning, such as those of predicates and weights, are raised there, too.
 
     Parameters
     ----------
@@ -126,5 +142,9 @@ def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
 
 def _num_rows(ds: Dataset) -> int:
     """Return the rows of an epoch; from the plan, since Ray would read and transform all of them to count."""
-    ours = [each for each in datasources(ds) if isinstance(each, H5Datasource)]
-    return sum(each.plan().num_positions for each in ours) if ours else ds.count()
+    plans = _plans(ds)
+    return sum(plan.num_positions for plan in plans) if plans else ds.count()
+
+
+def _plans(ds: Dataset) -> list[ReadPlan]:
+    return [each.plan() for each in datasources(ds) if isinstance(each, H5Datasource)]

@@ -59,6 +59,33 @@ def check_free_resources(name: str, ds: Dataset, worker_nodes: Sequence[str]) ->
     _check_actors(name, demands, cluster)
 
 
+def check_free_resources_before(name: str, ds: Dataset, num_workers: int, per_worker: Resources) -> None:
+    """Raise if workers that a trainer is about to start will leave no resources for the tasks of a dataset.
+
+    Parameters
+    ----------
+    name : str
+        The key of the dataset.
+    ds : Dataset
+        The dataset.
+    num_workers : int
+        The number of workers.
+    per_worker : mapping of str to float
+        What each reserves.
+
+    Raises
+    ------
+    OptionError
+        If all nodes together have less than the workers and one task need, and no autoscaler adds nodes.
+    """
+    if not ray.is_initialized() or not (demands := task_demands(ds)) or may_grow():
+        return
+    # Which nodes the workers will be on is not known yet: all nodes are taken for one.
+    total = _sum(node["Resources"] for node in ray.nodes() if node["Alive"])
+    own = [("", per_worker)] * num_workers
+    _blocked_by_workers(name, demands, _Cluster({"": total}, [], own, num_workers))
+
+
 @dataclass(frozen=True)
 class _Cluster:
     """The nodes of the cluster, and what placement groups reserve on them."""

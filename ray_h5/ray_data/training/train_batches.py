@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import ray.train
 from ray.data import DataIterator
 
+from ray_h5.columns.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.position import Position
-from ray_h5.planning.padding import Padding, PadLike
+from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs.counter import check_name
 from ray_h5.ray_data.epochs.job_store import RunningEpoch
@@ -23,8 +23,8 @@ from ray_h5.ray_data.internals.shards import executing_process, trainer_datasets
 if TYPE_CHECKING:
     import torch
 
-    from ray_h5.hdf5.reading.casting import Casting
     from ray_h5.ray_data.training.collate import Dtype
+    from ray_h5.read.casting import Casting
 
 
 class TrainBatches:
@@ -109,7 +109,7 @@ def train_batches(
     epoch: int,
     *,
     batch_size: int,
-    position: Position | None = None,
+    position: PositionLike | None = None,
     device: str | int | torch.device = "auto",
     dtypes: Dtype | Mapping[str, Dtype] | None = None,
     casting: Casting = "checked",
@@ -129,8 +129,9 @@ def train_batches(
         The epoch.
     batch_size : int
         Rows of a batch, 1 or more.
-    position : Position, optional
-        Where an earlier run ended in this epoch: rows that are done are not read again.
+    position : Position or dict, optional
+        Where an earlier run ended in this epoch: rows that are done are not read again. Also the ``state_dict()`` of a
+        loader or sampler of plain PyTorch.
     device : str or torch.device
         Where the tensors go; ``"auto"`` is the device that Ray Train gave to this worker. Copies to
         a GPU run one batch ahead of the training.
@@ -181,8 +182,9 @@ def train_batches(
     _check_in_loop()
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
     pin = found.type == "cuda" if pin_memory is None else pin_memory
-    options["collate_fn"] = TorchCollate(dtypes, pin, casting, Padding.of(pad))
-    return TrainBatches(_shard(name), name, epoch, position, found, options)
+    options["collate_fn"] = TorchCollate(dtypes, pin, casting, pad)
+    start = None if position is None else Position.from_dict(position)
+    return TrainBatches(_shard(name), name, epoch, start, found, options)
 
 
 def _check_in_loop() -> None:
@@ -200,10 +202,8 @@ def _shard(name: str) -> DataIterator:
         return ray.train.get_dataset_shard(name)
     except KeyError:
         names = trainer_datasets()
-        raise OptionError(
-            f"the trainer has no dataset {name!r}.{near_names(name, names) if names else ''} "
-            f"Expected a key of its datasets: TorchTrainer(datasets={{{name!r}: ds}})"
-        ) from None
+        advice = near_names(name, names) if names else " It has none: pass TorchTrainer(datasets={'train': ds})."
+        raise OptionError(f"the trainer has no dataset {name!r}.{advice}") from None
 
 
 def _set_epoch(name: str, shard: DataIterator, epoch: int, position: Position | None) -> None:

@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
-from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, ROWS, BlockFile, crcs_of, dataset_of, on_disk, runs
-from ray_h5.storage.disk_cache.evictions import NEVER, ORDERS, evictions_of
+from ray_h5.storage.disk_cache.cached_file import BLOCK_BYTES, BlockFile, crcs_of, dataset_of, on_disk, runs
 from ray_h5.storage.disk_cache.lock import CacheLock
 
-__all__ = ["CacheOptions", "DiskCache", "Room", "cache_for"]
+__all__ = ["CacheOptions", "DiskCache", "cache_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,27 +56,12 @@ class CacheOptions:
     dataset: str = ""
 
 
-class Room(NamedTuple):
-    """Which of some blocks stay in a cache.
-
-    Attributes
-    ----------
-    first : int
-        The first of these blocks.
-    due : numpy.ndarray, optional
-        When others have to be needed, or later, to make room for each; `NEVER` if none do. None if nothing has to.
-    """
-
-    first: int
-    due: np.ndarray | None = None
-
-
 class DiskCache:
     """The cache of a folder, for the files of one dataset in this process.
 
-    When it is full, files of datasets that nobody reads any more make room, and then what the order needs furthest
-    ahead or never; see `Evictions`. Where no order is known, it keeps what it has. (To remove what was used least
-    recently would leave nothing that is needed: in an order with each row once, what was just read is needed last.)
+    When it is full, files that nobody reads any more make room, the least recently used ones first. Otherwise it
+    keeps what it has. (To remove rows that were used least recently would leave nothing that is needed: in an order
+    with each row once, what was just read is needed last.)
 
     Parameters
     ----------
@@ -89,21 +72,12 @@ class DiskCache:
     ------
     OptionError
         If the folder cannot be made or written to, or others may write to it.
-
-    Attributes
-    ----------
-    evictions : Evictions
-        What may go when it is full.
-    is_full : bool
-        Whether something had no room lately.
     """
 
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
         self._folder = _made_folder(options.folder)
         self._since = time.time()
-        self.evictions = evictions_of(self._folder)
-        self.is_full = False
         self._dataset = int.from_bytes(hashlib.sha256(options.dataset.encode()).digest()[:8], "little")
         self._lock: PerProcess[CacheLock] = PerProcess(lambda: CacheLock(os.path.join(self._folder, "lock")))
         self._warning = threading.Lock()
@@ -141,31 +115,19 @@ class DiskCache:
         except OSError:
             return np.zeros(len(offsets), bool)  # a read warns
 
-    def room_for(self, file: BlockFile, first: int, missing: np.ndarray) -> Room | None:
-        """Return which of some blocks stay if they are fetched now; None if none does. It raises nothing, as `write`.
+    @property
+    def has_room(self) -> bool:
+        """Whether it is worth a try to `write` what is fetched now."""
+        return time.monotonic() >= max(self._paused_until, self._full_until)
 
-        `first` is the first of those that are read by one call, and `missing` says which of these are fetched.
-        """
-        now = time.monotonic()
-        if now < self._paused_until:
-            return None
-        if now >= self._full_until:
-            return Room(first)
-        due = np.full(len(missing), NEVER)
-        with self._guarded():
-            self.evictions.look()
-            due = self.evictions.admits(file, first, first + len(missing))
-        return Room(first, due) if due[missing].min() < NEVER else None
-
-    def write(self, file: BlockFile, first: int, data: memoryview, room: Room, kind: int = ROWS) -> None:
+    def write(self, file: BlockFile, first: int, data: memoryview) -> None:
         """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
         if time.monotonic() < self._paused_until:
             return
-        due = None if room.due is None else room.due[first - room.first :]
         with self._guarded():
             crcs = crcs_of(data)
             with self._lock.value.held():
-                self._write(_Blocks(file, first, data, crcs, kind), due)
+                self._write(_Blocks(file, first, data, crcs))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -200,29 +162,20 @@ class DiskCache:
                 self.options.folder, doing, exc.strerror,
             )  # fmt: skip
 
-    def _write(self, blocks: _Blocks, due: np.ndarray | None) -> None:
-        """Store what is missing; `due` is when those come again that are worth the room of others, if it is full."""
-        missing = blocks.missing()
-        for start, end in runs(missing if due is None else missing & (due[: len(missing)] < NEVER)):
-            part = blocks.part(start, end)
-            if self._store(part, None if due is None else float(due[start:end].max())) < end - start:
+    def _write(self, blocks: _Blocks) -> None:
+        """Store what is missing."""
+        for start, end in runs(blocks.missing()):
+            if self._store(blocks.part(start, end)) < end - start:
                 self._full_until = time.monotonic() + _FULL_S
-                self.is_full = True
                 return
-        if due is None and missing.any():
-            self.is_full = False
 
-    def _store(self, blocks: _Blocks, due: float | None) -> int:
+    def _store(self, blocks: _Blocks) -> int:
         """Store the first blocks of some, as many as there is room for, and return how many these are."""
         file, nbytes = blocks.file, on_disk(len(blocks.data))
         head = file.head_bytes()
         if head:
             self._remove_other_states(file)
         room = self._make_room(head + nbytes) - head
-        if due is not None and room < nbytes:
-            freed = self.evictions.free(nbytes - room, due)
-            self._lock.value.used = max(0, self._lock.value.used - freed)
-            room += freed
         if room < nbytes:
             blocks = blocks.part(0, max(0, room) // BLOCK_BYTES)
             if not len(blocks.data):
@@ -231,7 +184,7 @@ class DiskCache:
         self._lock.value.used += head + on_disk(len(blocks.data))
         if head:
             file.make()
-        file.store(blocks.first, blocks.data, blocks.crcs, blocks.kind)
+        file.store(blocks.first, blocks.data, blocks.crcs)
         return len(blocks.crcs)
 
     def _make_room(self, nbytes: int) -> int:
@@ -251,7 +204,7 @@ class DiskCache:
 
     def _entries(self) -> list[os.DirEntry[str]]:
         with os.scandir(self._folder) as entries:
-            return [entry for entry in entries if entry.name != "lock" and not entry.name.startswith(ORDERS)]
+            return [entry for entry in entries if entry.name != "lock"]
 
     def _remove_other_states(self, file: BlockFile) -> None:
         """Remove what is cached of a file that was written again since."""
@@ -305,7 +258,6 @@ class _Blocks:
     first: int
     data: memoryview
     crcs: np.ndarray
-    kind: int
 
     @property
     def span(self) -> tuple[int, int]:
@@ -313,11 +265,11 @@ class _Blocks:
 
     def part(self, start: int, end: int) -> _Blocks:
         data = self.data[start * BLOCK_BYTES : end * BLOCK_BYTES]
-        return _Blocks(self.file, self.first + start, data, self.crcs[start:end], self.kind)
+        return _Blocks(self.file, self.first + start, data, self.crcs[start:end])
 
     def missing(self) -> np.ndarray:
         """Return which of them are not on the disk as they should be: a damaged block is written again."""
-        missing = self.file.kinds(*self.span) == 0
+        missing = ~self.file.are_there(*self.span)
         return missing if missing.all() else ~self.file.read(*self.span)[1]
 
 

@@ -7,9 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ray_h5.storage.disk_cache.block_file import BLOCK_BYTES, LASTING, ROWS, BlockFile
 from ray_h5.storage.disk_cache.cache import DiskCache
-from ray_h5.storage.disk_cache.evictions import Due, RunningOrder
+from ray_h5.storage.disk_cache.cached_file import BLOCK_BYTES, BlockFile
 
 __all__ = ["CachedGetter"]
 
@@ -32,38 +31,18 @@ class CachedGetter:
         The cache.
     file : BlockFile
         What it has of the file.
-    kind : int
-        What is read: `ROWS`, or `LASTING` bytes.
     """
 
-    def __init__(self, getter: Getter, cache: DiskCache, file: BlockFile, kind: int = ROWS) -> None:
+    def __init__(self, getter: Getter, cache: DiskCache, file: BlockFile) -> None:
         self._getter = getter
         self._cache = cache
         self._file = file
-        self._kind = kind
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the cache has no room, so that orders that are followed decide what it has."""
-        return self._cache.is_full
-
-    def running(self, name: str) -> RunningOrder | None:
-        """Return what says that an order is read, as long as the caller has it; None if the disk fails."""
-        return self._cache.evictions.running(name)
-
-    def follow(self, due: Due) -> None:
-        """Take when the blocks of the file are needed next, as long as `due` exists."""
-        self._cache.evictions.follow(self._file, due)
 
     def has(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
         """Return for byte ranges, which ascend, whether each seems to be on the disk: it is checked when it is read."""
         offsets, sizes = np.array(spans, np.int64).reshape(-1, 2).T
         found: list[bool] = self._cache.has(self._file, offsets, sizes).tolist()
         return found
-
-    def lasting(self) -> CachedGetter:
-        """Return the same for bytes that every run needs, such as metadata."""
-        return CachedGetter(self._getter, self._cache, self._file, LASTING)
 
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
@@ -80,12 +59,12 @@ class CachedGetter:
         if not len(missing):
             return found.data[at : at + nbytes]
         start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, size)
-        room = self._cache.room_for(self._file, first, ~is_right)
-        if room is None:  # the rest of the blocks is of no use
+        has_room = self._cache.has_room
+        if not has_room:  # the rest of the blocks is of no use
             start, stop = max(start, offset), min(stop, offset + nbytes)
         fetched = self._getter.get(start, stop - start)
-        if room is not None:
-            self._cache.write(self._file, int(missing[0]), fetched, room, self._kind)
+        if has_room:
+            self._cache.write(self._file, int(missing[0]), fetched)
         if start <= offset and offset + nbytes <= stop:
             return fetched[offset - start : offset - start + nbytes]
         start -= first * BLOCK_BYTES

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import threading
 import time
 from collections.abc import Iterator
+
+from ray_h5.atomic import lock_within
 
 __all__ = ["CacheLock"]
 
@@ -41,16 +42,12 @@ class CacheLock:
     def _lock(self) -> None:
         # Many threads may wait, one after the other: all of them together wait as long as one.
         waits = time.monotonic() >= self._held_elsewhere_until
-        until = time.monotonic() + (_LOCK_S if waits else 0.0)
-        while True:
-            try:
-                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:  # such as a process that was stopped by Ctrl-Z
-                    if waits:
-                        self._held_elsewhere_until = until + _LOCK_S
-                    raise OSError(errno.ETIMEDOUT, "another process holds its lock") from None
-                time.sleep(0.001)
+        try:
+            lock_within(self._fd, _LOCK_S if waits else 0.0)
+        except TimeoutError:
+            if waits:
+                self._held_elsewhere_until = time.monotonic() + _LOCK_S
+            raise
 
     @property
     def used(self) -> int:

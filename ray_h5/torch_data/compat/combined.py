@@ -6,26 +6,31 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from ray_h5.buffers import empty
+from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hdf5.buffers import empty
-from ray_h5.planning.epoch.plan import make_plan
-from ray_h5.planning.index.select import select
-from ray_h5.planning.paths import PathLike
-from ray_h5.planning.predicates.criteria import any_equal, where
-from ray_h5.planning.predicates.evaluate import evaluate
-from ray_h5.planning.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.index.select_rows import select
+from ray_h5.options import as_integer, takes_options_of
+from ray_h5.order.read_plan import make_plan
+from ray_h5.predicates.criteria import any_equal, where
+from ray_h5.predicates.evaluate import evaluate
+from ray_h5.storage.find_files import PathLike
+from ray_h5.torch_data.batches.row_source import RowSource
+from ray_h5.torch_data.batches.samples import Sample
+from ray_h5.torch_data.batches.tensors import as_python
 from ray_h5.torch_data.compat.criteria import criteria_of, values_of
 from ray_h5.torch_data.compat.fields import Fields
-from ray_h5.torch_data.dataset import H5Dataset, check_options
-from ray_h5.torch_data.reading.row_source import RowSource
-from ray_h5.torch_data.reading.samples import Sample
-from ray_h5.torch_data.reading.tensors import as_python
+from ray_h5.torch_data.compat.in_memory import SamplesInMemory
+from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +38,10 @@ _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
 _GUID = "guid"
 
-_INSTEAD = {"columns": "It is called load_fields here."}
-
 _NUMPY_DTYPES = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
 
 
+@takes_options_of(H5Dataset, instead={"columns": "It is called load_fields here."})
 class CombinedHDF5Dataset(H5Dataset):
     """Samples of several HDF5 files, filtered, with an LRU cache.
 
@@ -61,9 +65,9 @@ class CombinedHDF5Dataset(H5Dataset):
         vector, at a time step whose ``weight`` is above zero. Without a column ``weight`` every
         time step counts.
     cache_size : int
-        Samples that stay in memory after they were read, in each process: the least recently used one is
-        dropped for a new one. 0 keeps none, and counts none. If all rows stay in memory by `kept_bytes`, no second
-        copy is made: `get_stats` then counts these rows, and its ``cache_capacity`` is that of all samples.
+        Rows of the columns that do not fit into `kept_bytes` that stay in memory after they were read, in each process:
+        the least recently used one is dropped for a new one. 0 keeps none, and counts none. If all columns stay in
+        memory by `kept_bytes`, `get_stats` counts their rows, and its ``cache_capacity`` is that of all samples.
     pin_memory : bool
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
         of its own.
@@ -83,12 +87,12 @@ class CombinedHDF5Dataset(H5Dataset):
     channels_last : bool or sequence of str
         Deliver fields of (channels, time) as (time, channels): those named, or with True all that have two axes,
         without `target` and `weight`.
-    cache_bytes : int, optional
-        Bound of the bytes of the samples in the cache.
+    predicate : expression of pyarrow or Ray, optional
+        It has to hold too, for the values as the files store them: such as a fold of `kfold`.
+    dtypes : mapping of str to dtype, optional
+        ``bytes`` for columns of text that is not UTF-8. Numbers are cast to `dtype`.
     **options
-        `transform`, `group`, `allow_external`, `index_dir`, `filesystem`, `file_extensions`, `ignore_missing_paths`,
-        `casting` and `kept_bytes` of `H5Dataset`, `dtypes` for text that is not UTF-8, and `predicate`, such as a fold
-        of `kfold`: it has to hold too, for the values as the files store them.
+        The other options of `H5Dataset`.
 
     Raises
     ------
@@ -126,10 +130,8 @@ class CombinedHDF5Dataset(H5Dataset):
         trim_minutes: float | None = None,
         *,
         channels_last: bool | Sequence[str] = False,
-        cache_bytes: int | None = None,
-        **options: Any,
+        **options: Unpack[DatasetOptions],
     ) -> None:
-        check_options(type(self).__name__, options, CombinedHDF5Dataset, H5Dataset, instead=_INSTEAD)
         if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
             raise OptionError(f"dtype={dtype}: expected torch.float16, bfloat16, float32 or float64")
         if isinstance(load_fields, str):
@@ -144,7 +146,7 @@ class CombinedHDF5Dataset(H5Dataset):
         self.pin_memory = pin_memory
         load_fields = None if load_fields is None else list(load_fields)
         self.load_fields = None if load_fields is None else set(load_fields)
-        self.cache_size = cache_size
+        self.cache_size = self._kept_rows = as_integer("cache_size", cache_size, 0)
         self.cs_label, self.bg_label, self.label = cs_label, bg_label, label
         self.epoch_min, self.epoch_max = epoch_min, epoch_max
         self.stats_path, self.trim_minutes = stats_path, trim_minutes
@@ -152,8 +154,7 @@ class CombinedHDF5Dataset(H5Dataset):
         guids = None if allowed_guids is None else list(allowed_guids)
         self.allowed_guids = None if guids is None else set(guids)
         self._simple = criteria_of(guids, cs_label, bg_label, epoch_min, epoch_max)
-        super().__init__(self.paths, load_fields, cache_size=cache_size, cache_bytes=cache_bytes, **options)
-
+        super().__init__(self.paths, load_fields, **options)
         self._warn_of_other_trimming()
 
     @property
@@ -225,8 +226,19 @@ class CombinedHDF5Dataset(H5Dataset):
         """Free the memory of all samples that this process has read, and set its counts to 0."""
         self.release()
 
+    def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
+        """Read samples as arrays, and count those that are in memory; see `H5Dataset.read`."""
+        with self._cache.counting(indices):
+            return super().read(indices, out)
+
+    def release(self) -> None:
+        """Close the files, free the memory, and set the counts to 0, until the next sample is read."""
+        super().release()
+        self._cache.clear()
+
     def _build_index(self) -> None:
         super()._build_index()
+        self._cache = SamplesInMemory(self._source, self._kept_rows)
         self._fields.check(self._specs, self._has)
 
     def _warn_of_other_trimming(self) -> None:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import PredicateError
-from ray_h5.planning.predicates.criteria import between, where
-from ray_h5.planning.schema import ColumnSpec
+from ray_h5.predicates.criteria import between, where
 
 
 def values_of(guids: Sequence[Any], spec: ColumnSpec) -> list[Any]:

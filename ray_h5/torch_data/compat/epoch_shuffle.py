@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
-
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.planning.epoch.order import Order
-from ray_h5.planning.epoch.shuffle import Shuffle
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.fingerprint import fingerprint
 from ray_h5.torch_data.ranks import Share, asked_by_accelerate
-from ray_h5.torch_data.sampler_state import SamplerState
-from ray_h5.torch_data.samplers import INDICES_AT_ONCE, RankSampler
+from ray_h5.torch_data.samplers import EpochState, RankSampler
 
 
 class EpochShuffleSampler(RankSampler):
@@ -34,32 +30,17 @@ class EpochShuffleSampler(RankSampler):
         self.data_len = as_integer("data_len", data_len, 0, instead="; pass len(dataset)")
         self.shuffle = bool(shuffle)
         self.seed = as_integer("seed", seed, 0)
-        self.drop_last = False
-        self._order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
-        self._state = SamplerState({"data_len": self.data_len, "seed": self.seed, "shuffle": self.shuffle})
+        order = Order(self.data_len, Shuffle("rows", self.seed) if shuffle else None)
+        self._state = EpochState(order, fingerprint(None, None, order))
 
     @property
     def base_seed(self) -> int:
         """Another name of `seed`."""
         return self.seed
 
-    def __len__(self) -> int:
-        self._check_not_split()
-        return self.data_len
-
     def _share(self) -> Share:
-        return Share(0, 1)
-
-    def _indices(self) -> Iterator[int]:
         self._check_not_split()
-        epoch = self._state.epoch
-        for start in range(self._state.begin(), self.data_len, INDICES_AT_ONCE):
-            stop = min(start + INDICES_AT_ONCE, self.data_len)
-            indices = self._order.selected_indices(np.arange(start, stop, dtype=np.int64), epoch).tolist()
-            for done, index in enumerate(indices, start=start + 1):
-                self._state.done = done
-                yield index
-        self._state.end()
+        return Share(0, 1)
 
     def _check_not_split(self) -> None:
         if asked_by_accelerate():

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.torch_data.batched import BatchedDataset
+from ray_h5.torch_data.batched_dataset import BatchedDataset
+from ray_h5.torch_data.batches.processes import start_method
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
 logger = logging.getLogger(__name__)
@@ -192,24 +193,20 @@ def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
 
 
 def with_start_method(dataset: Dataset[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a loader, with a way to start workers that may read from stores.
-
-    A process that is forked after its parent used the library for stores would wait for ever.
-    """
+    """Return the options of a loader, with a way to start workers that may read from stores."""
     chosen = options.get("multiprocessing_context")
-    if chosen is None and _is_remote(dataset) and multiprocessing.get_start_method() == "fork":
-        return {**options, "multiprocessing_context": "forkserver"}
-    return dict(options)
+    found = start_method(from_store=bool(_call_bytes(dataset))) if chosen is None else None
+    return dict(options) if found is None else {**options, "multiprocessing_context": found}
 
 
-def _is_remote(dataset: object) -> bool:
-    """Return whether a dataset reads files in stores, also inside of others: ConcatDataset, Subset, a wrapper."""
+def _call_bytes(dataset: object) -> int:
+    """Return `call_bytes` of a dataset, also inside of others: ConcatDataset, Subset, a wrapper. 0 means no store."""
     if isinstance(dataset, BatchedDataset):
-        return bool(getattr(dataset, "is_remote", False))
+        return int(getattr(dataset, "call_bytes", 0))
     parts = getattr(dataset, "datasets", None)
     inner = [*parts] if isinstance(parts, (list, tuple)) else []
     inner += [dataset.dataset] if isinstance(getattr(dataset, "dataset", None), Dataset) else []  # type: ignore[attr-defined]
-    return any(map(_is_remote, inner))
+    return max(map(_call_bytes, inner), default=0)
 
 
 def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | None:

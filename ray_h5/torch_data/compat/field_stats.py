@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.hdf5.metadata.small_groups import Values, read_groups
+from ray_h5.hdf5.tree.small_groups import Values, read_groups
 
 _METADATA = "metadata"
 _LOG_EPSILON = 1e-6

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.messages import near_names
 from ray_h5.options import is_number
-from ray_h5.planning.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.torch_data.compat.field_stats import FieldStats, StatsFile, read_stats
 
 logger = logging.getLogger(__name__)

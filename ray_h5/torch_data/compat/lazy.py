@@ -12,10 +12,13 @@ import numpy as np
 from torch.utils.data import get_worker_info
 
 from ray_h5.fork import PerProcess
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.hdf5.reading.casting import Casting, as_casting
-from ray_h5.storage.addresses import is_url
-from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.read.casting import Casting, as_casting
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batches.row_cache import RowCache, check_file, columns_that_fit, worker_share
+from ray_h5.torch_data.batches.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.batches.tensors import as_python, new_arrays, to_torch
 from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -29,10 +32,6 @@ from ray_h5.torch_data.compat.pairs import (
     open_reader,
     read_dtype,
 )
-from ray_h5.torch_data.reading.row_cache import RowCache, check_file, columns_that_fit, worker_share
-from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
-from ray_h5.torch_data.reading.shared_memory import new_arrays
-from ray_h5.torch_data.reading.tensors import as_python, to_torch
 
 
 class H5LazyDataset(BatchedDataset):
@@ -68,7 +67,7 @@ class H5LazyDataset(BatchedDataset):
         HDF5 datasets whose values, as a dict of numpy arrays, numbers and str, are the second argument of the
         transforms. They may also be given by position, after `y_key`; then the other arguments follow as above.
     as_tensors : bool
-        Whether transforms get inputs and targets as tensors.
+        Whether transforms get inputs, targets and auxiliary values as tensors; text stays str.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     storage_options : mapping of str to object, optional
@@ -80,6 +79,9 @@ class H5LazyDataset(BatchedDataset):
         When the dataset is made, if the file or a key does not exist.
     StaleIndexError
         When a sample is read, if the file changed since the dataset was made.
+    OptionError
+        When a sample is read, if a transform raises an AttributeError or a TypeError for a numpy array. It may expect
+        a tensor: pass ``as_tensors=True``.
 
     Examples
     --------
@@ -155,9 +157,9 @@ class H5LazyDataset(BatchedDataset):
         return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the file is in a store."""
-        return is_url(self.path)
+    def call_bytes(self) -> int:
+        """Bytes that a loader asks for at once, so that many requests are in flight; 0 if the file is on a disk."""
+        return storage_of(self.path, self._storage).call_bytes
 
     def close(self) -> None:
         """Close the file, and free the memory of its rows. It is opened again when the next sample is read."""
@@ -177,8 +179,8 @@ class H5LazyDataset(BatchedDataset):
         if pair.row_cache is None:
             read(out, rows, np.arange(len(rows)))
         else:
-            if not pair.is_live and not self.is_remote:  # a live writer may change the file
-                check_file(self.path, reader.identity)
+            if not pair.is_live:  # a live writer may change the file
+                check_file(self.path, reader.identity, self._storage)
             pair.row_cache.read_through(out, rows, None, read)
         return list(out.values())
 
@@ -213,7 +215,8 @@ class H5LazyDataset(BatchedDataset):
     def _sample(self, values: list[Any]) -> Any:
         delivered, aux = values[: self._num_delivered], values[self._num_delivered :]
         named = dict(zip(self.aux_keys or (), aux, strict=False))
-        return apply_transforms((self.transform, self.target_transform), delivered, named, as_tensors=self.as_tensors)
+        transforms = self.transform, self.target_transform
+        return apply_transforms(transforms, delivered, named, as_tensors=self.as_tensors, path=self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_open"}

@@ -10,10 +10,10 @@ from joblib import cpu_count
 from torch.utils.data import DataLoader
 
 from ray_h5.options import as_integer
-from ray_h5.planning.paths import PathLike
+from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.compat.factory import with_start_method
-from ray_h5.torch_data.data_loader import H5DataLoader
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})

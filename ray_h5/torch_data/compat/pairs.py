@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from ray_h5.columns.schema import has_long_double
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.metadata.dtypes import as_dtype
-from ray_h5.hdf5.reader import RowReader
-from ray_h5.planning.schema import has_long_double
-from ray_h5.storage.addresses import is_url
+from ray_h5.hdf5.columns.dtypes import as_dtype
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.storages import Storage, storage_for, whole_path
-from ray_h5.torch_data.reading.samples import Pair
+from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
+from ray_h5.torch_data.batches.samples import Pair
 
 Transform = Callable[..., Any]
 
@@ -33,7 +33,7 @@ def one_file(path: object, dataset: str, storage_options: object = None) -> tupl
         raise OptionError(
             f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
         )
-    given = os.fspath(path)
+    given = on_hub(os.fspath(path))
     storage = storage_for(storage_options, [given])
     return whole_path(given), storage
 
@@ -46,7 +46,7 @@ def open_reader(
         return RowReader(path, threads=threads, expect=expect, storage_options=storage), False
     except WriterActiveError:
         # A reader in that mode cannot find out whether a file changed, so it is the last resort.
-        if not swmr or is_url(path):
+        if not (swmr and storage_of(path, storage).has_writers):
             raise
         return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
@@ -109,22 +109,32 @@ def apply_transforms(
     values: Sequence[Any],
     aux: Mapping[str, Any] | None = None,
     *,
-    copied: bool = False,
-    as_tensors: bool = False,
+    as_tensors: bool = True,
+    path: str,
 ) -> Any:
     """Return a sample: its transformed values, as a pair or alone. Without a transform numbers are tensors.
 
-    Transforms get `aux` too, if it holds anything. With `copied` they get copies, because the values stay in memory;
-    with `as_tensors` they get tensors.
+    Transforms get `aux` too, if it holds anything. With `as_tensors` all of them are tensors.
     """
     done = []
-    for transform, value in zip(transforms, values, strict=False):
+    if aux and as_tensors:
+        aux = {name: as_sample(value) for name, value in aux.items()}
+    for name, transform, value in zip(("transform", "target_transform"), transforms, values, strict=False):
         given = as_sample(value) if transform is None or as_tensors else value
-        if transform is not None:
-            given = given.clone() if copied else given
-            given = transform(given, dict(aux)) if aux else transform(given)
-        done.append(given)
+        done.append(given if transform is None else _transformed(name, transform, given, aux, path))
     return Pair(done) if len(done) == 2 else done[0]
+
+
+def _transformed(name: str, transform: Transform, given: Any, aux: Mapping[str, Any] | None, path: str) -> Any:
+    try:
+        return transform(given, dict(aux)) if aux else transform(given)
+    except (AttributeError, TypeError) as exc:
+        if not isinstance(given, (np.ndarray, np.generic)):
+            raise
+        raise OptionError(
+            f"{path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {given.dtype} of shape "
+            f"{given.shape}. If it expects a tensor, pass as_tensors=True"
+        ) from exc
 
 
 def as_sample(value: Any) -> Any:

@@ -10,12 +10,17 @@ import torch
 from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
+from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.buffers import empty
-from ray_h5.hdf5.layout import ColumnLayout
-from ray_h5.hdf5.reading.casting import Casting, as_casting
-from ray_h5.storage.storages import Storage
-from ray_h5.torch_data.batched import BatchedDataset, Many, check_index, check_indices
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.casting import Casting, as_casting
+from ray_h5.storage.storage_of_path import Storage
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batches.row_cache import take_rows
+from ray_h5.torch_data.batches.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.batches.shared_memory import new_shared
+from ray_h5.torch_data.batches.tensors import new_arrays, tensor_over
+from ray_h5.torch_data.compat.aux_keys import as_keys
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
@@ -29,10 +34,6 @@ from ray_h5.torch_data.compat.pairs import (
     read_dtype,
 )
 from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
-from ray_h5.torch_data.reading.row_cache import take_rows
-from ray_h5.torch_data.reading.samples import Pair, batch_of, pair_of
-from ray_h5.torch_data.reading.shared_memory import new_arrays
-from ray_h5.torch_data.reading.tensors import new_shared, tensor_over
 
 MODES = ("contiguous", "interleave")
 
@@ -45,8 +46,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 
     The chunks are read and decoded in threads, straight into the tensors that stay, without a second copy.
-    Samples are views of these tensors, or a transform's result for a copy; a `DataLoader` gathers a batch by
-    one call.
+    Samples are copies of these tensors; a `DataLoader` gathers a batch by one call.
 
     If the samples do not divide among the ranks, some ranks have one more than others, and so perhaps one
     batch more, and wait for the others for ever: draw ``common_length`` samples on each rank.
@@ -59,6 +59,9 @@ class RankMemCachedH5Dataset(BatchedDataset):
         The HDF5 dataset of inputs.
     y_key : str, optional
         The HDF5 dataset of targets; without it a sample is the input alone.
+    aux_keys : str, or sequence of str, optional
+        HDF5 datasets of numbers whose values, as a dict of tensors, are the second argument of the transforms. They
+        stay in memory too.
     mode : {"contiguous", "interleave"}
         "contiguous" takes neighbouring samples, which are read faster; "interleave" every world_size-th
         sample, which spreads sorted classes.
@@ -111,6 +114,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         path: str,
         x_key: str,
         y_key: str | None = None,
+        aux_keys: str | Sequence[str] | None = None,
         *,
         mode: str = "contiguous",
         dtype_x: Any | None = np.float32,
@@ -136,6 +140,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         self.rank, self.world_size = _distributed()
         self.path, storage = one_file(path, type(self).__name__, storage_options)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
+        self.aux_keys = None if aux_keys is None else as_keys(aux_keys)
         self.casting = as_casting(casting)
         self.transform, self.target_transform = transform, target_transform
         self.x_dtype = _either("x", dtype_x, x_dtype, np.float32)
@@ -166,7 +171,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
     @property
     def y(self) -> torch.Tensor | None:
         """All targets of this rank."""
-        return self._tensors[1] if len(self._tensors) > 1 else None
+        return None if self.y_key is None else self._tensors[1]
 
     @property
     def common_length(self) -> int:
@@ -208,18 +213,24 @@ class RankMemCachedH5Dataset(BatchedDataset):
         return new_arrays({i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)})
 
     def _sample(self, i: int) -> Any:
-        return apply_transforms(
-            (self.transform, self.target_transform), [tensor[i] for tensor in self._tensors], copied=True
-        )
+        # Copies: what is changed in place stays as it is in memory.
+        values = [tensor[i].clone() for tensor in self._tensors]
+        count = 1 if self.y_key is None else 2
+        named = dict(zip(self.aux_keys or (), values[count:], strict=False))
+        return apply_transforms((self.transform, self.target_transform), values[:count], named, path=self.path)
 
     def _preload(self, dtypes: tuple[Any, Any], storage: Storage, swmr: bool, memory: _Memory) -> list[torch.Tensor]:
         reader, live = open_reader(self.path, storage, swmr, threads=cpu_count())
         with reader:
-            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, live=live)
+            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, self.aux_keys or (), live=live)
+            if self.transform is self.target_transform is None:
+                # Nothing but a transform sees what auxiliary columns hold.
+                layouts = layouts[: 1 if self.y_key is None else 2]
             rows = self._row_ids = self._rows(num_rows)
+            wanted = [*dtypes[: 1 if self.y_key is None else 2], *[None] * len(layouts)]
             tensors = [
                 memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
-                for layout, dtype in zip(layouts, dtypes, strict=False)
+                for layout, dtype in zip(layouts, wanted, strict=False)
             ]
             for layout, tensor in zip(layouts, tensors, strict=True):
                 reader.read_into({layout.name: tensor.numpy()}, rows, casting=self.casting)

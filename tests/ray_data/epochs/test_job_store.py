@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 import ray
-import torch
 from ray import tune
 
 import ray_h5
@@ -18,8 +17,7 @@ from ray_h5.errors import OptionError
 from ray_h5.ray_data.epochs.job_store import JobStore
 from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.ray_data.internals.cluster import stored_keys
-from ray_h5.ray_data.training.train_batches import TrainBatches
-from tests.planning.kit import plan_files
+from tests.index.kit import plan_files
 from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = [pytest.mark.usefixtures("ray_local"), pytest.mark.slow]
@@ -58,6 +56,10 @@ class Process:
 
     def train(self, name, epoch, workers):
         """Do as the worker of a trainer does; return its rows, and the epoch that it knows to be in."""
+        import torch  # here: the processes of other tests need not import it
+
+        from ray_h5.ray_data.training.train_batches import TrainBatches
+
         (shard,) = ray_h5.data_config(datasets_to_split=workers).configure({name: self.ds}, 1, None, None)
         batches = TrainBatches(shard[name], name, epoch, None, torch.device("cpu"), {"batch_size": 10})
         ids = []
@@ -109,8 +111,7 @@ def test_who_reads_none_of_a_name_means_the_one_read_last(paths):
         ray.get(one.ids.remote())
 
 
-@pytest.mark.parametrize("split", ["all", []])
-@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize(("split", "is_shared"), [("all", True), ([], False)])
 def test_two_trainers_have_each_a_dataset_of_that_name(paths, split, is_shared):
     """They read it themselves, or share what the driver read; the workers of each share it, or read all of it."""
     one, other = Process.remote(), Process.remote()

@@ -11,7 +11,7 @@ import ray.data
 
 import ray_h5
 from ray_h5 import Shuffle, set_epoch, where
-from tests.planning.kit import plan_files
+from tests.index.kit import plan_files
 from tests.ray_data.kit import ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")

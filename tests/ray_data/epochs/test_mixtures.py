@@ -1,20 +1,12 @@
 """Ray's own `union` and `mix`: each dataset counts its epochs; a position inside one is refused by name."""
 
-import json
-import logging
-from pathlib import Path
-
 import numpy as np
 import pytest
-import ray.train
 from ray.data import DataContext, MixStoppingCondition
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import PositionError
-from ray_h5.planning.epoch.position import Position
 from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
@@ -59,6 +51,7 @@ def combined(how, one, other):
     return one.mix(other, weights=[0.75, 0.25], stopping_condition=stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["union", "mix", "shortest"])
 def test_each_dataset_has_its_epochs_and_their_orders(paths, how):
     ds = combined(how, *both(paths))
@@ -79,6 +72,7 @@ def test_each_dataset_has_its_epochs_and_their_orders(paths, how):
     assert second == order_of(paths[1], 3)[: len(second)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "operator"), [("union", "Union"), ("mix", "Mix")])
 def test_a_position_is_refused_by_name(paths, how, operator):
     one, other = both(paths)
@@ -92,35 +86,3 @@ def test_a_position_is_refused_by_name(paths, how, operator):
     with pytest.raises(PositionError, match=rf"'one'.* combines it by {operator}.*weights={{'a/\*.h5': 0.3"):
         rows_of(ds)
     assert ids_of(one) == order_of(paths[0], position.epoch)[16:]
-
-
-def loop(config):
-    rank = ray.train.get_context().get_world_rank()
-    rows, positions = [], []
-    for epoch in (3, 4):
-        batches = ray_h5.train_batches("train", epoch, batch_size=8)
-        rows += [[epoch, batch["x"][:, 0].int().tolist()] for batch in batches]
-        positions.append(batches.position().to_dict())
-    (Path(config["log"]) / f"{rank}.json").write_text(json.dumps([rows, positions]))
-
-
-@pytest.mark.slow
-def test_a_trainer_reads_a_mixture_and_its_position_is_the_beginning_of_the_epoch(paths, tmp_path, caplog):
-    ds = combined("mix", *both(paths, "train", "train"))
-    with caplog.at_level(logging.WARNING, "ray_h5"):
-        TorchTrainer(
-            loop,
-            train_loop_config={"log": str(tmp_path)},
-            datasets={"train": ds},
-            dataset_config=ray_h5.data_config(),
-            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
-            run_config=RunConfig(storage_path=str(tmp_path)),
-        ).fit()
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    for epoch in (3, 4):
-        shares = [[row for at, ids in rows for row in ids if at == epoch] for rows, _ in found]
-        assert len(shares[0]) == len(shares[1])
-        assert sorted(shares[0] + shares[1]) == list(range(160))
-        firsts = [row for row in shares[0] + shares[1] if row < 120]
-        assert sorted(firsts) == sorted(order_of(paths[0], epoch))
-    assert all(Position.from_dict(each).rows == 0 for _, positions in found for each in positions)

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import itertools
 import json
@@ -9,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import ray
@@ -20,13 +22,14 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.planning.epoch.order import row_keys
+from ray_h5.order.epoch_order import row_keys
 from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_own_epoch
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.ray_data.internals.shards import workers_that_share
 from ray_h5.ray_data.training.train_batches import TrainBatches
-from tests.planning.kit import plan_files
-from tests.ray_data.kit import ids_of, write_chunked
+from ray_h5.torch_data import loader
+from tests.index.kit import plan_files
+from tests.ray_data.kit import consume_together, ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -48,17 +51,20 @@ def order_of(paths, epoch):
     return plan.at(np.arange(plan.num_rows), epoch).tolist()
 
 
-@ray.remote(num_cpus=0)
-def consume(shard, steps):
-    batches = shard.iter_batches(batch_size=BATCH, prefetch_batches=1)
-    return [batch["row_id"].tolist() for batch in itertools.islice(batches, steps)]
+def consumed(shards, steps):
+    """Let each rank take `steps` batches; return their row ids."""
+
+    def consume(shard):
+        batches = shard.iter_batches(batch_size=BATCH, prefetch_batches=1)
+        return [batch["row_id"].tolist() for batch in itertools.islice(batches, steps)]
+
+    return consume_together(consume, shards)
 
 
 def run(ds, name, world_size, steps, position=None, epoch=1):
     """Let ranks take `steps` batches each; return the rows that each had, and where they are then."""
     set_epoch(name, epoch, position=position, world_size=world_size)
-    shards = ds.streaming_split(world_size, equal=True)
-    found = ray.get([consume.remote(shard, steps) for shard in shards])
+    found = consumed(ds.streaming_split(world_size, equal=True), steps)
     had = [[row for batch in share for row in batch] for share in found]
     assert len({len(share) for share in had}) == 1
     return had, running_epoch(name).position(len(had[0]))
@@ -83,6 +89,32 @@ def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_r
         assert set(rows) == set(expected)
 
 
+def test_a_loader_resumes_what_ray_began_and_ray_what_a_loader_began(paths):
+    def ids_of_loader(batches):
+        return [int(row) for batch in batches for row in batch["x"][:, 0]]
+
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(h5py.File(path)) for path in paths]
+        values = {int(value): row for row, value in enumerate(np.concatenate([file["x"][:, 0] for file in files]))}
+    expected, name = order_of(paths, 1), "across"
+    had, position = run(read(paths, name, 16), name, 2, 3)
+
+    def made(batch_size):
+        return loader(paths, batch_size, columns=["x", "label"], shuffle=Shuffle("auto", 7), rank=0, world_size=1)
+
+    batches = made(10)
+    batches.load_state_dict(position)
+    more = ids_of_loader(itertools.islice(batches, 4))
+    rest = read(paths, name)
+    set_epoch(name, 1, position=json.loads(json.dumps(batches.state_dict())))
+    rest = ids_of(rest)
+    assert ids_of_loader(batches)[: len(more)] != more, "an iteration after the resumed one is of the whole next epoch"
+    rows = [*itertools.chain(*had), *(values[value] for value in more), *rest]
+    assert len(more) == 40
+    assert sorted(rows) == sorted(expected)
+    assert [row for row in expected if row not in rows[:88]] == rest
+
+
 def merged(ds):
     return ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
 
@@ -104,7 +136,7 @@ def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
         ds = work(read(paths, name, 16))
         set_epoch(name, 1, position=position, world_size=2)
         shards = [each[name] for each in ray_h5.data_config().configure({name: ds}, 2, None, None)]
-        found = ray.get([consume.remote(shard, steps) for shard in shards])
+        found = consumed(shards, steps)
         rows = [[row for batch in share for row in batch] for share in found]
         return rows[0] + rows[1], running_epoch(name).position(len(rows[0]))
 
@@ -122,6 +154,7 @@ def test_blocks_of_other_datasets_are_left_to_ray(paths, monkeypatch):
         ray_h5.data_config().configure({"ours": read(paths, "ours")}, 2, None, None)
 
 
+@pytest.mark.slow
 def test_only_the_iteration_after_the_position_is_shortened(paths):
     ds = read(paths, "once")
     set_epoch("once", 1)
@@ -279,8 +312,9 @@ def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, t
     assert ids_of(ds) == order_of(paths, 2)
 
 
-def configured(ds, caplog, world_size):
-    config = ray_h5.data_config()
+def configured(ds, caplog, world_size, split="all"):
+    """Return what is said of a trainer's dataset. Ray starts a process for each that is split."""
+    config = ray_h5.data_config(datasets_to_split=split)
     with caplog.at_level(logging.WARNING, "ray_h5"):
         shards = config.configure({"train": ds}, world_size, None, None)
     assert len(shards) == world_size
@@ -295,6 +329,39 @@ def test_what_is_lost_is_said(paths, caplog):
             "Choose what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
         )
     ]
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
+    """150 rows divide among 2 and 3 workers. After 16 rows, the rest of 134 does not among 3."""
+
+    def said():
+        return [record.message for record in caplog.records if record.name.startswith("ray_h5")]
+
+    ds = read(paths, "rest")
+    set_epoch("rest", 1)
+    ids_of(ds)
+    position = running_epoch("rest").position(16)
+    with caplog.at_level(logging.WARNING, "ray_h5"):
+        for world_size in (2, 3):
+            assert said() == []
+            set_epoch("rest", 1, position=position, world_size=world_size)
+            ids_of(ds)
+    assert said() == [
+        (
+            "dataset 'rest': the last 2 of the 134 rows that epoch 1 still has do not divide among 3 workers, and are "
+            "left out of it. Resume with a number of workers that divides them; or deliver them, by read_h5(..., "
+            "tail='pad', tail_rows=workers * batch size)."
+        )
+    ]
+    caplog.clear()
+    padded = read(paths, "rest", tail="pad", tail_rows=3 * BATCH)
+    set_epoch("rest", 1, position=position, world_size=3)
+    rows = list(padded.iter_rows())
+    assert said() == []
+    assert len(rows) == 144
+    assert {row["row_id"] for row in rows} == set(order_of(paths, 1)[16:])
+    assert sum(not row["is_padding"] for row in rows) == 134
 
 
 def twice(batch):
@@ -318,7 +385,7 @@ def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, ca
     assert batches.position().rows == 0
     # To its end: Ray's coordinator of splits may crash when an iteration is left while tasks come to theirs.
     assert sum(len(batch["row_id"]) for batch in begun) == 300 - 2 * BATCH
-    held = Position(7, 1, 16, 1, BATCH, batches.position().plan_hash)
+    held = Position(7, 1, 16, 1, BATCH, batches.position().plan)
     batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
     assert sum(len(batch["row_id"]) for batch in batches) == 300
 
@@ -373,7 +440,7 @@ def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
 
     def position(ds, workers, equal=True, said=2):
         set_epoch(name, 1, world_size=said)
-        ray.get([consume.remote(shard, 100) for shard in ds.streaming_split(workers, equal=equal)])
+        consumed(ds.streaming_split(workers, equal=equal), 100)
         return running_epoch(name).position(8)
 
     assert position(ds, 2).world_size == 2
@@ -392,6 +459,7 @@ def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
         position(mapped, 2)
 
 
+@pytest.mark.slow
 def test_what_is_in_memory_cannot_go_on(paths):
     ds = read(paths, "memory")
     list(batches := batches_of(ds, "memory", 1))
@@ -404,13 +472,14 @@ def test_what_is_in_memory_cannot_go_on(paths):
 
 def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
     ds = read(paths, "base")
-    configured(ds.map_batches(twice), caplog, 2)
+    configured(ds.map_batches(twice), caplog, 2, split=[])
     assert [source.epochs.is_resumable for source in datasources(ds)] == [True]
     batches = batches_of(ds, "base", 0)
     next(iter(batches))
     assert batches.position().rows == BATCH
 
 
+@pytest.mark.slow
 def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
     """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
     monkeypatch.setattr("ray_h5.ray_data.epochs.set_epoch._world_size", lambda: 2)
@@ -427,23 +496,19 @@ def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths,
 
 def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
     ds = read(paths, "plain").filter(expr=ray_h5.where(label=[0, 1])).map_batches(lambda batch: batch, batch_size=4)
-    messages = configured(ds.select_columns(["row_id"]), caplog, 2)
+    messages = configured(ds.select_columns(["row_id"]), caplog, 2, split=[])
     assert all("may change" in message for message in messages)  # Ray cannot know what the function does
     caplog.clear()
-    assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2) == []
-    (message,) = configured(read(paths, "cut").repartition(target_num_rows_per_block=10), caplog, 2)
+    assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2, split=[]) == []
+    (message,) = configured(read(paths, "cut").repartition(target_num_rows_per_block=10), caplog, 2, split=[])
     assert "or of rows in a block" in message
 
 
-@ray.remote(num_cpus=0)
-def set_elsewhere(name, epoch):
-    set_own_epoch(name, epoch)
-
-
+@pytest.mark.slow
 def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
     ds = read(paths, "own")
     set_own_epoch("own", 1)
-    ray.get(set_elsewhere.remote("own", 3))
+    ray.get(ray.remote(num_cpus=0)(set_own_epoch).remote("own", 3))
     assert ids_of(ds) == order_of(paths, 1)
     assert running_epoch("own").start.epoch == 1
     set_epoch("own", 2)  # from here on they are told together
@@ -471,6 +536,7 @@ def batches_of(ds, name, epoch):
     return TrainBatches(ds.iterator(), name, epoch, None, torch.device("cpu"), {"batch_size": BATCH})
 
 
+@pytest.mark.slow
 def test_a_position_is_of_the_epoch_that_is_iterated(paths):
     ds = read(paths, "steps")
     first, second = batches_of(ds, "steps", 0), batches_of(ds, "steps", 1)
@@ -503,37 +569,20 @@ print(json.dumps([rows, running_epoch("first").position(48).to_dict()]))
 """
 
 
-def second(config):
-    """What a user writes in a loop to resume."""
-    position, done = Position.from_dict(config["position"]), []
-    for epoch in range(position.epoch, 2):
-        start = position if epoch == position.epoch else None
-        for step, batch in enumerate(ray_h5.train_batches("train", epoch, batch_size=BATCH, position=start)):
-            done.append([epoch, step, batch["row_id"].tolist(), [str(key) for key in batch["row_key"].tolist()]])
-    (Path(config["folder"]) / f"{ray.train.get_context().get_world_rank()}.json").write_text(json.dumps(done))
-
-
 @pytest.mark.slow
-def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths, tmp_path):
+def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths):
     program = [sys.executable, "-c", FIRST, *paths]
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     had, held = json.loads(output.splitlines()[-1])
     ds = read(paths, "train", shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH)
-    TorchTrainer(
-        second,
-        train_loop_config={"position": held, "folder": str(tmp_path)},
-        datasets={"train": ds},
-        dataset_config=ray_h5.data_config(),
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
-        run_config=RunConfig(storage_path=str(tmp_path)),
-    ).fit()
-    found = [(rank, json.loads((tmp_path / f"{rank}.json").read_text())) for rank in (0, 1)]
-    steps = sorted((*step[:2], rank, *step[2:]) for rank, done in found for step in done)
+    shard = ray_h5.data_config().configure({"train": ds}, 1, None, None)[0]["train"]
     _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
     for epoch, before in enumerate([had, []]):
-        ids = [row for step in steps if step[0] == epoch for row in step[3]]
-        keys = [int(key) for step in steps if step[0] == epoch for key in step[4]]
+        start = None if epoch else Position.from_dict(held)
+        batches = list(TrainBatches(shard, "train", epoch, start, torch.device("cpu"), {"batch_size": BATCH}))
+        ids = [row for batch in batches for row in batch["row_id"].tolist()]
+        keys = [int(key) for batch in batches for key in batch["row_key"].tolist()]
         assert before + ids == plan.at(np.arange(144), epoch).tolist()
         assert keys == row_keys(np.array(ids), held["seed"], epoch).tolist()
 
@@ -555,6 +604,7 @@ def test_a_seed_that_was_given_is_kept_and_named(paths):
             ids_of(other)
 
 
+@pytest.mark.slow
 def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_dataset(paths):
     set_epoch_of = functools.partial(set_epoch, "lasting")
     first = read(paths, "lasting", shuffle=True)

@@ -13,12 +13,12 @@ from ray.data.expressions import col
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.planning.epoch.position import Position
-from ray_h5.planning.predicates.criteria import where as arrow_where
-from ray_h5.ray_data.epochs.set_epoch import running_epoch
+from ray_h5.order.position import Position
+from ray_h5.predicates.criteria import where as arrow_where
+from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_for_shard
 from ray_h5.ray_data.internals.logical_plans import datasources
-from tests.planning.kit import plan_files
-from tests.ray_data.kit import ids_of, write_chunked
+from tests.index.kit import plan_files
+from tests.ray_data.kit import consume_together, ids_of, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 AUTO = Shuffle("auto", 7)
@@ -49,6 +49,7 @@ def test_each_iteration_is_the_next_epoch_in_the_order_that_is_planned(paths, sh
     assert (found[0] == found[1]) == (shuffle is None)
 
 
+@pytest.mark.slow
 def test_the_order_has_nothing_to_do_with_columns_blocks_and_tasks(paths):
     expected = orders(paths, 1)[0]
     assert ids_of(read(paths).select_columns(["row_id"])) == expected
@@ -64,6 +65,7 @@ def test_the_order_has_nothing_to_do_with_columns_blocks_and_tasks(paths):
     assert ids_of(read(paths).select_columns(["row_id", "label"]).filter(expr=col("label") == 1)) == filtered
 
 
+@pytest.mark.slow
 def test_a_look_at_a_dataset_is_no_epoch(paths):
     ds = read(paths)
     expected = orders(paths, 3)
@@ -105,6 +107,7 @@ def test_set_epoch_is_exact(paths):
     assert [ids_of(ds) for _ in range(3)] == expected[2:5]
 
 
+@pytest.mark.slow
 def test_a_name_outlives_the_first_dataset_that_had_it(paths):
     """A dataset that is made again, as in a notebook, while the one before is let go."""
     ds = read(paths, name="again")
@@ -132,7 +135,7 @@ def test_a_name_is_that_of_the_dataset_read_last(paths):
 
 def test_no_other_dataset_of_that_name_is_resumed(paths):
     one = read(paths, name="twins")
-    position = Position(7, 1, 64, 1, 32, datasources(one)[0].plan().hash)
+    position = Position(7, 1, 64, 1, 32, datasources(one)[0].plan().fingerprint)
     two = read(paths, name="twins")
     set_epoch("twins", 1, position=position)
     with pytest.raises(OptionError, match="Give each a name of its own"):
@@ -140,11 +143,8 @@ def test_no_other_dataset_of_that_name_is_resumed(paths):
     assert ids_of(two) == orders(paths, 2)[1][64:]
 
 
-@ray.remote
-def ids_elsewhere(ds):
-    return ids_of(ds)
-
-
+@pytest.mark.slow
+@pytest.mark.versions
 def test_what_is_made_of_a_dataset_and_copies_of_it_have_its_name(paths):
     ds = read(paths, name="copies")
     mapped, filtered = ds.map_batches(lambda batch: batch), ds.filter(expr=ray_h5.where(label=1))
@@ -153,7 +153,22 @@ def test_what_is_made_of_a_dataset_and_copies_of_it_have_its_name(paths):
         set_epoch("copies", epoch)
         assert ids_of(ds) == ids_of(mapped) == ids_of(pickle.loads(pickle.dumps(ds))) == expected[epoch]
         assert ids_of(filtered) == chosen[epoch]
-        assert ray.get(ids_elsewhere.options(num_cpus=0).remote(mapped)) == expected[epoch]
+        assert ray.get(ray.remote(num_cpus=0)(ids_of).remote(mapped)) == expected[epoch]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_trainer_sets_the_epoch_of_the_dataset_that_it_has(paths, split):
+    older = read(paths, name="train")
+    datasets = {"with name='other'": read(paths, name="other")}
+    if not split:  # Ray starts a process for each that is split
+        datasets["without a name"] = read(paths)
+        datasets[r"without a name\.$"] = ray.data.range(8)  # it reads, and not by read_h5
+    for said, ds in datasets.items():
+        shard = ds.streaming_split(1, equal=True)[0] if split else ds.iterator()
+        with pytest.raises(OptionError, match=f"the trainer's dataset 'train' was read {said}"):
+            set_for_shard("train", shard, 1)
+    both = older.union(read(paths))
+    set_for_shard("train", both.streaming_split(1, equal=True)[0] if split else both.iterator(), 1)
 
 
 def test_names_are_apart(paths):
@@ -188,7 +203,7 @@ def test_row_keys_are_those_of_seed_epoch_and_row(paths):
     def keys(ds):
         return {row["row_id"]: row["row_key"] for row in ds.select_columns(["row_id", "row_key"]).take_all()}
 
-    from ray_h5.planning.epoch.order import row_keys
+    from ray_h5.order.epoch_order import row_keys
 
     ds = read(paths, include_row_keys=True, name="keys")
     for epoch in (0, 4):
@@ -236,18 +251,18 @@ def test_what_is_no_name(paths, name):
         read(paths, name=name)
 
 
-def test_what_a_checkpoint_holds_is_no_position_yet(paths):
+def test_what_is_no_position(paths):
     read(paths, name="checkpoint")
-    held = Position(7, 3, 8, 1, 32, "x").to_dict()
-    with pytest.raises(PositionError, match=r"expected a Position; .* Position.from_dict"):
-        set_epoch("checkpoint", 3, position=held)
+    with pytest.raises(PositionError, match=r"expected a Position, or the dict of to_dict\(\) or state_dict\(\)"):
+        set_epoch("checkpoint", 3, position={"epoch": 3})
 
 
 def test_a_position_of_another_epoch_or_other_data(paths):
     ds = read(paths, name="other")
+    position = Position(7, 3, 8, 1, 32, datasources(read(paths[1:]))[0].plan().fingerprint)
     with pytest.raises(PositionError, match="the position is of epoch 3, not of 2"):
-        set_epoch("other", 2, position=Position(7, 3, 8, 1, 32, "x"))
-    set_epoch("other", 3, position=Position(7, 3, 8, 1, 32, "x"))
+        set_epoch("other", 2, position=position)
+    set_epoch("other", 3, position=position)
     with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
         ids_of(ds)
 
@@ -279,7 +294,6 @@ def test_a_tail_that_leaves_nothing_is_an_error(paths):
         read(paths, tail="drop", tail_rows=1000).count()
 
 
-@ray.remote(num_cpus=0)
 def consume(shard, epochs, pause=0.0, batch_size=None):
     """Return the row ids of each batch of some epochs."""
     found = []
@@ -292,21 +306,22 @@ def consume(shard, epochs, pause=0.0, batch_size=None):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "pauses"), [(2, (0, 0)), (3, (0.02, 0, 0))])
 def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
-    """The premise of exact resuming: 25 blocks, with consumers of one speed and of several."""
-    paths = write_chunked(tmp_path, (200, 200), 1)
+    """The premise of exact resuming: 13 blocks, with consumers of one speed and of several."""
+    paths = write_chunked(tmp_path, (100, 100), 1)
     options = {"columns": ["label"], "shuffle": Shuffle("rows", 3), "include_row_ids": True}
     ds = ray_h5.read_h5(paths, block_rows=16, name=f"turns{world_size}", **options)
     _, plan = plan_files(paths, columns=["label"], shuffle=Shuffle("rows", 3))
     set_epoch(f"turns{world_size}", 1, world_size=world_size)
     shards = ds.streaming_split(world_size, equal=True)
-    found = ray.get([consume.remote(shard, 2, pause) for shard, pause in zip(shards, pauses, strict=True)])
+    found = consume_together(lambda shard, pause: consume(shard, 2, pause), shards, pauses)
     for turn, epoch in enumerate((1, 2)):
-        order = plan.at(np.arange(400), epoch).tolist()
+        order = plan.at(np.arange(200), epoch).tolist()
         shares = [[row for block in share[turn] for row in block] for share in found]
-        full = 400 // (16 * world_size) * world_size
-        last = (400 - full * 16) // world_size
+        full = 200 // (16 * world_size) * world_size
+        last = (200 - full * 16) // world_size
         for rank, share in enumerate(shares):
             expected = [row for i in range(rank, full, world_size) for row in order[16 * i : 16 * (i + 1)]]
             start = full * 16 + rank * last
@@ -314,11 +329,12 @@ def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
         assert len({len(share) for share in shares}) == 1
 
 
+@pytest.mark.slow
 def test_padded_ranks_have_the_same_number_of_full_batches(paths):
     ds = read(paths, tail="pad", tail_rows=2 * 8, name="padded")
     set_epoch("padded", 0, world_size=2)
     shards = ds.streaming_split(2, equal=True)
-    first, second = ray.get([consume.remote(shard, 1, batch_size=8) for shard in shards])
+    first, second = consume_together(lambda shard: consume(shard, 1, batch_size=8), shards)
     assert [len(batch) for batch in first[0]] == [len(batch) for batch in second[0]] == [8] * 10
     assert {row for share in (first, second) for batch in share[0] for row in batch} == set(range(150))
 
@@ -364,7 +380,7 @@ def resumed(paths, name):
     """Return a dataset that goes on after 32 rows, and the rows that it has then."""
     ds = read(paths, name=name)
     source, order = datasources(ds)[0], ids_of(ds)
-    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, source.plan().hash))
+    set_epoch(name, 0, position=Position(7, 0, 32, 1, 32, source.plan().fingerprint))
     return ds, order[32:]
 
 
@@ -377,17 +393,13 @@ def test_a_position_is_for_one_iteration_of_whatever_is_made_of_the_dataset(path
         assert len(set(ids_of(ds.map_batches(lambda batch: batch)))) == 150
     assert ds.sum("row_id") == sum(range(150))
     splits = ds.streaming_split(2, equal=False)
-    assert sum(len(ids) for ids in ray.get([ids_of_split.remote(split) for split in splits])) == 150
-    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, datasources(ds)[0].plan().hash))
+    assert sum(consume_together(lambda split: sum(1 for _ in split.iter_rows()), splits)) == 150
+    set_epoch("once", 0, position=Position(7, 0, 32, 1, 32, datasources(ds)[0].plan().fingerprint))
     assert ids_of(ds.map_batches(lambda batch: batch)) == rest
     assert len(ids_of(ds)) == 150
 
 
-@ray.remote(num_cpus=0)
-def ids_of_split(split):
-    return [row["row_id"] for row in split.iter_rows()]
-
-
+@pytest.mark.slow
 def test_to_look_at_the_first_rows_does_not_use_a_position_up(paths):
     ds, rest = resumed(paths, "looked at")
     assert [row["row_id"] for row in ds.take(3)] == rest[:3]
@@ -401,11 +413,12 @@ def test_validation_rows_of_the_same_dataset_are_all_read_when_training_went_on(
     train, valid = ds.filter(expr=col("label") == 1), ds.filter(expr=col("label") != 1)
     order = ids_of(train)
     _, plan = plan_files(paths, columns=COLUMNS, shuffle=AUTO, predicate=arrow_where(label=1), block_rows=32)
-    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan.hash))
+    set_epoch("both", 0, position=Position(7, 0, 32, 1, 32, plan.fingerprint))
     assert ids_of(train) == order[32:]
     assert sorted(ids_of(valid) + order) == list(range(150))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This API is deprecated")
 def test_what_puts_a_dataset_together_with_others_is_no_iteration_that_goes_on(paths):
     ds, rest = resumed(paths, "together")
@@ -447,6 +460,7 @@ def test_a_position_of_other_rows_is_an_error_each_time_and_stays(paths):
     assert len(ids_of(chosen)) == 50
 
 
+@pytest.mark.slow
 def test_parts_of_a_shuffled_dataset_that_keep_their_rows(tmp_path):
     paths = write_chunked(tmp_path)
     ds = ray_h5.read_h5(paths, columns=["label"], shuffle=True, include_row_ids=True)

@@ -3,7 +3,7 @@
 import errno
 import os
 
-from ray_h5.hdf5 import reader
+from ray_h5.read import reader
 from ray_h5.storage.local import LocalFile
 
 read_into = LocalFile.read_into
@@ -20,5 +20,5 @@ def failing(self, offset, buffer):
     read_into(self, offset, buffer)
 
 
-LocalFile.read_into = failing
+LocalFile.read_into, LocalFile.descriptor = failing, None
 reader._RETRY_WAITS_S = (0, 0, 0)

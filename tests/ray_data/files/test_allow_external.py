@@ -7,8 +7,8 @@ import pytest
 import ray_h5
 from ray_h5 import torch_data
 from ray_h5.errors import ExternalDataError, OptionError
+from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
-from ray_h5.planning.files import FileOptions
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

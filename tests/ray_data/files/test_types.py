@@ -66,6 +66,7 @@ def test_every_type_has_its_arrow_type(typed):
         "lists": pa.large_list(pa.float32()),
         "named": pa.struct([("name", pa.string()), ("n", pa.int32())]),
         "opaque": pa.binary(4),
+        "reference": ArrowTensorTypeV2((5,), pa.int8()),
         "span": pa.duration("ms"),
         "strings": pa.list_(pa.string(), 2),
         "time": pa.timestamp("us"),
@@ -101,9 +102,8 @@ def test_a_predicate_reaches_into_a_compound(typed):
 
 
 def test_what_cannot_be_a_column_is_named_and_the_rest_stays_readable(typed):
-    for name, says in (("reference", "has type reference"), ("swapped", "byte order")):
-        with pytest.raises(UnsupportedColumnError, match=says):
-            ray_h5.read_h5(typed, columns=[name])
+    with pytest.raises(UnsupportedColumnError, match="byte order"):
+        ray_h5.read_h5(typed, columns=["swapped"])
     for name in ("compound", "opaque", "lists"):
         with pytest.raises(OptionError, match="cannot be cast"):
             ray_h5.read_h5(typed, dtypes={name: "f4"})

@@ -25,11 +25,14 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.planning.epoch.order import row_keys
+from ray_h5.order.epoch_order import row_keys
 from ray_h5.ray_data.preprocessing.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset
-from ray_h5.transforms import GaussianNoise, Scaler, SpecAugment, load_scalers, save_scalers
+from ray_h5.transforms.noise import GaussianNoise
+from ray_h5.transforms.scaler import Scaler
+from ray_h5.transforms.scaler_files import load_scalers, save_scalers
+from ray_h5.transforms.spec_augment import SpecAugment
 from tests.ray_data.conftest import concatenated
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -76,6 +79,7 @@ def test_transform_fuses_into_the_read(signals):
     assert "ReadH5->Standardize" in ds.stats()
 
 
+@pytest.mark.slow
 def test_fit_reads_its_columns_only(signals):
     # Where a column is damaged, a fit of another does not notice.
     with h5py.File(signals[0], "r+") as file:
@@ -87,6 +91,7 @@ def test_fit_reads_its_columns_only(signals):
     assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_named_by_its_row(signals):
     with h5py.File(signals[2], "r+") as file:
         file["other"][4, 7] = np.inf
@@ -152,6 +157,7 @@ def test_a_second_fit_replaces_the_first(signals):
     assert standardize.scalers["epoch"].moments.count == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row_ids", [True, False])
 def test_fit_on_a_sample_of_rows(signals, row_ids):
     ds = read(signals, include_row_ids=row_ids)
@@ -176,6 +182,7 @@ def test_digits_are_kept_with_large_means_however_many_blocks(mean, dtype):
     np.testing.assert_allclose(scaler.scale, (rows - mean).std(axis=0), rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
     def fitted(**options):
@@ -188,6 +195,7 @@ def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
     assert [int(fitted(sample_rows=rows).count) for rows in (10, 20, 40, 500)] == [10, 20, 40, 50]
 
 
+@pytest.mark.slow
 def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
     ds = read(signals, name="amid")
     batches = iter(ds.iter_batches(batch_size=8))
@@ -200,6 +208,7 @@ def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
     assert len(rows_of(ds, "epoch")) == 42  # and the epoch still begins where it was left
 
 
+@pytest.mark.slow
 def test_a_sample_is_of_so_many_rows_behind_functions_too(signals):
     ds = read(signals, include_row_ids=True).map_batches(lambda batch: batch)
     counts = {
@@ -236,6 +245,7 @@ def test_a_sample_of_a_selection(signals):
     assert scaler.mean >= epochs[epochs >= 30].min()
 
 
+@pytest.mark.slow
 def test_a_sample_where_row_ids_repeat_is_of_rows_and_not_of_ids(signals):
     def fitted(rows):
         ds = read(signals, include_row_ids=True).union(read(signals, include_row_ids=True))
@@ -260,6 +270,7 @@ def test_before_fit(signals):
         assert isinstance(caught.value, PreprocessorNotFittedException)
 
 
+@pytest.mark.slow
 def test_errors_of_tasks_have_their_names(signals):
     known = read(signals)
     unknown = known.map_batches(lambda batch: batch)  # its schema is not known before it runs
@@ -278,6 +289,7 @@ def test_errors_of_tasks_have_their_names(signals):
     assert (rows_of(Standardize(["x"], constant="one").fit_transform(constant), "x") == 0).all()
 
 
+@pytest.mark.slow
 def test_errors_of_transform_come_before_any_task(signals):
     standardize = Standardize(["wide"], axis=0).fit(read(signals))
     with pytest.raises(UnknownColumnError, match="no column 'wide'"):
@@ -492,6 +504,7 @@ def test_rows_of_many_shapes_are_an_error_before_any_task(signals):
     assert rows_of(Standardize(["label"]).fit(ds).transform(ds), "label").dtype == np.float32
 
 
+@pytest.mark.slow
 def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
     def keyed(batch):
         return {**batch, "row_key": row_keys(batch["row_id"], 0, 1)}
@@ -506,6 +519,7 @@ def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
         assert np.array_equal(rows_of(found, "wide"), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SpecAugment, GaussianNoise])
 def test_ray_may_make_an_augmentation_of_its_class(signals, kind):
     ds = read(signals, columns=["wide"], include_row_ids=True, include_row_keys=True)

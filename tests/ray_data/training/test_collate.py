@@ -1,18 +1,20 @@
-import json
 import warnings
-from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
-import ray.data
 import torch
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
 import ray_h5
-from ray_h5.errors import CastError, OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.columns.padding import Padding
+from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.order.position import Remainder, read_block
+from ray_h5.ray_data.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate, as_device, to_device
 from ray_h5.ray_data.training.train_batches import train_batches
+from ray_h5.torch_data import H5Dataset
+from tests.index.kit import plan_files
 
 BATCH = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),
@@ -26,6 +28,30 @@ BATCH = {
     "text": np.array(["a", "ä"]),
     "time": np.array([1, 2], "M8[ns]"),
 }
+
+
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
+def test_lists_of_numbers_are_padded(list_of):
+    """HDF5's own arrays of varying length are lists in Arrow; complex numbers are lists of two parts."""
+    rows = [[], [1, 2], None, [3]]
+    columns = {
+        "x": pa.array(rows, list_of(pa.int16())),
+        "z": pa.array([row and [(n, -n) for n in row] for row in rows], list_of(pa.list_(pa.float32(), 2))),
+        "text": pa.array([["a"], [], ["b", "c"], []], list_of(pa.string())),
+    }
+    table = pa.concat_tables([pa.table(columns).slice(1), pa.table(columns).slice(0, 2)])
+    found = TorchCollate(padding=Padding(True))(table)
+    assert found["x"].dtype == torch.int16
+    assert found["x"].tolist() == [[1, 2], [0, 0], [3, 0], [0, 0], [1, 2]]
+    assert found["x_length"].tolist() == found["z_length"].tolist() == [2, 0, 1, 0, 2]
+    assert found["z"].tolist() == [[[n, -n] for n in row] for row in found["x"].tolist()]
+    assert isinstance(found["text"], np.ndarray)
+    assert TorchCollate(padding=Padding({"x": -1}))(table)["x"].tolist()[1:3] == [[-1, -1], [3, -1]]
+    assert isinstance(TorchCollate()(table)["x"], np.ndarray)
+    with pytest.raises(UnsupportedColumnError, match=r"'text' holds text .* Leave it out of pad="):
+        TorchCollate(padding=Padding({"text": 0}))(table)
+    with pytest.raises(UnsupportedColumnError, match="column 'x' has lists with missing values"):
+        TorchCollate(padding=Padding(True))(pa.table({"x": pa.array([[1, None]], list_of(pa.int64()))}))
 
 
 def test_dtypes_are_kept_and_what_torch_lacks_stays():
@@ -171,35 +197,6 @@ def test_train_batches_is_of_a_training_loop(device):
         train_batches("train", 0, batch_size=4, device=device)
 
 
-def loop(config):
-    """Write what `train_batches` says of names and of what was not read by that name."""
-    said = []
-    for name in ("trian", "nameless", "foreign"):
-        try:
-            list(train_batches(name, 0, batch_size=np.int64(4)))
-        except OptionError as exc:
-            said.append(str(exc))
-    Path(config["to"]).write_text(json.dumps(said))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_local")
-def test_names_that_the_trainer_or_read_h5_do_not_have(signals, tmp_path):
-    ds = ray_h5.read_h5(signals, columns=["label"])
-    TorchTrainer(
-        loop,
-        train_loop_config={"to": str(tmp_path / "said.json")},
-        datasets={"train": ds, "nameless": ds, "foreign": ray.data.range(8)},
-        dataset_config=ray_h5.data_config(datasets_to_split=[]),
-        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.25}),
-        run_config=RunConfig(storage_path=str(tmp_path)),
-    ).fit()
-    misspelt, *unnamed = json.loads((tmp_path / "said.json").read_text())
-    assert "no dataset 'trian'. Did you mean 'train'" in misspelt
-    for said, name in zip(unnamed, ("nameless", "foreign"), strict=True):
-        assert f"TorchTrainer(datasets={{'{name}': read_h5(..., name='{name}')}})" in said
-
-
 @pytest.mark.parametrize(
     ("values", "dtype", "value"),
     [
@@ -217,3 +214,72 @@ def test_a_cast_that_loses_a_value_is_an_error(values, dtype, value):
     assert len(TorchCollate({"x": dtype}, casting="unsafe")({"x": values})["x"]) == 2
     with pytest.raises(OptionError, match="casting=None: expected 'checked'"):
         TorchCollate({"x": dtype}, casting=None)
+
+
+LARGE = 2**53 + 1  # no float64
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A file of 4 rows, in blocks of 2: values are missing in the first block alone."""
+    path = str(tmp_path / "masked.h5")
+    with h5py.File(path, "w") as file:
+        for name, values, kind in (("id", [LARGE, 7, LARGE, 3], "integer"), ("is_good", [True, False] * 2, "boolean")):
+            group = file.create_group(name)
+            group.attrs["encoding-type"] = f"nullable-{kind}"
+            group["values"], group["mask"] = np.array(values), np.array([False, True, False, False])
+        group = file.create_group("batch")
+        group.attrs["encoding-type"] = "categorical"
+        group["codes"], group["categories"] = np.array([0, -1, 1, 1], "i1"), np.array([LARGE, 30])
+    return path
+
+
+def tables(path, columns=("batch", "id", "is_good"), **options):
+    _, plan = plan_files([path], columns=list(columns), block_rows=2, **options)
+    names = [spec.name for spec in plan.columns]
+    return [to_table(plan, read_block(plan, Remainder(), block, None), names) for block in (0, 1)]
+
+
+def test_integers_that_may_be_missing_are_lists_in_each_batch(masked):
+    found = [TorchCollate()(each) for each in tables(masked)]
+    assert found[0] == {"batch": [LARGE, None], "id": [LARGE, None], "is_good": [True, None]}
+    assert found[1] == {"batch": [30, 30], "id": [LARGE, 3], "is_good": [True, False]}
+    plain = H5Dataset(masked, ["batch", "id", "is_good"])
+    assert found == [{name: plain[i : i + 2][name] for name in found[0]} for i in (0, 2)]
+
+
+def test_integers_that_may_be_missing_as_tensors(masked):
+    first, second = tables(masked)
+    found = [TorchCollate({"is_good": "float32"})(each)["is_good"] for each in (first, second)]
+    assert [each.dtype for each in found] == [torch.float32] * 2
+    assert found[0][0] == 1
+    assert found[0][1].isnan()
+    assert found[1].tolist() == [1, 0]
+    assert TorchCollate({"id": torch.int64})(second)["id"].tolist() == [LARGE, 3]
+    with pytest.raises(CastError, match=f"column 'id': {LARGE} cannot be cast to torch.float64"):
+        TorchCollate({"id": "float64"})(second)
+    for casting in ("checked", "unsafe"):
+        with pytest.raises(CastError, match=r"column 'id' has no value in a row, and torch\.int64 cannot say so"):
+            TorchCollate({"id": torch.int64}, casting=casting)(first)
+    (cast, _) = tables(masked, columns=["is_good"], dtypes={"is_good": "float32"})
+    assert TorchCollate()(cast)["is_good"].dtype == torch.float32
+
+
+def test_other_integers_are_never_missing_as_a_table_says():
+    batch = pa.table({"label": pa.array([LARGE, None]), "x": pa.array([1.0, None])})
+    with pytest.raises(SchemaMismatchError, match=r"column 'label' has 1 rows without a value .*dtypes=.*float64"):
+        TorchCollate()(batch)
+    assert TorchCollate()(batch.slice(0, 1))["label"].tolist() == [LARGE]
+    assert np.array_equal(TorchCollate()(batch.select(["x"]))["x"].numpy(), [1, np.nan], equal_nan=True)
+
+
+def test_a_group_without_a_column_is_none(tmp_path):
+    path = str(tmp_path / "groups.h5")
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/x"], file["data/demo_1/y"], file["data/demo_2/x"] = np.ones((2, 3)), 1.0, np.ones((1, 3))
+    datasource = ray_h5.H5Datasource(
+        path, rows=ray_h5.Groups("data/demo_*", missing="null"), columns=["x"], block_rows=3
+    )
+    table = to_table(datasource.plan(), read_block(datasource.plan(), Remainder(), 0, None), ["x"])
+    found = TorchCollate()(table)["x"]
+    assert [None if each is None else each.shape for each in found] == [(2, 3), None, (1, 3)]

@@ -10,12 +10,12 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import ray_h5
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, PredicateError
 from ray_h5.ray_data.internals.cluster import may_grow
 from ray_h5.ray_data.training import free_resources
 from tests.ray_data.kit import write_chunked
 
-pytestmark = pytest.mark.usefixtures("ray_local")  # a cluster of 2 CPUs
+pytestmark = [pytest.mark.usefixtures("ray_local"), pytest.mark.versions]  # a cluster of 2 CPUs
 
 
 @pytest.fixture
@@ -47,20 +47,29 @@ def loop():
         assert len(batch["x"])
 
 
-@pytest.mark.slow
-def test_a_trainer_whose_workers_take_all_cpus_is_an_error(paths, tmp_path):
-    trainer = TorchTrainer(
-        loop,
-        datasets={"train": ray_h5.read_h5(paths, name="train")},
-        dataset_config=ray_h5.data_config(),
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=str(tmp_path)),
-    )
-    with pytest.raises(ray.train.WorkerGroupError) as caught:
+@pytest.mark.parametrize("workers", [2, 5])
+def test_a_trainer_whose_workers_take_all_cpus_is_an_error(paths, tmp_path, monkeypatch, workers):
+    def made(datasets, workers):
+        return TorchTrainer(
+            loop,
+            datasets=datasets,
+            dataset_config=ray_h5.data_config(),
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(storage_path=str(tmp_path)),
+        )
+
+    trainer = made({"train": ray_h5.read_h5(paths, name="train")}, workers)
+    # On the driver, before workers start.
+    monkeypatch.setattr(TorchTrainer, "_initialize_and_run_controller", None)
+    with pytest.raises(OptionError, match=r"ScalingConfig\(resources_per_worker={'CPU': 0.5}\)") as caught:
         trainer.fit()
-    text = str(caught.value)
-    assert "dataset 'train': a task of ReadH5 needs 1 CPU. The 2 workers of the trainer reserve 2 of 2 CPU" in text
-    assert "ScalingConfig(resources_per_worker={'CPU': 0.5})" in text
+    needs = "dataset 'train': a task of ReadH5 needs 1 CPU. "
+    assert str(caught.value).startswith(f"{needs}The {workers} workers of the trainer reserve {workers} of 2 CPU")
+    light = ray_h5.read_h5(paths, name="train", num_cpus=0.5).filter(expr=ray.data.expressions.col("x") > 1)
+    with pytest.raises(PredicateError, match="'x'"):
+        made({"train": light}, 1).fit()
+    with pytest.raises(TypeError):  # nothing else is wrong: the controller is started
+        made({"train": ray_h5.read_h5(paths), "made": lambda: None}, 1).fit()
 
 
 def test_each_task_needs_room_on_a_node(paths, caplog):
@@ -97,6 +106,7 @@ class Identity:
         return batch
 
 
+@pytest.mark.slow
 def test_what_others_may_free_is_a_warning(paths, caplog):
     ds = ray_h5.read_h5(paths)
     with reserved(1), reserved(1):  # a trainer, and the trial of a tuning run that it is made by
@@ -113,3 +123,22 @@ def test_where_nodes_may_be_added_it_is_a_warning(paths, caplog, monkeypatch):
     with reserved(1, 1):
         (message,) = checked(ray_h5.read_h5(paths), 2, caplog)
     assert "its tasks wait until an autoscaler adds a node. Leave room" in message
+
+
+def bad_loop():
+    ray_h5.train_batches("train", 0, batch_size=0)
+
+
+@pytest.mark.slow
+def test_an_error_in_the_loop_leaves_fit_as_what_it_is(paths, tmp_path):
+    trainer = TorchTrainer(
+        bad_loop,
+        datasets={"train": ray_h5.read_h5(paths, name="train", num_cpus=0.5)},
+        dataset_config=ray_h5.data_config(),
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    with pytest.raises(OptionError, match="batch_size=0") as caught:
+        trainer.fit()
+    assert isinstance(caught.value, ray.train.WorkerGroupError)
+    assert type(caught.value.__cause__) is OptionError

@@ -3,9 +3,11 @@ import pickle
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
+from ray_h5 import csr, ragged
 from ray_h5.errors import (
     CastError,
     NotFoundError,
@@ -16,6 +18,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from tests.rows.test_ranges_equal_numpy import write_matrix
 from tests.torch_data.conftest import ids_of, write_signals
 
 ALL = list(range(60))
@@ -158,7 +162,7 @@ def test_statistics_are_of_the_rows_in_memory(files):
     dataset.__getitems__([0, 1])
     dataset.__getitems__([1, 2])
     stats = dataset.get_stats()
-    held = dataset._source._row_caches()[0].is_held[dataset.selection]
+    held = dataset._source._row_caches()[0].holds(dataset.selection)
     assert stats["cache_size"] == len(dataset._cache) == held.sum()
     assert stats["cache_capacity"] == stats["total_samples"] == 20
     assert stats["cache_bytes"] == held.sum() * dataset.row_bytes
@@ -182,15 +186,55 @@ def test_cached_samples_are_the_same_and_nobody_can_change_them(files, kept_byte
     assert dataset.get_stats()["cache_hit_rate"] > 0.3
 
 
-def test_the_cache_has_a_byte_bound(files):
-    row = CombinedHDF5Dataset(files, ["fhr_st"]).row_bytes
-    dataset = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=5 * row + 1, kept_bytes=0)
+def test_what_does_not_fit_is_cached_beside_what_does(files):
+    row = CombinedHDF5Dataset(files, ["epoch"]).row_bytes
+    dataset = CombinedHDF5Dataset(files, ["epoch", "fhr_st"], cache_size=5, kept_bytes=60 * row)
+    for _ in range(2):
+        assert ids_of(dataset.__getitems__([7, 1, 7, 2]).whole) == [7, 1, 7, 2]
+    small, large, recent = dataset._source._row_caches()
+    assert [sorted(cache.columns) for cache in (small, large, recent)] == [["epoch"], [], ["fhr_st"]]
+    stats = dataset.get_stats()
+    assert (stats["cache_size"], stats["cache_capacity"]) == (len(dataset._cache), 5) == (3, 5)
+    assert (stats["cache_hits"], stats["cache_misses"]) == (4, 4)
     dataset.__getitems__(list(range(30)))
     assert len(dataset._cache) == 5
-    assert dataset.get_stats()["cache_bytes"] == 5 * row
-    off = CombinedHDF5Dataset(files, ["fhr_st"], cache_bytes=0, kept_bytes=0)
-    _ = off[0]
-    assert len(off._cache) == 0
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_changes_in_place_do_not_reach_the_cache(tmp_path, threads):
+    """Of any kind of value: an augmentation in place would accumulate from epoch to epoch."""
+    rows = [np.arange(1.0 + i % 3) + i for i in range(9)]
+    matrix = scipy.sparse.random(9, 5, 0.5, "csr", random_state=0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        varying = file.create_dataset("varying", (9,), h5py.vlen_dtype("f8"))
+        for i, row in enumerate(rows):
+            varying[i] = row
+        file["flat"], file["offsets"] = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+        write_matrix(file.create_group("m"), matrix)
+        file["words"] = np.array([[f"a{i}", "b"] for i in range(9)], h5py.string_dtype())
+        file["x"] = np.arange(18.0).reshape(9, 2)
+
+    def tenfold(sample):
+        for name in ("varying", "flat", "x", "m"):
+            sample[name][...] *= 10
+        sample.words[0] += "!"
+        return sample
+
+    fields = ["varying", ragged("flat", offsets="offsets"), "x", "words", csr("m")]
+    dataset = CombinedHDF5Dataset(
+        tmp_path / "a.h5", fields, cache_size=20, kept_bytes=0, transform=tenfold, dtype=torch.float64
+    )
+    batches = (
+        H5DataLoader(dataset, 3, threads=2, collate_fn=list) if threads else DataLoader(dataset, 3, collate_fn=list)
+    )
+    for epoch in range(4):
+        samples = [sample for batch in batches for sample in batch]
+        for i, sample in enumerate(samples):
+            assert sample.varying.tolist() == sample.flat.tolist() == (rows[i] * 10).tolist()
+            assert sample.x.tolist() == [20 * i, 20 * i + 10]
+            assert sample.words == [f"a{i}!", "b"]
+            np.testing.assert_array_equal(sample.m, matrix[i].toarray().ravel() * 10)
+        assert dataset.get_stats()["cache_hits"] == 9 * epoch
 
 
 def test_it_can_be_pickled_and_split(files):
@@ -226,12 +270,13 @@ def test_kept_columns_change_nothing_but_the_reads(files, tmp_path):
             assert a.guid == b.guid
             assert all(torch.equal(a[n], b[n]) for n in a if n != "guid")
     path = write_signals(tmp_path / "f.h5", 0, 8)
-    dataset = CombinedHDF5Dataset(path, ["epoch"], cache_size=0)
-    assert dataset[3].epoch == 3
+    datasets = [CombinedHDF5Dataset(path, ["epoch"], **each) for each in ({"cache_size": 0}, {"kept_bytes": 0})]
+    assert [dataset[3].epoch for dataset in datasets] == [3, 3]
     with h5py.File(path, "a") as file:
         file["epoch"][3] = 7
-    with pytest.raises(RuntimeError, match="changed"):
-        dataset[3]
+    for dataset in datasets:
+        with pytest.raises(RuntimeError, match="changed"):
+            dataset[3]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

@@ -172,6 +172,7 @@ class Holding(torch.utils.data.Dataset):
         return index, self.held.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Lock", "Event", "Queue", "Value"])
 def test_what_only_a_starting_worker_can_be_given_is_given(kind):
     """Locks and their like refuse to be pickled at any other time."""
@@ -241,6 +242,7 @@ def test_the_monitor_measures_the_wait_for_a_batch():
     assert torch.cuda.is_available() or monitor.metrics["gpu_utilization"] == []
 
 
+@pytest.mark.slow
 def test_the_monitor_compares_configurations():
     monitor = DataLoaderPerformanceMonitor()
     configurations = [{"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 3}]

@@ -155,6 +155,7 @@ def test_transforms_get_auxiliary_values(pairs, args, options, x_dtype, y_dtype,
         assert np.asarray(x).dtype == (x_dtype or images.dtype)
         assert (np.asarray(y), np.asarray(y).dtype) == (labels[row], y_dtype or labels.dtype)
         for aux in (x_aux, y_aux):
+            assert isinstance(aux["nested/scores"], torch.Tensor) is as_tensors
             assert aux == {"nested/scores": scores[row], "names": f"n{row}"}
     assert dataset.aux_keys == AUX
 
@@ -202,6 +203,18 @@ def test_a_loader_with_auxiliary_values(pairs, workers):
 def scaled(x, aux):
     assert isinstance(x, torch.Tensor)
     return x * float(aux["nested/scores"])
+
+
+@pytest.mark.parametrize("fails", [lambda x: x.unsqueeze(0), lambda x: x.sum(dim=0), lambda x: x.size(0)])
+def test_a_transform_that_expects_tensors(pairs, fails):
+    with pytest.raises(OptionError, match=r"pairs.h5: transform raised .* float32 of shape \(2, 5\).*as_tensors=True"):
+        H5LazyDataset(pairs, "images", "labels", transform=fails)[3]
+    with pytest.raises(OptionError, match=r"target_transform raised AttributeError: .*int64 of shape \(\)"):
+        H5LazyDataset(pairs, "images", "labels", target_transform=lambda y: y.long())[3]
+    dataset = H5LazyDataset(pairs, "images", "labels", transform=fails, as_tensors=True)
+    assert fails(torch.full((2, 5), 3.0)) == pytest.approx(dataset[3][0])
+    with pytest.raises(AttributeError, match="'str' object"):  # no option would help
+        H5LazyDataset(pairs, "names", transform=lambda x: x.unsqueeze(0))[3]
 
 
 def test_the_worker_init_function_lets_go_of_what_was_inherited(pairs, monkeypatch):
@@ -290,6 +303,7 @@ def test_the_worker_init_function_finds_all_datasets_below(pairs, monkeypatch, p
     assert [part._open.value.reader for part in parts] == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("when", ["before the first read", "after release", "pickled"])
 def test_a_file_that_was_replaced_is_an_error(tmp_path, when, workers):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import (
     EpochShuffleSampler,
     RankMemCachedH5Dataset,
@@ -65,7 +65,8 @@ class TestInOneProcess:
         x, y = dataset[7]
         assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
         assert (x[1, 4], y) == (7, 3)
-        assert x.data_ptr() == dataset.x[7].data_ptr()
+        x.add_(1)  # a copy
+        assert dataset[7][0][1, 4] == 7
         assert any("50 samples" in each for each in said)
         assert torch.cuda.is_available() or any("not pinned" in each for each in said)
 
@@ -109,6 +110,34 @@ class TestInOneProcess:
         for _ in range(3):
             assert dataset[4][0, 0] == 5
             assert next(iter(DataLoader(dataset, batch_size=4)))[:, 0, 0].tolist() == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("aux_keys", ["nested/scores", ("nested/scores", "bytes")])
+    @pytest.mark.parametrize("y_key", [None, "labels"])
+    def test_transforms_get_auxiliary_values(self, pairs, y_key, aux_keys):
+        def changes(value, aux):
+            aux["nested/scores"].add_(1)  # a copy, also of auxiliary values
+            return value, aux
+
+        options = {"transform": changes, "target_transform": changes, "restrict_to_indices": [4, 9], "log_fn": silent}
+        dataset = RankMemCachedH5Dataset(pairs, "images", y_key, aux_keys, **options)
+        with h5py.File(pairs) as file:
+            expected = {"nested/scores": file["nested/scores"][9], "bytes": file["bytes"][9]}
+        for sample in (dataset[1], dataset.__getitems__([0, 1])[1]):
+            (x, aux), *y = (sample,) if y_key is None else sample
+            assert [list(each.shape) for each, _ in [(x, aux), *y]] == [[2, 5], []][: 1 + len(y)]
+            assert aux["nested/scores"] == expected["nested/scores"] + 1 + len(y)
+            assert isinstance(aux["nested/scores"], torch.Tensor)
+            if "bytes" in aux_keys:
+                np.testing.assert_array_equal(aux["bytes"].numpy(), expected["bytes"])
+
+    def test_auxiliary_datasets_take_no_memory_without_a_transform(self, pairs):
+        dataset = RankMemCachedH5Dataset(pairs, "images", "labels", "bytes", log_fn=silent)
+        assert next(iter(DataLoader(dataset, batch_size=4)))[1].tolist() == [0, 1, 2, 3]
+        assert len(dataset._tensors) == 2
+        with pytest.raises(UnknownColumnError, match="Did you mean 'bytes'"):
+            RankMemCachedH5Dataset(pairs, "images", aux_keys="byte", log_fn=silent)
+        with pytest.raises(UnsupportedColumnError, match="'names' holds string values; a tensor holds numbers"):
+            RankMemCachedH5Dataset(pairs, "images", aux_keys="names", transform=silent, log_fn=silent)
 
     @pytest.mark.parametrize(("world_size", "rank", "length"), [(3, 0, 17), (3, 2, 16), (5, 1, 10)])
     def test_shards_of_several_lengths_say_so(self, pairs, monkeypatch, world_size, rank, length):

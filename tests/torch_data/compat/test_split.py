@@ -89,6 +89,7 @@ except ValueError as exc:
 """
 
 
+@pytest.mark.slow
 def test_all_ranks_have_the_indices_of_the_first_and_its_errors(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", TWO_RANKS]
     ranks = [

@@ -1,0 +1,93 @@
+"""``ray-h5 bench fields``: some fields of compound values as tensors, against a plain reader of h5py."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from ray_h5.bench.measure import OURS, Contest, Result, run_turns
+from ray_h5.bench.workloads import cached_folder
+from ray_h5.columns.user_columns import fields
+from ray_h5.index.file_options import FileOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ray_h5.bench import BenchOptions
+
+__all__ = ["bench_fields"]
+
+_ROWS, _TRACKS, _CHUNK = 40_000, 40, 100
+_BATCH_ROWS, _RUN = 2000, 100
+_NAMES = [f"f{i}" for i in range(21)]
+_WANTED = ["f0", "f3", "f4", "f12"]
+_GOALS = {"h5py, fields": 1.5, "h5py, whole rows": 3.0}
+_KINDS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "lzf": {"chunks": (_CHUNK, _TRACKS), "compression": "lzf"},
+    "gzip": {"chunks": (_CHUNK, _TRACKS), "compression": "gzip", "compression_opts": 1},
+}
+
+
+def bench_fields(options: BenchOptions) -> list[Result]:
+    """Measure batches of runs of rows, as loaders of jets draw them: 4 of 21 fields of 40 tracks a row.
+
+    Raises
+    ------
+    RuntimeError
+        If a batch is not what h5py reads.
+    """
+    found: list[Result] = []
+    rows = max(10 * _RUN, round(_ROWS * options.size) // _RUN * _RUN)
+    runs = np.random.default_rng(0).permutation(rows // _RUN)[:, None] * _RUN + np.arange(_RUN)
+    batches = [each.reshape(-1) for each in np.split(runs, range(_BATCH_ROWS // _RUN, len(runs), _BATCH_ROWS // _RUN))]
+    for kind, stored in _KINDS.items():
+        folder = cached_folder(options.folder, f"fields-{kind}-{rows}", partial(_write, rows, stored))
+        path = os.path.join(folder, "a.h5")
+        scope = FileOptions.of(path, columns=[fields("tracks", _WANTED)]).scope
+        with scope.open(path) as reader, h5py.File(path) as file:
+            reads: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+                OURS: lambda order, reader=reader: reader.read(["tracks"], order)["tracks"],  # type: ignore[misc]
+                "h5py, fields": partial(_some, file["tracks"]),
+                "h5py, whole rows": partial(_whole, file["tracks"]),
+            }
+            if not np.array_equal(reads[OURS](batches[0]), _whole(file["tracks"], batches[0])):
+                raise RuntimeError(f"{path}: fields differ from those of h5py")
+            contestants = {name: partial(_next, each, itertools.cycle(batches)) for name, each in reads.items()}
+            contest = Contest("fields", f"{kind}, {len(batches[0])} rows", run_turns(contestants, options.turns))
+        amount = len(batches[0]) * _TRACKS * len(_WANTED) * 4 / 1e6
+        found += [contest.against(name, amount=amount, unit="MB/s", goal=goal) for name, goal in _GOALS.items()]
+    return found
+
+
+def _next(read: Callable[[np.ndarray], np.ndarray], batches: Iterator[np.ndarray]) -> np.ndarray:
+    return read(next(batches))
+
+
+def _write(rows: int, stored: dict[str, Any], folder: str) -> None:
+    rng = np.random.default_rng(0)
+    values = np.zeros((rows, _TRACKS), [(name, "f4") for name in _NAMES])
+    for name in _NAMES:
+        values[name] = rng.integers(0, 999, values.shape)
+    with h5py.File(os.path.join(folder, "a.h5"), "w") as file:
+        file.create_dataset("tracks", data=values, **stored)
+
+
+def _slices(dataset: Any, order: np.ndarray) -> np.ndarray:
+    """Return rows, run after run: one by one they would take far longer."""
+    return np.concatenate([dataset[first : first + _RUN] for first in order[::_RUN].tolist()])
+
+
+def _some(dataset: h5py.Dataset, order: np.ndarray) -> np.ndarray:
+    values = _slices(dataset.fields(_WANTED), order)
+    return np.stack([values[name] for name in _WANTED], axis=-1)
+
+
+def _whole(dataset: h5py.Dataset, order: np.ndarray) -> np.ndarray:
+    values = _slices(dataset, order)
+    return np.stack([values[name] for name in _WANTED], axis=-1)

@@ -1,0 +1,1 @@
+"""``ray-h5 bench peers``: other formats and libraries, each in a process of its own, beside ours."""

@@ -1,0 +1,1 @@
+"""Stored bytes -> decoded bytes: codecs of filter pipelines, and images."""

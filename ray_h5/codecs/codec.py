@@ -1,0 +1,266 @@
+"""Codecs: each decodes one filter, bytes -> bytes, without libhdf5 and without the GIL.
+
+A codec fills its output to the last byte or raises `DecodeError`. It writes nothing beyond its output.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import imagecodecs
+import numpy as np
+
+from ray_h5.manifest.layout import FilterStep
+
+Bytes = np.ndarray
+"""A 1-d array of uint8."""
+
+
+class DecodeError(ValueError):
+    """A chunk cannot be decoded. The reader adds which one."""
+
+
+class Codec:
+    """Decodes one filter of a pipeline.
+
+    Parameters
+    ----------
+    step : FilterStep
+        A filter whose client data `takes` accepts.
+
+    Attributes
+    ----------
+    keeps_size : bool
+        Whether the filter keeps the number of bytes. A checksum does not count.
+    """
+
+    keeps_size: bool = False
+
+    def __init__(self, step: FilterStep) -> None: ...
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:  # noqa: ARG004  most codecs need no parameters
+        """Return whether the output of a filter with these parameters can be decoded here."""
+        return True
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        """Decode `data` into `out`."""
+        raise NotImplementedError
+
+
+class Deflate(Codec):
+    """zlib streams, by libdeflate."""
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        # Decoding does not use the level, but libhdf5 refuses to decode without one.
+        return len(client_data) == 1 and client_data[0] <= 9
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "deflate", imagecodecs.deflate_decode, imagecodecs.DeflateError)
+
+
+class Lzf(Codec):
+    """LZF as h5py writes it: a bare stream."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "lzf", imagecodecs.lzf_decode, imagecodecs.LzfError)
+
+
+class Zstd(Codec):
+    """Zstandard: one or more frames, with or without their decoded size."""
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        fill(out, data, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
+
+
+_BLOSC_COMPRESSORS = range(6)
+"""blosclz, lz4, lz4hc, snappy, zlib, zstd."""
+
+
+class Blosc(Codec):
+    """Blosc, version 1. Its header has the sizes, the compressor and the shuffle, which it undoes itself."""
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        # The filter of libhdf5 refuses a compressor that it does not know, for decoding too.
+        return len(client_data) < 7 or client_data[6] in _BLOSC_COMPRESSORS
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) < 16:
+            raise DecodeError(f"expected a blosc header of 16 bytes, found {len(data)} bytes in all")
+        decoded_bytes, _, stored_bytes = struct.unpack_from("<III", data.data, 4)
+        check_header("blosc", decoded_bytes, out)
+        # blosc is not given the size of its input. It would read past the end if the header says so.
+        if stored_bytes > len(data):
+            raise DecodeError(f"expected {stored_bytes} stored bytes, as the blosc header says, found {len(data)}")
+        fill(out, data, "blosc", imagecodecs.blosc_decode, imagecodecs.BloscError)
+
+
+class Fletcher32(Codec):
+    """Checksum in the last four bytes."""
+
+    keeps_size = True
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) != len(out) + 4:
+            raise DecodeError(f"expected {len(out)} bytes and a checksum of 4, found {len(data)} in all")
+        out[:] = self.check(data)
+
+    @staticmethod
+    def check(data: Bytes) -> Bytes:
+        """Return the data without its checksum, which is compared first."""
+        if len(data) < 4:
+            raise DecodeError(f"expected a checksum of 4 bytes, found {len(data)} bytes in all")
+        body, stored = data[:-4], int.from_bytes(data[-4:].tobytes(), "little")
+        found = imagecodecs.h5checksum_fletcher32(body) if len(body) else 0
+        # HDF5 before 1.6.3 added words in the byte order of the machine, which swaps the bytes of each half.
+        if stored not in {found, (found & 0x00FF00FF) << 8 | found >> 8 & 0x00FF00FF}:
+            raise DecodeError(f"the checksum is wrong: expected {stored:#010x}, found {found:#010x}")
+        return body
+
+
+class ByteShuffle(Codec):
+    """Byte shuffle. The element size is the filter's own parameter, not the column's dtype."""
+
+    keeps_size = True
+
+    def __init__(self, step: FilterStep) -> None:
+        (self._size,) = step.client_data
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        return len(client_data) == 1 and client_data[0] > 0
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) != len(out):
+            raise DecodeError(f"expected {len(out)} shuffled bytes, found {len(data)}")
+        unshuffle(data, self._size, out)
+
+
+_BLOSC_HEADER = struct.Struct("<BBBBIIIII")
+_BLOSC_ELEMENT_LIMIT = 255
+_UNSHUFFLE_BYTES = 1 << 18
+"""Bytes that are unshuffled at a time. 64 KiB was slower, 1 MiB not faster (measured)."""
+
+
+def unshuffle(data: Bytes, size: int, out: Bytes) -> None:
+    """Assemble elements of `size` bytes from their byte planes in `data`.
+
+    blosc does it, several times as fast as imagecodecs' byteshuffle or numpy: with a header before them, the planes
+    are a blosc chunk of one block that is shuffled and not compressed.
+    """
+    if len(data) <= _UNSHUFFLE_BYTES and size <= _BLOSC_ELEMENT_LIMIT:
+        framed = np.empty(_BLOSC_HEADER.size + len(data), np.uint8)
+        framed[_BLOSC_HEADER.size :] = data
+        _decode_framed(framed, size, out)
+        return
+    length = len(data) // size
+    planes, elements = data[: length * size].reshape(size, length), out[: length * size].reshape(length, size)
+    # Bytes that do not fill an element are stored after the planes, as they are.
+    out[length * size :] = data[length * size :]
+    if size > _BLOSC_ELEMENT_LIMIT:
+        np.copyto(elements, planes.T)
+        return
+    step = _UNSHUFFLE_BYTES // size
+    buffer = np.empty(_BLOSC_HEADER.size + step * size, np.uint8)
+    for start in range(0, length, step):
+        some = elements[start : start + step].reshape(-1)
+        framed = buffer[: _BLOSC_HEADER.size + len(some)]
+        framed[_BLOSC_HEADER.size :].reshape(size, -1)[:] = planes[:, start : start + step]
+        _decode_framed(framed, size, some)
+
+
+def _decode_framed(framed: Bytes, size: int, out: Bytes) -> None:
+    # Versions of blosc's format and blosclz's; flags: shuffled, one stream a block; sizes of element,
+    # data, block and chunk; where the block begins, and its stored size.
+    header = 2, 1, 0x11, size, len(out), len(out), len(framed), 20, len(out)
+    _BLOSC_HEADER.pack_into(framed.data, 0, *header)
+    fill(out, framed, "shuffle", imagecodecs.blosc_decode, imagecodecs.BloscError)
+
+
+class Szip(Codec):
+    """Szip, by libaec: four bytes with the decoded size, then the coded pixels.
+
+    libaec could also drop the padding of scanlines and assemble byte planes. If the stream ends early, it
+    does that with uninitialised memory. So libaec only decodes, and the rest is done here.
+    """
+
+    def __init__(self, step: FilterStep) -> None:
+        self._options, self._block, bits, line = step.client_data
+        # Pixels of 32 and 64 bits are coded as planes of bytes.
+        self._planes = bits // 8 if bits > 16 else 1
+        self._bits = bits // self._planes
+        self._line = line
+        self._padded_line = -(-line // self._block) * self._block
+
+    @staticmethod
+    def takes(client_data: tuple[int, ...]) -> bool:
+        if len(client_data) != 4:
+            return False
+        _, block, bits, line = client_data
+        # The limits of libhdf5 when it writes.
+        return bits in {8, 16, 32, 64} and block in range(2, 33, 2) and block <= line <= 128 * block
+
+    def decode(self, data: Bytes, out: Bytes) -> None:
+        if len(data) < 4:
+            raise DecodeError(f"expected an szip header of 4 bytes, found {len(data)} bytes in all")
+        check_header("szip", int.from_bytes(data[:4].tobytes(), "little"), out)
+        if len(out) % (self._planes * self._bits // 8):
+            raise DecodeError(f"{len(out)} bytes are no whole number of szip pixels")
+        if self._planes == 1:
+            self._decode_lines(data[4:], out)
+        else:
+            planes = np.empty(len(out), np.uint8)
+            self._decode_lines(data[4:], planes)
+            unshuffle(planes, self._planes, out)
+
+    def _decode_lines(self, data: Bytes, out: Bytes) -> None:
+        line, padded_line = (pixels * self._bits // 8 for pixels in (self._line, self._padded_line))
+        if line == padded_line:
+            self._decode_pixels(data, out)
+            return
+        lines, rest = divmod(len(out), line)
+        padded = np.empty(lines * padded_line + rest, np.uint8)
+        self._decode_pixels(data, padded)
+        out[: lines * line].reshape(-1, line)[:] = padded[: lines * padded_line].reshape(-1, padded_line)[:, :line]
+        out[lines * line :] = padded[lines * padded_line :]
+
+    def _decode_pixels(self, data: Bytes, out: Bytes) -> None:
+        fill(
+            out,
+            data,
+            "szip",
+            imagecodecs.szip_decode,
+            imagecodecs.SzipError,
+            options_mask=self._options,
+            pixels_per_block=self._block,
+            bits_per_pixel=self._bits,
+            pixels_per_scanline=self._padded_line,
+        )
+
+
+def fill(
+    out: Bytes,
+    data: Bytes | memoryview | bytes,
+    name: str,
+    decode: Callable[..., Any],
+    error: type[Exception],
+    **parameters: int,
+) -> None:
+    """Fill `out` to the last byte with a decoder of imagecodecs."""
+    try:
+        decoded = decode(data, **parameters, out=out)
+    except (error, ValueError) as exc:  # ValueError: sizes that overflow the decoder's integers
+        raise DecodeError(f"the {name} stream is damaged ({exc})") from exc
+    # libhdf5 would accept a short stream and leave the rest of the chunk uninitialised.
+    if len(decoded) != len(out):
+        raise DecodeError(f"expected {len(out)} decoded bytes, found {len(decoded)}")
+
+
+def check_header(name: str, decoded_bytes: int, out: Bytes) -> None:
+    """Raise unless the decoded size in the header of a stream is that of `out`."""
+    if decoded_bytes != len(out):
+        raise DecodeError(f"expected {len(out)} decoded bytes, the {name} header says {decoded_bytes}")

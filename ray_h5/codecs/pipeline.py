@@ -1,0 +1,149 @@
+"""Decodes chunks: filter id -> codec, and the codecs of a whole filter pipeline; without libhdf5 and the GIL.
+
+A filter without a codec is not an error: h5py reads columns whose pipeline is not decoded here. To
+add one, write its class and register it in `CODECS`; one in a module of its own is imported when a file needs it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from ray_h5.codecs import filters
+from ray_h5.codecs.codec import (
+    Blosc,
+    Bytes,
+    ByteShuffle,
+    Codec,
+    DecodeError,
+    Deflate,
+    Fletcher32,
+    Lzf,
+    Szip,
+    Zstd,
+)
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+
+__all__ = ["ChunkDecoder", "DecodeError", "decodes"]
+
+CODECS: dict[int, type[Codec] | str] = {
+    filters.DEFLATE: Deflate,
+    filters.SHUFFLE: ByteShuffle,
+    filters.FLETCHER32: Fletcher32,
+    filters.SZIP: Szip,
+    filters.LZF: Lzf,
+    filters.BLOSC: Blosc,
+    filters.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
+    filters.BITSHUFFLE: "ray_h5.codecs.bitshuffle:Bitshuffle",
+    filters.ZSTD: Zstd,
+}
+
+
+@lru_cache(maxsize=256)
+def decodes(pipeline: FilterPipeline) -> bool:
+    """Return whether there is a codec for every filter, and the size of each intermediate result is known.
+
+    The output of a compressor has an unknown size. A filter after it (other than a checksum) would have to be decoded
+    into a buffer of unknown size. h5py reads such columns.
+    """
+    codecs = [_codec_of(step) for step in pipeline.steps]
+    # The size of a checksum is known, so one may follow a compressor.
+    last = len(codecs) - 1 - (len(codecs) > 1 and isinstance(codecs[-1], Fletcher32))
+    return None not in codecs and all(codec is not None and codec.keeps_size for codec in codecs[:last])
+
+
+def _codec_of(step: FilterStep) -> Codec | None:
+    codec = CODECS.get(step.id)
+    if isinstance(codec, str):
+        codec = cast("type[Codec]", pkgutil.resolve_name(codec))
+    return codec(step) if codec is not None and codec.takes(step.client_data) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A codec, the size of its output in bytes, and the buffer for it: not the buffer that it reads from."""
+
+    codec: Codec
+    size: int
+    slot: int
+
+
+class ChunkDecoder:
+    """Decodes the chunks of one column.
+
+    Parameters
+    ----------
+    pipeline : FilterPipeline
+        A pipeline for which `decodes` is true.
+    chunk_bytes : int
+        Size of a decoded chunk, in bytes.
+    """
+
+    def __init__(self, pipeline: FilterPipeline, chunk_bytes: int) -> None:
+        self._pipeline = pipeline
+        self._chunk_bytes = chunk_bytes
+        self._all_skipped = pipeline.all_skipped
+        self._stages: dict[int, tuple[_Stage, ...]] = {}
+
+    def stores_raw(self, masks: np.ndarray) -> np.ndarray:
+        """Return for each filter mask (uint32) whether all filters were skipped for its chunk."""
+        return (masks & self._all_skipped) == self._all_skipped
+
+    def decode(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes]) -> None:
+        """Decode one chunk.
+
+        Parameters
+        ----------
+        data : numpy.ndarray
+            The stored bytes.
+        mask : int
+            The chunk's filter mask: if bit i is set, filter i was skipped when it was written. Bits
+            past the pipeline are ignored.
+        out : numpy.ndarray
+            The output, of `chunk_bytes` bytes.
+        scratch : callable
+            ``scratch(slot, nbytes)`` returns a buffer for the result of one codec and the input of the next.
+
+        Raises
+        ------
+        DecodeError
+            If the data do not decode to `chunk_bytes` bytes.
+        """
+        mask &= self._all_skipped
+        stages = self._stages.get(mask)
+        if stages is None:
+            stages = self._stages[mask] = self._plan(mask)
+        for stage in stages[:-1]:
+            if isinstance(stage.codec, Fletcher32):  # checks, and returns a view without the checksum: no buffer
+                data = stage.codec.check(data)
+            else:
+                between = scratch(stage.slot, stage.size)
+                stage.codec.decode(data, between)
+                data = between
+        if stages:
+            stages[-1].codec.decode(data, out)
+        elif len(data) == len(out):
+            out[:] = data
+        else:
+            raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
+
+    def _plan(self, mask: int) -> tuple[_Stage, ...]:
+        """Return the stages of a chunk in decoding order: the last filter first."""
+        size, slot, stages = self._chunk_bytes, 0, list[_Stage]()
+        for i, step in enumerate(self._pipeline.steps):
+            if mask >> i & 1:
+                continue
+            codec = _codec_of(step)
+            if codec is None:
+                raise DecodeError(f"{step.name} with parameters {step.client_data} is not decoded here")
+            stages.append(_Stage(codec, size, slot))
+            if isinstance(codec, Fletcher32):
+                size += 4  # filters after it were applied to the checksum as well
+            else:
+                slot = 1 - slot
+        return tuple(reversed(stages))

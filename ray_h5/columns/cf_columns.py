@@ -1,0 +1,365 @@
+"""Values of netCDF whose attributes say what their values mean, by the CF conventions: packed numbers, times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.values import Reading, Stored, Units, Values, blank_of
+from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hdf5.tree.attributes import CF_TIME
+from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.layout import ColumnLayout, Kind
+
+CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
+
+_SHOWN_CHARACTERS = 80
+_UNITS = {"d": 86_400_000_000_000, "h": 3_600_000_000_000, "min": 60_000_000_000, "s": 1_000_000_000,
+          "ms": 1_000_000, "us": 1_000, "ns": 1}  # fmt: skip
+_NAMES = {"day": "d", "days": "d", "d": "d", "hour": "h", "hours": "h", "hr": "h", "hrs": "h", "h": "h",
+          "minute": "min", "minutes": "min", "min": "min", "mins": "min", "second": "s", "seconds": "s", "sec": "s",
+          "secs": "s", "s": "s", "millisecond": "ms", "milliseconds": "ms", "msec": "ms", "ms": "ms",
+          "microsecond": "us", "microseconds": "us", "us": "us", "nanosecond": "ns", "nanoseconds": "ns",
+          "ns": "ns"}  # fmt: skip
+_LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
+_CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
+_NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_LOW = _NAT + 1
+_DOUBLE = np.dtype(np.float64)
+_FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CF:
+    """Values that are scaled, or times.
+
+    Attributes
+    ----------
+    values : Stored
+        The dataset.
+    kind : {"number", "bool", "time"}
+        The kind of the decoded values.
+    dtype : numpy.dtype
+        Their dtype.
+    missing : tuple
+        Stored values that stand for missing ones.
+    scale, offset : float
+        What stored values are multiplied by, and what is added.
+    unit, origin : int
+        For times: nanoseconds of a unit, and those from 1970 to the date that times are counted from.
+    unsigned : bool
+        Whether signed integers stand for unsigned ones.
+    is_short : bool
+        For times: whether the name of the unit is short, such as ``hr``.
+    packed : numpy.dtype
+        For times: the dtype in which stored values are scaled.
+    """
+
+    values: Stored
+    kind: Kind
+    dtype: np.dtype
+    missing: tuple[Any, ...] = ()
+    scale: float = 1.0
+    offset: float = 0.0
+    unit: int = 0
+    origin: int = 0
+    unsigned: bool = False
+    is_short: bool = False
+    packed: np.dtype = _DOUBLE
+
+    @property
+    def array(self) -> ColumnLayout:
+        return replace(self.values.array, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
+
+    def over(self, axes: int) -> CF:
+        return replace(self, values=self.values.over(axes))
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return blank_of(self.array, dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.values.read(units, out.shape[1:])
+
+        def finish() -> None:
+            out[wanted.places] = self.decoded(read(), wanted.rows)
+
+        return Reading([part], finish)
+
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return what stored values of units stand for."""
+        if self.unsigned:
+            stored = stored.view(stored.dtype.str.replace("i", "u"))
+        absent = np.zeros(stored.shape, bool)
+        for value in self.missing:
+            absent |= np.isnan(stored) if value != value else stored == value
+        if self.kind == "bool":
+            return stored.astype(bool)
+        if self.kind == "time":
+            return self._times(stored, absent, rows)
+        found = stored.astype(self.dtype)
+        if self.scale != 1:
+            found *= self.dtype.type(self.scale)
+        if self.offset:
+            found += self.dtype.type(self.offset)
+        if absent.any():
+            found[absent] = np.nan
+        return found
+
+    def _times(self, stored: np.ndarray, absent: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return times as xarray decodes them, to the nanosecond."""
+        if (self.scale, self.offset) != (1, 0):
+            absent = absent | ~np.isfinite(stored)
+            stored = np.where(absent, 0, stored).astype(self.packed) * self.packed.type(self.scale)
+            stored += self.packed.type(self.offset)
+        low, high = _LOW - self.origin, _HIGH - self.origin
+        if stored.dtype.kind == "f":
+            absent = absent | ~np.isfinite(stored)
+            filled = np.where(absent, 0, stored).astype(np.float64)
+            since = self._since(filled)
+            too_large = (since < max(low, _LOW)) | (since > min(high, _HIGH))
+            numbers = np.where(too_large, 0, since).astype(np.int64)
+        else:
+            absent = absent | (stored == _NAT) if stored.dtype == np.int64 else absent
+            filled = np.where(absent, 0, stored)
+            too_large = (filled < -(-max(low, _LOW) // self.unit)) | (filled > min(high, _HIGH) // self.unit)
+            numbers = np.where(too_large, 0, filled).astype(np.int64) * self.unit
+        if too_large.any():
+            row = int(rows[int(np.argwhere(too_large)[0][0])])
+            raise CastError(
+                f"{self.values.where(self.values.array.name, row)}: the time is not in the years 1678 to 2262, which "
+                "nanoseconds hold. Read the column as it is stored, with decode_cf=False."
+            )
+        found = (numbers + self.origin).view("M8[ns]")
+        found[absent] = np.datetime64("NaT", "ns")
+        return found
+
+    def _since(self, numbers: np.ndarray) -> np.ndarray:
+        """Return floats as nanoseconds since the origin.
+
+        xarray drops fractions of a nanosecond. Units with short names it leaves to cftime, which rounds to
+        microseconds.
+        """
+        if not self.is_short:
+            return np.trunc(numbers * np.float64(self.unit))
+        return np.rint(numbers.astype(np.longdouble) * (self.unit / 1000)) * 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CFOfGroups:
+    """Values of one dataset a group, whose attributes differ.
+
+    Attributes
+    ----------
+    values : Stored
+        The datasets.
+    array : ColumnLayout
+        A layout of decoded values.
+    decoders : sequence of CF or None
+        How values are decoded; None for those that are delivered as they are stored.
+    class_of : numpy.ndarray
+        int64: the decoder of each segment.
+    """
+
+    values: Stored
+    array: ColumnLayout
+    decoders: Sequence[CF | None]
+    class_of: np.ndarray
+
+    def over(self, axes: int) -> CFOfGroups:
+        assert axes == 1
+        return self
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return blank_of(self.array, dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.values.read(units, out.shape[1:])
+        assert isinstance(self.values.address, Segments)
+        of = self.class_of[self.values.address.segments_of(wanted.rows)]
+
+        def finish() -> None:
+            stored = read()
+            for number in np.unique(of).tolist():
+                chosen, decoder = of == number, self.decoders[number]
+                values = stored[chosen]
+                found = values if decoder is None else decoder.decoded(values, wanted.rows[chosen])
+                out[wanted.places[chosen]] = found
+
+        return Reading([part], finish)
+
+
+def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:
+    """Return what attributes say that the values of one dataset a group stand for.
+
+    Parameters
+    ----------
+    values : Stored
+        The datasets.
+    said : sequence of mapping
+        The attributes that datasets have.
+    class_of : numpy.ndarray
+        int64: which of them each dataset has.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If they make times of the values of some groups alone.
+    """
+    decoders = [cf_values(values, attributes) for attributes in said]
+    if not any(decoders):
+        return values
+    if len(decoders) == 1 and decoders[0] is not None:
+        return decoders[0]
+    arrays = [values.array if each is None else each.array for each in decoders]
+    if len({each.kind for each in arrays}) > 1:
+        kinds = " and ".join(sorted({each.kind for each in arrays}))
+        raise SchemaMismatchError(
+            f"{values.layout.where}: its attributes make {kinds} values of the datasets of several groups. Choose "
+            "groups that agree with the pattern, or read it as it is stored, with decode_cf=False."
+        )
+    dtype = np.result_type(*(each.dtype for each in arrays))
+    return CFOfGroups(values, replace(arrays[0], stored_dtype=dtype, element=None, enum=()), decoders, class_of)
+
+
+def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | None:
+    """Return what attributes say that stored values stand for; None if they say nothing.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
+    """
+    layout = values.array
+    if layout.kind not in {"number", "bool"} or layout.dtype.kind not in "iuf":
+        return None
+    if attributes.get("dtype") == "bool" and layout.dtype.kind in "iu":
+        return CF(values, "bool", np.dtype(bool))
+    unsigned = layout.dtype.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true"
+    stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
+    missing = tuple(_missing(attributes, layout.dtype, stored))
+    scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
+    since = CF_TIME.fullmatch(" ".join(str(attributes.get("units", "")).split()))
+    if since is not None:
+        return _times(values, attributes, since, missing, stored, (scale, offset))
+    if scale is None and offset is None and not missing:
+        return None if not unsigned else CF(values, "number", stored, unsigned=True)
+    dtype = _float_dtype(stored, scale, offset)
+    return CF(values, "number", dtype, missing, *_factors(scale, offset), unsigned=unsigned)
+
+
+def _times(
+    values: Stored,
+    attributes: Mapping[str, Any],
+    since: re.Match[str],
+    missing: tuple[Any, ...],
+    stored: np.dtype,
+    packing: tuple[np.generic | None, np.generic | None],
+) -> CF:
+    unit, origin = _unit_and_origin(values.array, since, str(attributes.get("calendar", "")).lower())
+    # xarray makes int64 of integers that may be missing, before it scales them.
+    number = np.dtype(np.int64) if missing and stored.kind in "iu" else stored
+    return CF(
+        values,
+        "time",
+        np.dtype("M8[ns]"),
+        missing,
+        *_factors(*packing),
+        unit,
+        origin,
+        unsigned=stored != values.array.dtype,
+        is_short=since["unit"].lower().rstrip("s") + "s" not in _LONG_NAMES,
+        packed=_float_dtype(number, *packing),
+    )
+
+
+def _factors(scale: np.generic | None, offset: np.generic | None) -> tuple[float, float]:
+    return (1.0 if scale is None else float(scale)), (0.0 if offset is None else float(offset))
+
+
+def _missing(attributes: Mapping[str, Any], signed: np.dtype, stored: np.dtype) -> list[Any]:
+    found = []
+    for name in ("_FillValue", "missing_value"):
+        for value in np.atleast_1d(attributes[name]) if name in attributes else ():
+            if not isinstance(value, np.generic) or value.dtype.kind not in "iuf":
+                continue
+            same = value.astype(signed).view(stored) if stored != signed and value.dtype.kind == "i" else value
+            found.append(same.astype(stored)[()] if stored.kind == "f" else same)
+    return found
+
+
+def _number(value: Any) -> np.generic | None:
+    array = np.atleast_1d(value) if value is not None else np.empty(0)
+    return array[0] if array.size == 1 and array.dtype.kind in "iuf" else None
+
+
+def _float_dtype(stored: np.dtype, scale: np.generic | None, offset: np.generic | None) -> np.dtype:
+    """Return the dtype of decoded numbers, as xarray chooses it."""
+    single, double = np.dtype(np.float32), _DOUBLE
+    if scale is None and offset is None:
+        return stored if stored.kind == "f" else single if stored.itemsize <= 2 else double
+    if scale is not None and offset is not None and scale.dtype == offset.dtype and scale.dtype in (single, double):
+        return double if stored.itemsize == 4 and stored.kind in "iu" else scale.dtype
+    # A large offset could lose digits.
+    return single if offset is None and scale is not None and scale.dtype == single else double
+
+
+def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) -> tuple[int, int]:
+    name = _NAMES.get(since["unit"].lower())
+    units = since[0][:_SHOWN_CHARACTERS]
+    if name is None:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r}; expected days, hours, minutes, seconds or parts of them. Read it "
+            "as it is stored, with decode_cf=False."
+        )
+    if calendar not in _CALENDARS:
+        calendar = calendar[:_SHOWN_CHARACTERS]
+        raise UnsupportedColumnError(
+            f"{layout.where} has times of the calendar {calendar!r}, which numpy, Arrow and torch lack. Read it as it "
+            "is stored, with decode_cf=False, or leave it out with columns=[...]."
+        )
+    try:
+        date, since_midnight = _parsed(since)
+    except (ValueError, OverflowError) as exc:
+        why = str(exc)[:_SHOWN_CHARACTERS]
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r}, which cannot be parsed: {why}. Read it as it is stored, with "
+            "decode_cf=False."
+        ) from exc
+    if calendar != "proleptic_gregorian" and date < _FIRST_GREGORIAN:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian "
+            "before 1582-10-15; numpy has the Gregorian calendar alone. Read it with decode_cf=False."
+        )
+    ns = int(date.astype(np.int64)) * _UNITS["d"] + since_midnight
+    ns -= _zone(since["zone"])
+    if not _LOW <= ns <= _HIGH:
+        raise UnsupportedColumnError(
+            f"{layout.where} has times in {units!r}, which is not in the years 1678 to 2262, which nanoseconds hold. "
+            "Read it as it is stored, with decode_cf=False."
+        )
+    return _UNITS[name], ns
+
+
+def _parsed(since: re.Match[str]) -> tuple[np.datetime64, int]:
+    """Return the date, and the nanoseconds since midnight; raise ValueError or OverflowError if there is no such."""
+    year, month, day = map(int, since["date"].split("-"))
+    if year > 9999:  # numpy would wrap around
+        raise ValueError("the year has more than four digits")
+    hours, minutes, seconds, *more = map(float, [*(since["time"] or "0").split(":"), 0, 0])
+    if len(more) > 2:
+        raise ValueError("expected hours, minutes and seconds")
+    date = np.datetime64(f"{year:04d}-{month:02d}-{day:02d}", "D")
+    return date, round((hours * 3600 + minutes * 60 + seconds) * _UNITS["s"])
+
+
+def _zone(text: str | None) -> int:
+    """Return the nanoseconds that a zone is ahead of UTC."""
+    if text is None or text[0] not in "+-":
+        return 0
+    digits = text[1:].replace(":", "")
+    hours, minutes = (int(digits[:-2]), int(digits[-2:])) if len(digits) > 2 else (int(digits), 0)
+    return (1 if text[0] == "+" else -1) * (hours * 60 + minutes) * _UNITS["min"]

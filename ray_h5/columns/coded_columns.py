@@ -1,0 +1,208 @@
+"""Values that are encoded: codes of categories, values with a mask of those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.values import Reading, Stored, Units
+from ray_h5.errors import CastError, CorruptFileError
+from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.read.casting import cast_error, lost
+from ray_h5.read.read_parts import Part
+
+_Table: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Categories; and for each unit, the first of its own among them, and how many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Category:
+    """Codes, delivered as the values that they stand for; or as codes, into an array of integers.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    codes : Stored
+        The codes; -1 stands for a missing value.
+    categories : numpy.ndarray or Segments
+        The values: numbers, or texts as bytes. Each group of segments has its own.
+    path : str
+        The file, for messages.
+    """
+
+    name: str
+    codes: Stored
+    categories: np.ndarray | Segments
+    path: str
+
+    @property
+    def array(self) -> ColumnLayout:
+        stored = self.codes.array
+        values = self.categories.dtype
+        named = self.categories.tolist() if isinstance(self.categories, np.ndarray) else []
+        return replace(
+            _array(self.name, stored, self.path),
+            kind="category",
+            stored_dtype=np.dtype(object),
+            element=np.dtype(object) if values.kind in "OS" else values,
+            enum=tuple((_shown(value), code) for code, value in enumerate(named)),
+            item_bytes=self.codes.dtype.itemsize,
+        )
+
+    def over(self, axes: int) -> Category:
+        return replace(self, codes=self.codes.over(axes))
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return None if dtype.hasobject else -1 if dtype.kind in "iu" else np.nan
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.codes.read(units)
+        more, table = self._table(wanted.rows)
+
+        def finish() -> None:
+            codes, (values, first, counts) = read(), table()
+            self._check(codes, wanted.rows, counts)
+            if out.dtype.kind in "iu":
+                out[wanted.places] = self._as_integers(codes, wanted.rows, out.dtype)
+                return
+            known = self._as_floats(values, out.dtype) if out.dtype.kind != "O" else _or_none(values)
+            at = codes.astype(np.int64)
+            out[wanted.places] = known[np.where(at < 0, -1, at + _along(first, at))]
+
+        return Reading([part, *more], finish)
+
+    def _table(self, units: np.ndarray) -> tuple[list[Part], Callable[[], _Table]]:
+        """Return what is read of the categories of units, and a function that returns them once it is read."""
+        categories = self.categories
+        if isinstance(categories, np.ndarray):
+            none, counts = np.zeros(len(units), np.int64), np.full(len(units), len(categories))
+            return [], lambda: (categories, none, counts)
+        assert isinstance(self.codes.address, Segments)
+        touched, of = np.unique(self.codes.address.segments_of(units), return_inverse=True)
+        lengths = categories.lengths[touched]
+        firsts = np.cumsum(lengths) - lengths
+        values = empty((int(lengths.sum()),), categories.dtype)
+        runs = RunRequest(categories.starts[touched], firsts, lengths, touched).select(lengths > 0)
+        return [Part(categories, runs, values)] if len(runs) else [], lambda: (values, firsts[of], lengths[of])
+
+    def _check(self, codes: np.ndarray, units: np.ndarray, counts: np.ndarray) -> None:
+        if codes.dtype.kind not in "iu":
+            raise CorruptFileError(
+                f"{self.path}: column {self.name!r}: expected integers as codes, found {codes.dtype}"
+            )
+        wrong = np.argwhere((codes < -1) | (codes >= _along(counts, codes)))
+        if not len(wrong):
+            return
+        at = tuple(wrong[0])
+        raise CorruptFileError(
+            f"{self.codes.where(self.name, units[at[0]])}: code {codes[at]} stands for nothing: there are "
+            f"{counts[at[0]]} categories, and -1 is a missing value. Restore the file from a copy, or write it again."
+        )
+
+    def _as_integers(self, codes: np.ndarray, units: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        if isinstance(self.categories, Segments):
+            raise CastError(
+                f"{self.path}: column {self.name!r}: each group has categories of its own, so that codes of two groups "
+                f"stand for different values. Leave {self.name!r} out of dtypes to get the values."
+            )
+        wrong = np.argwhere(lost(codes, dtype))
+        if len(wrong):
+            raise cast_error(self.codes.where(self.name, units[wrong[0][0]]), codes[tuple(wrong[0])], dtype)
+        return codes.astype(dtype)
+
+    def _as_floats(self, values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """Return the value of each code as a number; NaN at the end."""
+        if values.dtype.kind not in "biuf" or dtype.kind != "f":
+            kind = "text" if values.dtype.kind in "OS" else str(values.dtype)
+            raise CastError(
+                f"{self.path}: column {self.name!r}: its categories are {kind}, which cannot be cast to {dtype}; "
+                f"with dtypes={{{self.name!r}: 'int32'}} their codes are delivered"
+            )
+        return np.append(values.astype(dtype), np.array(np.nan, dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optional:
+    """Values, and a mask of those that are missing.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values, mask : Stored
+        The values; and booleans, true where one is missing.
+    path : str
+        The file, for messages.
+    """
+
+    name: str
+    values: Stored
+    mask: Stored
+    path: str
+
+    @property
+    def array(self) -> ColumnLayout:
+        found = _array(self.name, self.values.array, self.path)
+        if found.kind == "string":
+            return replace(found, stored_dtype=np.dtype(object))
+        size = found.row_bytes if len(found.shape) == 1 else found.stored_dtype.itemsize
+        return replace(found, kind="optional", stored_dtype=np.dtype(object), element=found.dtype, item_bytes=size)
+
+    def over(self, axes: int) -> Optional:
+        return replace(self, values=self.values.over(axes), mask=self.mask.over(axes))
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return None if dtype.hasobject else np.nan if dtype.kind == "f" else 0
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        (wanted, first, values), (_, second, mask) = self.values.read(units), self.mask.read(units)
+
+        def finish() -> None:
+            missing = mask().astype(bool)
+            out[wanted.places] = self._delivered(values(), missing, wanted.rows, out.dtype)
+
+        return Reading([first, second], finish)
+
+    def _delivered(self, values: np.ndarray, missing: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        if dtype.hasobject:
+            found = values.astype(object)
+            found[missing] = None
+            return found
+        if dtype.kind != "f" and missing.any():
+            where = self.values.where(self.name, rows[np.argwhere(missing)[0][0]])
+            raise CastError(
+                f"{where}: the value is missing, which {dtype} cannot say; use a float, such as "
+                f"dtypes={{{self.name!r}: 'float64'}}, where it is NaN"
+            )
+        wrong = np.argwhere(lost(values, dtype, "rounded") & ~missing)
+        if len(wrong):
+            raise cast_error(self.values.where(self.name, rows[wrong[0][0]]), values[tuple(wrong[0])], dtype)
+        found = values.astype(dtype)
+        if missing.any():
+            found[missing] = np.nan
+        return found
+
+
+def _array(name: str, stored: ColumnLayout, path: str) -> ColumnLayout:
+    return replace(stored, name=name, path=path, fill=None, offset=None)
+
+
+def _along(numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return numbers of units in a shape that goes with the codes of units."""
+    return numbers.reshape(-1, *[1] * (codes.ndim - 1))
+
+
+def _or_none(values: np.ndarray) -> np.ndarray:
+    """Return the value of each code; None at the end, which is where -1 leads."""
+    return np.array([*values.tolist(), None, None], object)[:-1]
+
+
+def _shown(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

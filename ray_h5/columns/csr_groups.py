@@ -1,0 +1,156 @@
+"""The rows of a sparse matrix, from the datasets of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.bounds import Bounds, ChunkedBy
+from ray_h5.columns.range_columns import SparseRows
+from ray_h5.columns.user_columns import Csr
+from ray_h5.columns.values import Values, read_all
+from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.tree.encodings import matrix_shape
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.manifest import Encoding
+from ray_h5.messages import near_names
+from ray_h5.read.reader import RowReader
+
+
+def sparse_rows(
+    reader: RowReader,
+    made: Csr,
+    encoding: Encoding | None,
+    offsets: Callable[[str], tuple[str, Bounds]],
+    column: Callable[[str], Values],
+) -> tuple[SparseRows, ChunkedBy]:
+    """Return the rows of a sparse matrix, and what they are ranges of.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    made : Csr
+        The column, as the user describes it.
+    encoding : Encoding, optional
+        What the group says of itself.
+    offsets : callable
+        Returns for the dataset of offsets a key and the bounds of rows.
+    column : callable
+        Returns another column of the file, such as names of genes.
+    """
+    path, name = reader.path, made.group
+    if encoding is None or encoding.kind not in {"csr", "csc", "compressed"}:
+        said = "" if encoding is None else f" ({encoding.said})"
+        raise UnsupportedColumnError(
+            f"{path}: csr({name!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, indptr "
+            "and a shape"
+        )
+    if encoding.kind == "csc":
+        raise UnsupportedColumnError(
+            f"{path}: {name!r} is a {encoding.said}: it is compressed along its columns: each row is spread "
+            "over all of it. Write it again compressed along its rows: adata.X = adata.X.tocsr(), then write_h5ad."
+        )
+    key, bounds = offsets(f"{name}/indptr")
+    indices, data = reader.column(f"{name}/indices"), reader.column(f"{name}/data")
+    width = _width(reader, name, encoding, len(bounds))
+    _check_entries(path, name, indices, data, bounds)
+    chunked = ChunkedBy(key, max(indices.chunk_rows, data.chunk_rows))
+    take = _take(reader, made, width, column)
+    return SparseRows(name, indices, data, bounds, width, made.dense, take, path), chunked
+
+
+def _check_entries(path: str, name: str, indices: ColumnLayout, data: ColumnLayout, bounds: Bounds) -> None:
+    where = f"{path}: sparse matrix {name!r}"
+    if indices.row_shape or indices.dtype.kind not in "iu":
+        raise CorruptFileError(f"{where}: indices are {indices.dtype} of shape {indices.shape}; expected integers")
+    if data.row_shape or data.kind not in {"number", "bool"}:
+        raise UnsupportedColumnError(f"{where}: data are {data.kind} of shape {data.shape}; expected numbers")
+    if len(bounds) and bounds.starts[0] != 0:
+        raise CorruptFileError(f"{where}: indptr begins with {bounds.starts[0]}; expected 0")
+    end = int(bounds.stops[-1]) if len(bounds) else 0
+    if not indices.num_rows == data.num_rows >= end:
+        raise CorruptFileError(
+            f"{where}: indptr ends with {end}, and there are {indices.num_rows} indices and {data.num_rows} "
+            "values; expected equal numbers"
+        )
+
+
+def _width(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
+    """Return the length of a row: that of the axis which is not compressed."""
+    where = f"{reader.path}: sparse matrix {name!r}"
+    shape = encoding.shape
+    if not shape:
+        layout = reader.column(f"{name}/shape")
+        if layout.shape != (2,) or layout.dtype.kind not in "iu":
+            raise CorruptFileError(
+                f"{where}: its shape is {layout.dtype} of shape {layout.shape}; expected two integers"
+            )
+        found = reader.fact(layout.name, lambda: reader.read([layout.name])[layout.name], of_file=True)
+        shape = matrix_shape(found, f"{where}: its shape")
+    if encoding.kind == "csr":
+        rows, width = shape
+    else:
+        # It does not say which axis is compressed. 10x has genes x cells, compressed along the cells.
+        rows, width = shape if shape[0] == num_rows else shape[::-1]
+    if rows != num_rows:
+        raise CorruptFileError(
+            f"{where}: its shape is {shape}, and indptr has {num_rows + 1} entries; expected one more than rows"
+        )
+    return width
+
+
+def _take(reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]) -> np.ndarray | None:
+    if made.take is None:
+        return None
+    return positions_of(reader, f"csr({made.group!r})", made.take, made.names, width, column)
+
+
+def positions_of(
+    reader: RowReader, what: str, wanted: tuple[int, ...] | tuple[str, ...], names: str | None, length: int,
+    column: Callable[[str], Values],
+) -> np.ndarray:  # fmt: skip
+    """Return positions along an axis of this length, of which some may be named by another column.
+
+    Raises
+    ------
+    UnknownColumnError, UnsupportedColumnError
+        If there are no such positions or names.
+    """
+    if names is None or not isinstance(wanted[0], str):
+        positions = np.array(wanted, np.int64)
+        if int(positions.max()) >= length:
+            raise UnknownColumnError(
+                f"{reader.path}: {what}: found position {positions.max()}; there are positions from 0 to {length - 1}"
+            )
+        return positions
+    key = f"{what} {names} {wanted}" if reader.learns else f"{wanted} in {names} of {length}: {type(column(names))}"
+    return reader.fact(key, lambda: _named(reader, what, wanted, names, length, column(names)), of_file=True)
+
+
+def _named(
+    reader: RowReader, what: str, wanted: tuple[Any, ...], names: str, length: int, column: Values
+) -> np.ndarray:
+    """Return the positions of names."""
+    where = f"{reader.path}: {what}, names={names!r}"
+    layout = column.array
+    if layout.num_rows != length or layout.row_shape:
+        raise UnsupportedColumnError(
+            f"{where}: it has the shape {layout.shape}; expected a name for each of {length} positions"
+        )
+    values = read_all(reader, column).tolist()
+    texts = [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
+    places: dict[str, int] = {}
+    known = set(wanted)
+    for place, text in enumerate(texts):
+        if text in known and places.setdefault(text, place) != place:
+            raise UnsupportedColumnError(f"{where}: {text!r} is the name of positions {places[text]} and {place}")
+    absent = [each for each in wanted if each not in places]
+    if absent:
+        raise UnknownColumnError(
+            f"{where}: {len(absent)} of {len(wanted)} names are not there, such as {absent[0]!r}."
+            f"{near_names(str(absent[0]), texts)}"
+        )
+    return np.array([places[str(each)] for each in wanted], np.int64)

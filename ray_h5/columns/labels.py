@@ -1,0 +1,179 @@
+"""Classes that are integers: which value has which number, and values -> numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import CastError, OptionError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.messages import few, near_names
+
+Value: TypeAlias = str | int | bool | float
+
+LabelsLike: TypeAlias = Literal["auto"] | Sequence[Value] | Mapping[Value | None, int]
+"""``"auto"``, the values in the order of their numbers, or the number of each; None stands for all other values."""
+
+_MAX_SHOWN = 12
+_HELD = {"string", "category", "optional", "number", "bool"}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The numbers of the values of a column.
+
+    Attributes
+    ----------
+    name : str
+        The column.
+    values : tuple
+        The values: text, integers, or booleans.
+    numbers : tuple of int
+        The number of each.
+    others : int, optional
+        The number of all other values, and of missing ones; None if these are errors.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    numbers: tuple[int, ...]
+    others: int | None = None
+
+    @property
+    def by_value(self) -> dict[Value | None, int]:
+        """The number of each value; None stands for all others."""
+        found: dict[Value | None, int] = dict(zip(self.values, self.numbers, strict=True))
+        return found if self.others is None else {**found, None: self.others}
+
+    @cached_property
+    def _known(self) -> dict[object, int]:
+        known: dict[object, int] = dict(zip(self.values, self.numbers, strict=True))
+        return known | {value.encode(): known[value] for value in self.values if isinstance(value, str)}
+
+    def of(self, values: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+        """Return the numbers of values as int64; ``where(i)`` names the place of value i along the first axis.
+
+        Raises
+        ------
+        CastError
+            If a value has none.
+        """
+        if values.dtype.kind == "O":
+            given, at = values.ravel().tolist(), None
+        else:
+            different, at = np.unique(values, return_inverse=True)
+            given = different.tolist()
+        found = [self._known.get(value, self.others) for value in given]
+        if self.others is None and None in found:
+            wrong = found.index(None)
+            first = wrong if at is None else int(np.argmax(at.ravel() == wrong))
+            raise self._unknown(given[wrong], where(first // max(int(np.prod(values.shape[1:])), 1)))
+        numbers = np.array(found, np.int64)
+        return (numbers if at is None else numbers[at]).reshape(values.shape)
+
+    def _unknown(self, value: object, where: str) -> CastError:
+        text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+        is_missing = value is None or value != value
+        found = "the value is missing" if is_missing else f"{text!r} is none of the {len(self.values)} classes"
+        near = "" if is_missing else near_names(str(text), [str(each) for each in self.values])
+        entry = "..." if len(self.values) > _MAX_SHOWN else ", ".join(f"{v!r}: {n}" for v, n in self.by_value.items())
+        rows = f"~where(**{{{self.name!r}: None}})" if is_missing else f"where(**{{{self.name!r}: [...]}})"
+        return CastError(
+            f"{where}: column {self.name!r}: {found} of labels: {self}.{near} Leave such rows out with the predicate "
+            f"{rows}; or pass labels={{{self.name!r}: {{{entry}, None: -1}}}}, which gives -1 to all other values and "
+            "to missing ones."
+        )
+
+    def spec(self, stored: ColumnSpec) -> ColumnSpec:
+        """Return the spec of the column as it is delivered.
+
+        Raises
+        ------
+        OptionError
+            If it holds no text, no categories and no integers.
+        """
+        held = stored.element if stored.element is not None else stored.dtype
+        if stored.kind not in _HELD or held.kind not in "biuOSU" or stored.as_bytes:
+            raise OptionError(
+                f"labels={{{self.name!r}: ...}}: the column holds {stored}; labels are for text, categories and "
+                "integers"
+            )
+        return ColumnSpec(stored.name, "number", np.dtype(np.int64), stored.row_shape)
+
+    def layout(self, stored: ColumnLayout) -> ColumnLayout:
+        """Return the layout of the column as it is delivered."""
+        return replace(stored, kind="number", stored_dtype=np.dtype(np.int64), element=None, enum=(), fill=None)
+
+    def __str__(self) -> str:
+        shown = [f"{number}={value}" for value, number in zip(self.values, self.numbers, strict=True)]
+        return ", ".join(shown[:_MAX_SHOWN]) + (f" and {len(shown) - _MAX_SHOWN} more" if shown[_MAX_SHOWN:] else "")
+
+
+def as_labels(labels: object) -> tuple[Classes, ...]:
+    """Return the option `labels`, checked; those without values take the classes of the files.
+
+    Raises
+    ------
+    OptionError
+        If the option cannot be used.
+    """
+    if not isinstance(labels, Mapping):
+        raise OptionError(
+            f"labels={labels!r}: expected {{column: classes}}, such as {{'cell_type': ['B', 'T']}} or "
+            "{'cell_type': 'auto'}"
+        )
+    return tuple(_classes(name, given) for name, given in labels.items() if _is_name(name))
+
+
+def _is_name(name: object) -> bool:
+    if not isinstance(name, str) or not name.strip("/"):
+        raise OptionError(f"labels: expected names of columns as keys, found {name!r}")
+    return True
+
+
+def _classes(name: str, given: object) -> Classes:
+    where = f"labels={{{name!r}: ...}}"
+    if isinstance(given, str) or not isinstance(given, (Mapping, Sequence, np.ndarray)):
+        if isinstance(given, str) and given == "auto":
+            return Classes(name.strip("/"), (), ())
+        raise OptionError(f"{where}: expected 'auto', a list of values, or {{value: number}}, found {given!r}")
+    if isinstance(given, Mapping):
+        pairs = [(_value(where, value), number) for value, number in given.items()]
+        for value, number in pairs:
+            if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+                raise OptionError(f"{where}: expected an integer as the number of {value!r}, found {number!r}")
+    else:
+        pairs = [(_value(where, value), number) for number, value in enumerate(given)]
+        if any(value is None for value, _ in pairs):
+            raise OptionError(f"{where}: None is no class; for -1 as the number of all others, pass {{..., None: -1}}")
+    values = [value for value, _ in pairs if value is not None]
+    if len({*values}) < len(values):
+        twice = sorted({str(value) for value in values if values.count(value) > 1})
+        raise OptionError(f"{where}: {few(twice)} twice; expected each class once")
+    others = next((int(number) for value, number in pairs if value is None), None)
+    if not values and others is None:
+        raise OptionError(f"{where}: expected at least one class, found none; 'auto' takes those of the files")
+    numbers = tuple(int(number) for value, number in pairs if value is not None)
+    return Classes(name.strip("/"), tuple(values), numbers, others)
+
+
+def _value(where: str, value: Any) -> Value | None:
+    found = value.item() if isinstance(value, np.generic) else value
+    found = found.decode() if isinstance(found, bytes) else found
+    if found is not None and not isinstance(found, (str, int)):
+        raise OptionError(f"{where}: expected text or integers as classes, found {value!r}")
+    return found
+
+
+def classes_of(name: str, values: Iterable[Value], others: int | None) -> Classes:
+    """Return the classes of a column whose values are these: numbered from 0 on, sorted."""
+    found = {*values}
+    if len({isinstance(value, str) for value in found}) > 1:
+        raise OptionError(f"labels={{{name!r}: ...}}: the files hold text and numbers; pass the classes in a list")
+    ordered = sorted(found)
+    return Classes(name, tuple(ordered), tuple(range(len(ordered))), others)

@@ -1,0 +1,226 @@
+"""Rows of varying shape -> one array, padded to the longest row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.columns.schema import LENGTH, ColumnSpec
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.messages import no_column
+from ray_h5.options import is_number
+from ray_h5.read.casting import cast_error, lost
+
+PadLike: TypeAlias = "bool | float | Mapping[str, float] | None"
+"""What a user writes: True for zeros, a number, or a number for each column; None or False for no padding."""
+
+
+class Padding:
+    """The values that fill up rows of varying shape.
+
+    Parameters
+    ----------
+    pad : bool, float or mapping of str to float
+        True stands for zeros.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+    """
+
+    def __init__(self, pad: bool | float | Mapping[str, float]) -> None:
+        values = pad.values() if isinstance(pad, Mapping) else [pad]
+        if not all(isinstance(each, (bool, np.bool_)) or is_number(each) for each in values):
+            raise OptionError(
+                f"pad={pad!r}: expected True, a number, or a number for each column, such as {{'actions': 0.0}}"
+            )
+        self._pad = dict(pad) if isinstance(pad, Mapping) else pad
+
+    @classmethod
+    def of(cls, pad: PadLike | Padding) -> Padding | None:
+        """Return the value of an argument `pad`."""
+        return pad if isinstance(pad, Padding) else None if pad is None or pad is False else cls(pad)
+
+    def __repr__(self) -> str:
+        return f"Padding({self._pad!r})"
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that have a value of their own."""
+        return list(self._pad) if isinstance(self._pad, dict) else []
+
+    def value(self, name: str, dtype: np.dtype | None = None) -> float | None:
+        """Return what fills up rows of a column; None if it is not padded.
+
+        One value for all columns is for those of numbers: text of a dtype that is given is not padded.
+        """
+        if not isinstance(self._pad, dict) and dtype is not None and dtype.kind not in "biufc":
+            return None
+        found = self._pad.get(name) if isinstance(self._pad, dict) else self._pad
+        return None if found is None or found is False else 0.0 if found is True else found
+
+    def check_names(self, columns: Collection[str]) -> None:
+        """Raise `UnknownColumnError` if there is no column of a name."""
+        for name in self.names:
+            if name not in columns:
+                raise UnknownColumnError(f"pad: {no_column([name], columns)}")
+
+    def fills(self, columns: Mapping[str, ColumnSpec]) -> dict[str, float]:
+        """Return what fills up each column of varying shape; columns that are not padded are left out.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of a name.
+        UnsupportedColumnError
+            If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
+            has the name of another one.
+        """
+        self.check_names(columns)
+        found = {}
+        for name, spec in columns.items():
+            if spec.kind == "list" and spec.row_shape and name in self.names:
+                raise UnsupportedColumnError(
+                    f"pad: a row of column {name!r} is {spec.row_shape} arrays of varying length; expected one array a "
+                    "row. Leave it out of pad={...}, and a batch has a list of its rows."
+                )
+            if spec.element is None or spec.varying_shape is None:
+                continue
+            if (fill := self.fill(name, spec.element, columns)) is not None:
+                found[name] = fill
+        return found
+
+    def fill(self, name: str, dtype: np.dtype, columns: Collection[str]) -> float | None:
+        """Return what fills up rows of a column of `columns`, checked as in `fills`; None if it is not padded."""
+        found = self.value(name, dtype)
+        if found is not None:
+            _fill_of(name, found, dtype)
+            check_length_name(name, columns)
+        return found
+
+
+def check_length_name(name: str, columns: Collection[str]) -> None:
+    """Raise `UnsupportedColumnError` if there is a column with the name of the lengths of a padded one."""
+    if name + LENGTH in columns:
+        raise UnsupportedColumnError(
+            f"pad: the lengths of column {name!r} would be column {name + LENGTH!r}, which there is already. "
+            f"Leave one of them out with columns=[...], or {name!r} out of pad={{...}}."
+        )
+
+
+def cast_rows(
+    rows: Sequence[np.ndarray | None], spec: ColumnSpec, where: Callable[[int], str] | None = None
+) -> Sequence[np.ndarray | None]:
+    """Return rows of varying shape in the dtype that they are delivered in.
+
+    Parameters
+    ----------
+    rows : sequence of numpy.ndarray
+        The rows as they were read.
+    spec : ColumnSpec
+        The column.
+    where : callable, optional
+        Returns the place of row i of `rows`, its file and its number there, for messages.
+
+    Raises
+    ------
+    CastError
+        If a value is lost, unless the casting of the column is "unsafe".
+    """
+    element = spec.element
+    if element is None or all(row is None or row.dtype == element for row in rows):
+        return rows
+    found: list[np.ndarray | None] = []
+    for i, row in enumerate(rows):
+        if row is None:
+            found.append(row)
+            continue
+        if row.dtype == object:
+            if any(each is None for each in row):
+                place = "" if where is None else f"{where(i)}: "
+                raise UnsupportedColumnError(
+                    f"{place}pad: column {spec.name!r} has lists with missing values, which no tensor holds. Leave it "
+                    "out of pad={...}, and a batch has a list of its rows."
+                )
+            found.append(row.astype(element))
+            continue
+        if spec.casting != "unsafe" and (wrong := lost(np.asarray(row), element, spec.casting)).any():
+            place = "" if where is None else f"{where(i)}: "
+            raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
+        found.append(np.asarray(row).astype(element))
+    return found
+
+
+def pad_rows(
+    name: str,
+    rows: Sequence[np.ndarray | None],
+    fill: float,
+    dtype: np.dtype | None = None,
+    axes: int | None = None,
+    ragged: tuple[int | None, ...] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows as one array, and their lengths.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    rows : sequence of numpy.ndarray or None
+        Arrays with the same number of axes.
+    fill : float
+        The value after the end of a shorter row.
+    dtype : numpy.dtype, optional
+        dtype of the result; by default that of the first row.
+    axes : int, optional
+        Axes of a row, for when there are no rows.
+    ragged : tuple of (int or None), optional
+        The shape of a row, with None for axes along which rows of the column differ. By default what these rows show.
+
+    Returns
+    -------
+    padded : numpy.ndarray
+        Of shape ``(len(rows), *longest)``, where `longest` is the largest length along each axis.
+    lengths : numpy.ndarray
+        int64 of shape ``(len(rows),)``: the length of each row along its first axis. If rows differ along other axes,
+        of shape ``(len(rows), axes)``: the whole shape of each row.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If rows hold no numbers, or `fill` is no value of their dtype.
+    """
+    known = next((row for row in rows if row is not None), np.empty(0, np.float32))
+    wanted = known.dtype if dtype is None else dtype
+    count = known.ndim if axes is None else axes
+    # Where a group lacks the column, the length is 0.
+    arrays = [np.empty((0,) * count, wanted) if row is None else row for row in rows]
+    value = _fill_of(name, fill, wanted)
+    shapes = np.array([row.shape for row in arrays], np.int64).reshape(len(rows), count)
+    longest = shapes.max(axis=0, initial=0)
+    out = np.full((len(rows), *longest.tolist()), value, wanted)
+    for i, row in enumerate(arrays):
+        inside: Any = (i, *map(slice, row.shape))
+        out[inside] = row
+    there = np.array([row is not None for row in rows], bool)
+    one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]
+    return out, shapes[:, 0].copy() if one_axis else shapes
+
+
+def _fill_of(name: str, fill: float, dtype: np.dtype) -> np.ndarray:
+    """Return what fills up rows, in their dtype; raise if the dtype does not have it."""
+    if dtype.kind not in "biufc":
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} holds text or other values that are no numbers; only numbers can be padded. Leave "
+            "it out of pad={...}, and a batch has a list of its rows."
+        )
+    value = np.asarray(fill)
+    value = value.astype(np.float64) if value.dtype == object else value  # an integer beyond int64
+    if (dtype.kind == "b" and value not in (0, 1)) or lost(np.atleast_1d(value), dtype, "rounded").any():
+        raise UnsupportedColumnError(
+            f"pad: column {name!r} has dtype {dtype}, which cannot hold {fill}. Pass a value that it holds, as with "
+            f"pad={{{name!r}: 0}}."
+        )
+    return value.astype(dtype)

@@ -1,0 +1,95 @@
+"""Columns of tables that pandas wrote: fields, or columns of blocks, with times and categories."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.cf_columns import CF
+from ray_h5.columns.coded_columns import Category
+from ray_h5.columns.values import Reading, Stored, Taken, Units, Values, stored_fields
+from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.manifest import Encoding
+from ray_h5.messages import near_names
+from ray_h5.read.reader import RowReader
+
+_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneOfBlock:
+    """Values of which a unit has one along its single axis."""
+
+    values: Stored | Taken
+    name: str
+
+    @property
+    def array(self) -> ColumnLayout:
+        found = self.values.array
+        chunk = None if found.chunk_shape is None else found.chunk_shape[:1]
+        return replace(found, name=self.name, shape=found.shape[:1], chunk_shape=chunk)
+
+    def over(self, axes: int) -> OneOfBlock:
+        assert axes == 1
+        return self
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return self.values.blank(dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        return self.values.reading(units, out[:, None])
+
+
+def names_in(encoding: Encoding) -> list[str]:
+    """Return the columns of a table of pandas."""
+    return list(json.loads(encoding.text))
+
+
+def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) -> Values:
+    """Return the values of a column of a table of pandas.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    encoding : Encoding
+        What the group of the table says.
+    frame, name : str
+        The group, and the column in it.
+
+    Raises
+    ------
+    UnknownColumnError, UnsupportedColumnError
+        If there is no such column, or it holds Python objects.
+    """
+    known: dict[str, dict[str, Any]] = json.loads(encoding.text)
+    column = f"{frame}/{name}".strip("/")
+    where = f"{reader.path}: column {column!r}"
+    if name not in known:
+        raise UnknownColumnError(f"{reader.path}: no column {name!r} in the table {frame!r}.{near_names(name, known)}")
+    said = known[name]
+    layout = reader.column(said["dataset"])
+    if not said["field"]:
+        if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or said["dtype"].startswith("datetime"):
+            raise UnsupportedColumnError(
+                f"{where} is in a block of pandas' fixed format that holds {said['dtype'] or layout.kind} values; its "
+                "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
+            )
+        return OneOfBlock(Stored.of(layout).take((np.array([said["at"]]),)), column)  # type: ignore[arg-type]
+    stored = stored_fields(layout, (said["field"],), column, is_one=True)
+    if said["dtype"].startswith("datetime64"):
+        unit = said["dtype"].partition("[")[2].partition("]")[0].partition(",")[0] or "ns"
+        return CF(stored, "time", np.dtype("M8[ns]"), unit=_UNITS.get(unit, 1))
+    if said["categories"]:
+        table = said["categories"]
+
+        def categories() -> np.ndarray:
+            return np.ascontiguousarray(reader.read_whole(table)["values"])
+
+        values = reader.fact(table, categories, of_file=True)
+        return Category(column, stored, values, reader.path)
+    return stored

@@ -1,0 +1,280 @@
+"""Values that are ranges of longer arrays: ragged values, rows of sparse matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.bounds import Bounds
+from ray_h5.columns.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
+from ray_h5.columns.values import Reading, Units, Values
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.read.read_parts import Part
+
+if TYPE_CHECKING:
+    from ray_h5.columns.row_entries import RowEntries
+
+_LISTED_WIDTH = 1 << 24
+"""Up to this width, the place of each position is in a list; a file can claim any width."""
+
+
+def runs_of(bounds: Bounds, rows: np.ndarray) -> tuple[RunRequest, np.ndarray]:
+    """Return the request for the values of rows, one row after the other; and where each row ends."""
+    starts = bounds.starts[rows]
+    counts = bounds.stops[rows] - starts
+    ends = np.cumsum(counts)
+    runs = RunRequest(starts, ends - counts, counts)
+    return runs if counts.all() else runs.select(counts > 0), ends
+
+
+def mean_count(bounds: Bounds) -> float:
+    """Return how many values a row has in the mean."""
+    return bounds.total / max(len(bounds), 1)
+
+
+def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:
+    """Return how many rows a chunk of values holds in the mean."""
+    return max(1, round(chunk_values / max(mean_count(bounds), 1e-9))) if len(bounds) and bounds.total else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedRows:
+    """A range of a longer array a unit.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    content : Values
+        The values of all units, one after the other.
+    bounds : Bounds
+        The range of each unit.
+    entries : RowEntries, optional
+        Which values of its range a unit has; None for all.
+    """
+
+    name: str
+    content: Values
+    bounds: Bounds
+    entries: RowEntries | None = None
+
+    @property
+    def array(self) -> ColumnLayout:
+        content = self.content.array
+        chunk = rows_a_chunk(self.bounds, content.chunk_rows)
+        counts = None if self.entries is None else self.entries.counts(self.bounds.stops - self.bounds.starts)
+        if counts is not None and content.kind in {"number", "bool"} and len(counts) and (counts == counts[0]).all():
+            shape = (int(counts[0]), *content.row_shape)
+            return replace(
+                content,
+                name=self.name,
+                shape=(len(counts), *shape),
+                chunk_shape=None if chunk == 1 else (chunk, *shape),
+                fill=None,
+                offset=None,
+            )
+        mean = mean_count(self.bounds) * max(content.row_bytes, 1)
+        # Values that Arrow has no tensors of are lists.
+        as_list = content.kind not in {"number", "bool", "string"} and not content.row_shape
+        return ColumnLayout(
+            self.name,
+            "list" if as_list else "ragged",
+            (len(self.bounds),),
+            np.dtype(object),
+            "contiguous" if chunk == 1 else "chunked",
+            chunk_shape=None if chunk == 1 else (chunk,),
+            element=content.dtype if content.element is None else content.element,
+            ragged_shape=() if as_list else (None, *content.row_shape),
+            enum=content.enum,
+            item_bytes=max(1, round(mean)),
+            sources=content.sources,
+            direct=content.direct,
+            path=content.path,
+        )
+
+    def over(self, axes: int) -> RaggedRows:
+        if axes != 1:
+            raise has_one_axis(self.content.array.path, self.name)
+        return self
+
+    def blank(self, dtype: np.dtype) -> np.ndarray:  # noqa: ARG002  as the other values have it
+        return np.empty((0, *self.content.array.row_shape), self.content.array.dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, content = units.listed(), self.content.array
+        places = wanted.places
+        if self.entries is None:
+            runs, ends = runs_of(self.bounds, wanted.rows)
+        else:
+            starts = self.bounds.starts[wanted.rows]
+            lengths = self.bounds.stops[wanted.rows] - starts
+            of, firsts, counts = self.entries.runs(lengths, wanted.places)
+            runs = RunRequest(starts[of] + firsts, np.cumsum(counts) - counts, counts)
+            ends = np.cumsum(self.entries.counts(lengths))
+        total = int(ends[-1]) if len(ends) else 0
+        flat = empty((total, *content.row_shape), content.dtype, f"column {self.name!r}")
+        reading = self.content.reading(runs, flat) if len(runs) else Reading()
+
+        def finish() -> None:
+            if reading.finish is not None:
+                reading.finish()
+            begin = 0
+            for place, end in zip(places.tolist(), ends.tolist(), strict=True):
+                out[place] = flat[begin:end]
+                begin = end
+
+        return Reading(reading.parts, finish)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseRows:
+    """The rows of a sparse matrix.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    indices, data : ColumnLayout
+        The layouts of the two datasets.
+    bounds : Bounds
+        The entries of each row.
+    width : int
+        Length of a row.
+    dense : bool
+        Whether batches are dense.
+    take : numpy.ndarray, optional
+        int64: the positions to deliver.
+    path : str
+        The file, for messages.
+    """
+
+    name: str
+    indices: ColumnLayout
+    data: ColumnLayout
+    bounds: Bounds
+    width: int
+    dense: bool
+    take: np.ndarray | None
+    path: str
+
+    @property
+    def delivered_width(self) -> int:
+        """Length of a row as it is delivered."""
+        return self.width if self.take is None else len(self.take)
+
+    @property
+    def array(self) -> ColumnLayout:
+        chunk = rows_a_chunk(self.bounds, max(self.indices.chunk_rows, self.data.chunk_rows))
+        entry = index_dtype(self.delivered_width).itemsize + self.data.stored_dtype.itemsize
+        share = self.delivered_width / max(self.width, 1)
+        return ColumnLayout(
+            self.name,
+            "sparse",
+            (len(self.bounds),),
+            np.dtype(object),
+            "contiguous" if chunk == 1 else "chunked",
+            chunk_shape=None if chunk == 1 else (chunk,),
+            element=self.data.dtype,
+            ragged_shape=(self.delivered_width,),
+            item_bytes=max(1, round(mean_count(self.bounds) * entry * share)),
+            sources=tuple(dict.fromkeys([*self.indices.sources, *self.data.sources])),
+            direct=self.indices.direct and self.data.direct,
+            dense=self.dense,
+            path=self.path,
+        )
+
+    def over(self, axes: int) -> SparseRows:
+        if axes != 1:
+            raise has_one_axis(self.path, self.name)
+        return self
+
+    def blank(self, dtype: np.dtype) -> SparseRow:  # noqa: ARG002  as the other values have it
+        indices = np.empty(0, index_dtype(self.delivered_width))
+        return SparseRow(Entries(indices, np.empty(0, self.data.dtype)), 0, 0)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        rows, places = wanted.rows, wanted.places
+        runs, ends = runs_of(self.bounds, rows)
+        total = int(ends[-1]) if len(ends) else 0
+        where = f"column {self.name!r}"
+        indices, data = (empty((total,), each.dtype, where) for each in (self.indices, self.data))
+
+        def finish() -> None:
+            indptr = np.concatenate([np.zeros(1, np.int64), ends])
+            self._check(indices, indptr, rows)
+            found, kept = indices.astype(index_dtype(self.width), copy=False), data
+            if self.take is not None:
+                found, kept, indptr = self._taken(found, data, indptr)
+            out[places] = rows_of(Entries(found, kept), indptr)
+
+        return Reading([Part(self.indices.name, runs, indices), Part(self.data.name, runs, data)], finish)
+
+    def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
+        """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
+        at = first_outside(indices, self.width)
+        if at is None:
+            return
+        row = int(rows[int(np.searchsorted(indptr, at, side="right")) - 1])
+        raise CorruptFileError(
+            f"{self.path}: column {self.name!r}, row {row}: {self.indices.name!r} has {indices[at]}; expected "
+            f"positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
+        )
+
+    def _taken(
+        self, indices: np.ndarray, data: np.ndarray, indptr: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the entries at the positions to deliver, by their place among these."""
+        assert self.take is not None
+        found = self._places(indices)
+        kept = found >= 0
+        counted = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
+        return found[kept], data[kept], counted[indptr]
+
+    def _places(self, indices: np.ndarray) -> np.ndarray:
+        """Return the place of each position among those to deliver; -1 if it is not one of them."""
+        assert self.take is not None
+        dtype = index_dtype(len(self.take))
+        if self.width <= _LISTED_WIDTH:
+            place = np.full(self.width, -1, dtype)
+            place[self.take] = np.arange(len(self.take))
+            return place[indices]
+        order = np.argsort(self.take)
+        at = np.searchsorted(self.take, indices, sorter=order)
+        place = order[np.minimum(at, len(order) - 1)]
+        return np.where(self.take[place] == indices, place, -1).astype(dtype)
+
+
+def has_one_axis(path: str, name: str) -> UnsupportedColumnError:
+    """Return the error for several row axes of values that lie along one."""
+    return UnsupportedColumnError(
+        f"{path}: column {name!r} has one axis of rows; over Grid, name the row axis that it has, such as "
+        f"of={{{name!r}: (0,)}}."
+    )
+
+
+def joined_rows(windows: np.ndarray, width: int) -> np.ndarray:
+    """Return rows of a sparse matrix, several a window, as one row a window: step after step, each `width` long."""
+    found = np.empty(len(windows), object)
+    for at, rows in enumerate(windows):
+        dtype = index_dtype(width * len(rows))
+        indices = np.concatenate([row.indices.astype(dtype) + step * width for step, row in enumerate(rows)])
+        data = np.concatenate([row.data for row in rows])
+        found[at] = SparseRow(Entries(indices, data), 0, len(data))
+    return found
+
+
+def chunk_group_starts(bounds: Bounds, chunk_values: int, chunks: int) -> np.ndarray:
+    """Return the first row of each run of rows that begin in the same `chunks` chunks of values; ascending.
+
+    Empty rows are with the row before them.
+    """
+    groups = bounds.starts // (chunk_values * chunks)
+    if not len(groups):
+        return np.empty(0, np.int64)
+    return np.concatenate([[0], np.flatnonzero(groups[1:] > groups[:-1]) + 1])

@@ -1,0 +1,99 @@
+"""Columns of references, as MATLAB's cell arrays are: a row is the dataset that an entry leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.range_columns import has_one_axis
+from ray_h5.columns.reversed_columns import texts_of
+from ray_h5.columns.segment_columns import SegmentColumn
+from ray_h5.columns.values import Reading, Stored, Units, Values, blank_of
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.groups.groups import OF_VALUES
+from ray_h5.manifest.joined_arrays import GroupTable, Texts
+from ray_h5.manifest.layout import ColumnLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Referred:
+    """Values of which each is a whole dataset.
+
+    Attributes
+    ----------
+    column : SegmentColumn
+        The datasets.
+    array : ColumnLayout
+        Kind, dtype and shape of the values.
+    is_text : bool
+        Whether a dataset is the characters of one text, as MATLAB writes it.
+    is_reversed : bool
+        Whether the axes of a value are those of its dataset in reverse.
+    """
+
+    column: SegmentColumn
+    array: ColumnLayout
+    is_text: bool = False
+    is_reversed: bool = False
+
+    def over(self, axes: int) -> Referred:
+        if axes != 1:
+            raise has_one_axis(self.array.path, self.array.name)
+        return self
+
+    def blank(self, dtype: np.dtype) -> Any:
+        if self.array.kind != "ragged":
+            return blank_of(self.array, dtype)
+        return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        if not self.is_text and not self.is_reversed:
+            return self.column.reading(wanted.rows, wanted.places, out)
+        found = np.empty(len(wanted), object)
+        reading = self.column.reading(wanted.rows, np.arange(len(wanted)), found)
+
+        def finish() -> None:
+            if reading.finish is not None:
+                reading.finish()
+            for place, value in zip(wanted.places.tolist(), found, strict=True):
+                out[place] = texts_of(value[None])[0] if self.is_text else value.T
+
+        return Reading(reading.parts, finish)
+
+
+def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:
+    """Return the values of a column of references, given the datasets that they lead to.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they lead to groups, or to texts of several lines.
+    """
+    segments = table.columns.get(name)
+    if segments is None:
+        raise UnsupportedColumnError(
+            f"{path}: column {name!r}: its references lead to groups, such as {table.names[0]!r}. For a row a group, "
+            f"pass rows=ray_h5.Groups({name!r})."
+        )
+    if segments.single:
+        return Stored(replace(segments.unit, name=name, shape=(len(segments), *segments.unit.row_shape)), segments)
+    column = SegmentColumn(name, Stored.of(segments), segments)
+    layout = column.layout(len(segments), path)
+    said = table.attributes.get(OF_VALUES)
+    if isinstance(said, Texts) and b"char" in said and segments.dtype.kind == "u":
+        lines = np.flatnonzero((segments.shapes > 1).sum(axis=1) > 1)
+        if len(lines):
+            raise UnsupportedColumnError(
+                f"{path}: column {name!r}, row {lines[0]}: characters of shape {tuple(segments.shapes[lines[0]])}; "
+                "expected those of one line"
+            )
+        text = ColumnLayout(
+            name, "string", (len(segments),), np.dtype(object), "contiguous", item_bytes=layout.item_bytes, path=path
+        )
+        return Referred(column, text, is_text=True)
+    if is_reversed:
+        layout = replace(layout, shape=(len(segments), *layout.row_shape[::-1]), ragged_shape=layout.ragged_shape[::-1])
+    return Referred(column, layout, is_reversed=is_reversed)

@@ -1,0 +1,192 @@
+"""Parts of rows: positions along their axes, and entries along the first axis of rows of varying length."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.cf_columns import CF
+from ray_h5.columns.coded_columns import Category, Optional
+from ray_h5.columns.csr_groups import positions_of
+from ray_h5.columns.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.row_entries import RowEntries
+from ray_h5.columns.user_columns import Cut, Positions, RowPart
+from ray_h5.columns.values import Reading, Stored, Taken, Units, Values, first_axis
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import request_of
+from ray_h5.read.reader import RowReader
+from ray_h5.splitmix import GOLDEN, mix_in_place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnEntries:
+    """Values of which some entries along the first axis of a unit are drawn once they are read.
+
+    Attributes
+    ----------
+    values : Values
+        The whole units.
+    entries : RowEntries
+        What is drawn.
+    """
+
+    values: Values
+    entries: RowEntries
+
+    @property
+    def array(self) -> ColumnLayout:
+        found = self.values.array
+        count = int(self.entries.counts(np.array(found.row_shape[:1]))[0])
+        shape = (found.shape[0], count, *found.row_shape[1:])
+        return replace(found, shape=shape, chunk_shape=first_axis(found), fill=None, offset=None)
+
+    def over(self, axes: int) -> DrawnEntries:
+        assert axes == 1
+        return self
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return self.values.blank(dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, found = units.listed(), self.values.array
+        whole = empty((len(wanted), *found.row_shape), out.dtype, found.where)
+        reading = self.values.reading(request_of(wanted.rows), whole)
+
+        def finish() -> None:
+            if reading.finish is not None:
+                reading.finish()
+            lengths = np.full(len(wanted), found.row_shape[0])
+            drawn = self.entries.drawn(lengths, wanted.places)
+            for place, values, at in zip(wanted.places.tolist(), whole, drawn, strict=True):
+                out[place] = values[at]
+
+        return Reading(reading.parts, finish)
+
+
+def keys_of(path: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return a key for each row of a file and its draw: uint64. They depend on the name of the file."""
+    name = zlib.crc32(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"))
+    state = mix_in_place(np.array([seed, name], np.uint64) + np.uint64(GOLDEN))
+    words = mix_in_place(rows.astype(np.uint64) * np.uint64(GOLDEN) + state[0])
+    return mix_in_place((words ^ state[1]) + draws.astype(np.uint64) * np.uint64(GOLDEN))
+
+
+def taken_of(reader: RowReader, made: RowPart, values: Values, column: Callable[[str], Values]) -> Values:
+    """Return the parts of units that a user asks for.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    made : RowPart
+        Which parts.
+    values : Values
+        The whole units.
+    column : callable
+        Returns another column of the file, such as names of positions.
+    """
+    if isinstance(values, SparseRows):
+        return _of_sparse(reader, made, values, column)
+    where = f"{reader.path}: column {made.name!r}"
+    if isinstance(values, RaggedRows):
+        inner = {axis - 1: at for axis, at in made.axes if axis}
+        content = _taken(reader, made, inner, values.content, column, first_axis=1)
+        return replace(values, content=content, entries=entries_of(made, where))
+    if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
+        raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
+    taken = _taken(reader, made, dict(made.axes), values, column)
+    return taken if made.random is None else DrawnEntries(taken, RowEntries(made.random, where))
+
+
+def entries_of(made: RowPart, where: str) -> RowEntries | None:
+    """Return what a part takes of the first axis of rows of varying length; None for all."""
+    at = dict(made.axes).get(0)
+    if made.random is not None:
+        return RowEntries(made.random, where)
+    if at is None or isinstance(at, Cut):
+        return None if at is None else RowEntries(at, where)
+    if isinstance(at[0], str):
+        raise UnsupportedColumnError(
+            f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
+        )
+    return RowEntries(np.array(at, np.int64), where)
+
+
+def segment_part(
+    reader: RowReader, made: RowPart, whole: Values, segments: Segments, column: Callable[[str], Values]
+) -> tuple[Values, RowEntries | None]:
+    """Return the parts of rows that are whole datasets: values, and entries along their first axis, that of units."""
+    where = f"{reader.path}: column {made.name!r}"
+    if segments.single:
+        raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
+    inner = {axis - 1: at for axis, at in made.axes if axis}
+    if inner and segments.unit_shape is None:
+        raise UnsupportedColumnError(
+            f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that agree with "
+            "the pattern, or take parts of the first axis alone."
+        )
+    return _taken(reader, made, inner, whole, column, first_axis=1), entries_of(made, where)
+
+
+def _taken(
+    reader: RowReader,
+    made: RowPart,
+    axes: dict[int, Positions],
+    values: Values,
+    column: Callable[[str], Values],
+    first_axis: int = 0,
+) -> Values:
+    shape = values.array.row_shape
+    if not axes:
+        return values
+    if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
+        found = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
+        raise UnsupportedColumnError(
+            f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so many "
+            f"axes, found {found}"
+        )
+    taken: list[np.ndarray | None] = [None] * (max(axes) + 1)
+    for axis, at in axes.items():
+        what = f"part({made.name!r}, {{{axis + first_axis}: ...}})"
+        taken[axis] = (
+            at.positions(shape[axis])
+            if isinstance(at, Cut)
+            else positions_of(reader, what, at, made.names, shape[axis], column)
+        )
+    return take(values, tuple(taken))
+
+
+def _of_sparse(reader: RowReader, made: RowPart, values: SparseRows, column: Callable[[str], Values]) -> SparseRows:
+    if [axis for axis, _ in made.axes] != [0] or made.random is not None:
+        raise UnsupportedColumnError(
+            f"{reader.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found {made}"
+        )
+    at, width = made.axes[0][1], values.delivered_width
+    positions = (
+        at.positions(width)
+        if isinstance(at, Cut)
+        else positions_of(reader, f"part({made.name!r})", at, made.names, width, column)
+    )
+    return replace(values, take=positions if values.take is None else values.take[positions])
+
+
+def take(values: Values, taken: tuple[np.ndarray | None, ...]) -> Values:
+    """Return values with some positions along the axes of a unit: of what is stored, where that is possible."""
+    if isinstance(values, (Stored, Taken)):
+        return values.take(taken)
+    if isinstance(values, CF) and isinstance(stored := values.values.take(taken), Stored):
+        return replace(values, values=stored)
+    if isinstance(values, Category) and isinstance(codes := values.codes.take(taken), Stored):
+        return replace(values, codes=codes)
+    if isinstance(values, Optional):
+        stored, mask = values.values.take(taken), values.mask.take(taken)
+        if isinstance(stored, Stored) and isinstance(mask, Stored):
+            return replace(values, values=stored, mask=mask)
+    return Taken(values, taken)

@@ -1,0 +1,106 @@
+"""What is found out once of the rows of a file: tables of its rows, and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ray_h5.columns.bounds import Bounds, ChunkedBy
+    from ray_h5.columns.times import Times
+    from ray_h5.manifest.joined_arrays import GroupTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTable:
+    """Facts about the rows of a file that are found once, and that every later reader of the file needs.
+
+    Attributes
+    ----------
+    groups : GroupTable, optional
+        The groups that are rows, or episodes.
+    episode_lengths : numpy.ndarray, optional
+        int64: the steps of each episode.
+    num_steps : int
+        With windows: steps of all episodes.
+    bounds : mapping of str to Bounds
+        Where the rows of columns begin and end in longer arrays, by the datasets that say so.
+    chunked_by : mapping of str to ChunkedBy
+        The bounds of such columns.
+    chosen : numpy.ndarray, optional
+        int64: with `Patches`, the blocks or cells that hold a class.
+    entries : mapping of str to int
+        With `Files`, the length of the first axis of columns.
+    joined : mapping of str to GroupTable
+        The datasets of columns that consist of many, by the pattern, or the dataset of references, that names them.
+    times : mapping of str to Times
+        With windows whose columns have times of their own: these, by column.
+    """
+
+    groups: GroupTable | None = None
+    episode_lengths: np.ndarray | None = None
+    num_steps: int = 0
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    chunked_by: Mapping[str, ChunkedBy] = field(default_factory=dict)
+    chosen: np.ndarray | None = None
+    entries: Mapping[str, int] = field(default_factory=dict)
+    joined: Mapping[str, GroupTable] = field(default_factory=dict)
+    times: Mapping[str, Times] = field(default_factory=dict)
+
+    def merged(self, found: RowTable | None) -> RowTable:
+        """Return what is known here, and what was found since, of the same state of the file."""
+        if found is None:
+            return self
+        groups = self.groups if found.groups is None else found.groups
+        if self.groups is not None and groups is not None:
+            groups = self.groups.merged(groups)
+        return RowTable(
+            groups,
+            self.episode_lengths if found.episode_lengths is None else found.episode_lengths,
+            found.num_steps or self.num_steps,
+            {**self.bounds, **found.bounds},
+            {**self.chunked_by, **found.chunked_by},
+            self.chosen if found.chosen is None else found.chosen,
+            {**self.entries, **found.entries},
+            {**self.joined, **found.joined},
+            {**self.times, **found.times},
+        )
+
+    def holds(self, other: RowTable) -> bool:
+        """Return whether all that another table of the same state of the file knows is here too."""
+        return (
+            (other.groups is None or (self.groups is not None and self.groups.holds(other.groups)))
+            and (other.episode_lengths is None or self.episode_lengths is not None)
+            and (not other.num_steps or bool(self.num_steps))
+            and self.bounds.keys() >= other.bounds.keys()
+            and self.chunked_by.keys() >= other.chunked_by.keys()
+            and (other.chosen is None or self.chosen is not None)
+            and self.entries.keys() >= other.entries.keys()
+            and self.joined.keys() >= other.joined.keys()
+            and self.times.keys() >= other.times.keys()
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about."""
+        bounds = sum(each.starts.nbytes + each.stops.nbytes for each in self.bounds.values())
+        bounds += 0 if self.chosen is None else self.chosen.nbytes
+        bounds += sum(each.nbytes for each in self.joined.values())
+        bounds += sum(each.nbytes for each in self.times.values())
+        return bounds + self.lengths.nbytes + (0 if self.groups is None else self.groups.nbytes)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the steps of each episode; empty without windows."""
+        return np.empty(0, np.int64) if self.episode_lengths is None else self.episode_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The columns of a file: names, and the errors of those that cannot be read."""
+
+    names: tuple[str, ...]
+    refused: Mapping[str, Exception] = field(default_factory=dict)

@@ -1,0 +1,334 @@
+"""The columns that all files share, and their values as Arrow arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.hdf5.columns.dtypes import as_dtype
+from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.read.casting import Casting
+
+LENGTH = "_length"
+"""Ending of the column with the lengths of padded rows."""
+
+TENSOR_KINDS = frozenset({"number", "bool"})
+
+NULLABLE_KINDS = frozenset({"category", "optional", "string"})
+"""Kinds with values that may be missing. They are plain values of type `ColumnSpec.element`, or text."""
+
+_ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One column as it is delivered, the same in every file.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    kind : Kind
+        The kind of a value.
+    dtype : numpy.dtype
+        dtype of the array that a read fills.
+    row_shape : tuple of int
+        Shape of one row; ``()`` for a scalar.
+    element : numpy.dtype, optional
+        For lists, and rows of a sparse matrix: dtype of their elements. For categories and optional values: that of
+        the values, objects for text.
+    as_bytes : bool
+        For strings: deliver the bytes, which need not be UTF-8.
+    casting : {"checked", "rounded", "unsafe"}
+        For numbers that are cast: whether values that `dtype` cannot hold are an error.
+    ragged_shape : tuple of (int or None)
+        For rows of varying shape: the shape of a row; None for axes along which rows differ. For rows of a sparse
+        matrix: their length.
+    mean_bytes : int
+        For rows of varying shape, and of a sparse matrix: bytes of a row in the mean.
+    dense : bool
+        For rows of a sparse matrix: whether batches of tensors are dense.
+    """
+
+    name: str
+    kind: Kind
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    element: np.dtype | None = None
+    as_bytes: bool = False
+    casting: Casting = "checked"
+    ragged_shape: tuple[int | None, ...] = ()
+    mean_bytes: int = 0
+    dense: bool = False
+
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ColumnSpec:
+        held = layout.dtype if layout.element is None else layout.element
+        if layout.kind == "ragged" and not _is_held(held, len(layout.ragged_shape)):
+            raise UnsupportedColumnError(
+                f"{layout.where} has rows of varying shape that hold {held} with {len(layout.ragged_shape)} axes; "
+                "read_h5 and H5Dataset deliver those of numbers and booleans, and lists of strings. RowReader reads "
+                "it; or leave it out with columns=[...]."
+            )
+        if has_long_double(held):
+            found = f"dtype {held}" if layout.element is None else f"arrays of {held} of varying length"
+            raise UnsupportedColumnError(
+                f"{layout.where} has {found}, whose long doubles Arrow and torch lack. RowReader reads it; or write "
+                "them as float64 (complex128)."
+            )
+        if (odd := odd_time(layout.dtype)) is not None:
+            raise UnsupportedColumnError(
+                f"{layout.where} has times of dtype {odd}, a unit that Arrow lacks. RowReader reads it; or write them "
+                "in seconds, or as int64."
+            )
+        # The strings of two files may have different fixed lengths. Objects hold both.
+        dtype = np.dtype(object) if layout.kind == "string" else layout.dtype
+        if layout.kind in {"ragged", "sparse"}:
+            of_row, size = layout.ragged_shape, layout.item_bytes
+            return cls(
+                layout.name, layout.kind, dtype, (), layout.element, False, "checked", of_row, size, layout.dense
+            )
+        return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory; a guess for strings and lists, whose sizes are not known before they are read."""
+        if self.kind in {"ragged", "sparse"}:
+            return max(self.mean_bytes, 1)
+        sizes = {"string": 32, "category": 32, "optional": 16, "list": 4096}
+        return math.prod(self.row_shape) * sizes.get(self.kind, self.dtype.itemsize)
+
+    @property
+    def varying_shape(self) -> tuple[int | None, ...] | None:
+        """Shape of a row, with None for axes along which rows differ; None if all rows have one shape."""
+        if self.kind == "list" and not self.row_shape:
+            return (None,)
+        return self.ragged_shape if self.kind == "ragged" else None
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Shape of one row in Arrow and torch: complex numbers get a last axis of (real, imaginary)."""
+        return (*self.row_shape, 2) if self.dtype.kind == "c" else self.row_shape
+
+    @property
+    def value_type(self) -> pa.DataType:
+        """Arrow type of one value. Rows of several values that tensors cannot hold are lists of fixed size."""
+        found = self._item_type
+        for length in () if self.kind in TENSOR_KINDS else reversed(self.row_shape):
+            found = pa.list_(found, length)
+        return found
+
+    @property
+    def _item_type(self) -> pa.DataType:
+        if self.as_bytes or (self.kind == "binary" and self.row_shape):  # pyarrow has no lists of binary of fixed size
+            return pa.binary()
+        if self.kind == "sparse":
+            return pa.null()  # a column of all rows is never kept
+        if self.kind in NULLABLE_KINDS and self.element is not None:
+            return arrow_type(self.element)
+        if self.element is not None:
+            return pa.large_list(arrow_type(self.element))
+        return arrow_type(self.dtype) if self.dtype.kind != "c" else pa.from_numpy_dtype(real_dtype(self.dtype))
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a row is a tensor in Arrow: numbers or booleans, of one shape."""
+        return self.kind in TENSOR_KINDS and self.tensor_shape != ()
+
+    @property
+    def kept_type(self) -> pa.DataType:
+        """Arrow type of one value in a column of all rows."""
+        return large_type(self.value_type)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a predicate can name the column: one plain value a row."""
+        return self.tensor_shape == () and self.kind not in {"ragged", "sparse"}
+
+    def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
+        """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
+        if self.kind == "ragged":
+            alike = (is_cast or self.element == (stored.element or stored.dtype)) and stored.kind in {
+                "ragged",
+                *TENSOR_KINDS,
+            }
+            shape = stored.ragged_shape or stored.row_shape
+            return alike and len(shape) == len(self.ragged_shape) and covers(self.ragged_shape, shape)
+        if self.kind == "sparse":
+            alike = is_cast or self.element == stored.element
+            return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
+            return is_cast and self.row_shape == stored.row_shape
+        if self.is_made_of(stored):
+            return self.as_bytes or self.value_type == stored.value_type
+        if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
+            return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
+        if self.kind != stored.kind or self.row_shape != stored.row_shape:
+            return False
+        # The fields of compound values may have other offsets in another file.
+        return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
+
+    def is_made_of(self, stored: ColumnSpec) -> bool:
+        """Return whether these values may come from a column of another kind; files may encode a column differently."""
+        if not (self.is_scalar and stored.is_scalar):
+            return False
+        if self.kind == "string":
+            return stored.kind == "category" and stored.element is not None and stored.element.kind in "OS"
+        return self.kind == "optional" and stored.kind in {"category", *TENSOR_KINDS}
+
+    def cast(self, dtype: object, casting: Casting = "checked") -> ColumnSpec:
+        """Return the spec of this column delivered as another dtype."""
+        if dtype is None:  # numpy takes it for float64
+            raise OptionError(
+                f"dtypes: None for column {self.name!r} is no dtype; leave the column out to keep its own"
+            )
+        wanted = as_dtype(dtype, f"column {self.name!r} in dtypes")
+        if self.kind in {"category", "optional"}:
+            return self._cast_values(wanted, casting)
+        if self.kind == "string":
+            if wanted.kind != "S":
+                raise OptionError(
+                    f"dtypes: column {self.name!r} holds strings; only bytes can be asked for, not {wanted}"
+                )
+            return replace(self, as_bytes=True)
+        held = self.kind in TENSOR_KINDS or (self.kind in {"ragged", "sparse"} and self.element is not None)
+        if not held or (self.element is not None and self.element.hasobject):
+            raise OptionError(f"dtypes: column {self.name!r} holds {self.kind} values, which cannot be cast")
+        if wanted.kind not in "biufc" or has_long_double(wanted):
+            raise OptionError(f"dtypes: column {self.name!r} holds {self.dtype}; {wanted} is no type of numbers")
+        if self.kind in {"ragged", "sparse"}:
+            return replace(self, element=wanted.newbyteorder("="), casting=casting)
+        kind: Kind = "bool" if wanted.kind == "b" else "number"
+        return replace(self, dtype=wanted.newbyteorder("="), kind=kind, casting=casting)
+
+    def _cast_values(self, wanted: np.dtype, casting: Casting) -> ColumnSpec:
+        """Return the spec of categories, or of optional values, as text or numbers: codes are integers."""
+        assert self.element is not None
+        is_text = self.element.kind in "OS"
+        if wanted.kind == "S" and is_text:
+            return replace(self, as_bytes=True)
+        fits = "iu" if self.kind == "category" and is_text else "iuf" if self.kind == "category" else "biuf"
+        if wanted.kind not in fits or has_long_double(wanted):
+            what = "categories: integers for their codes" if self.kind == "category" else "values that may be missing"
+            raise OptionError(f"dtypes: column {self.name!r} holds {what}; it cannot be delivered as {wanted}")
+        kind: Kind = "bool" if wanted.kind == "b" else "number"
+        return ColumnSpec(self.name, kind, wanted.newbyteorder("="), self.row_shape, casting=casting)
+
+    @property
+    def shown_shape(self) -> str:
+        """The shape of a row, for messages; ``?`` stands for a length that varies."""
+        shape = self.ragged_shape if self.kind in {"ragged", "sparse"} else self.tensor_shape
+        return shown_shape(shape)
+
+    def __str__(self) -> str:
+        if self.kind == "ragged":
+            return f"{self.element} {self.shown_shape}"
+        if self.kind == "sparse":
+            return f"sparse {self.element} {self.shown_shape}"
+        if self.kind in {"category", "optional"}:
+            return f"{self.kind} {self.value_type}"
+        kind = self.dtype.name if self.kind in TENSOR_KINDS else self.kind
+        if self.kind in {"struct", "list", "binary", "time"}:
+            kind = str(self._item_type)
+        return f"{kind} {self.row_shape}" if self.row_shape else kind
+
+
+def _is_held(element: np.dtype, axes: int) -> bool:
+    """Return whether rows of varying shape can be delivered: arrays of numbers, or lists of strings."""
+    return element.kind in "biufc" or (element.kind in "SO" and axes == 1)
+
+
+def shown_shape(shape: Sequence[int | None]) -> str:
+    """Return a shape as text; ``?`` stands for a length that varies."""
+    return f"({', '.join('?' if n is None else str(n) for n in shape)}{',' if len(shape) == 1 else ''})"
+
+
+def covers(ragged: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+    """Return whether rows of a shape are rows of a ragged shape."""
+    return all(one is None or one == other for one, other in zip(ragged, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The casts while columns are read: the dtypes of columns, and whether a lost value is an error."""
+
+    dtypes: Mapping[str, object] = field(default_factory=dict)
+    casting: Casting = "checked"
+
+    def __call__(self, spec: ColumnSpec) -> ColumnSpec:
+        return spec.cast(self.dtypes[spec.name], self.casting) if spec.name in self.dtypes else spec
+
+
+def scalar_to_arrow(
+    array: np.ndarray, spec: ColumnSpec, where: Callable[[int], str], type_: pa.DataType | None = None
+) -> pa.Array:
+    """Return the values of a scalar column as an Arrow array. ``where(i)`` names the place of value i.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The values.
+    spec : ColumnSpec
+        The column.
+    where : callable
+        Names the place of a value, for messages.
+    type_ : pyarrow.DataType, optional
+        `ColumnSpec.value_type`, or `ColumnSpec.kept_type`.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If a string is not UTF-8.
+    """
+    type_ = spec.value_type if type_ is None else type_
+    if spec.as_bytes and not spec.row_shape:
+        return pa.array(array, type_)
+    try:
+        return to_arrow(array, type_)
+    except pa.ArrowInvalid:
+        row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
+        raise UnsupportedColumnError(
+            f"{where(row)}: column {spec.name!r} holds {array[row]!r}, which is not UTF-8. "
+            f"Pass dtypes={{{spec.name!r}: bytes}} to get its values as bytes."
+        ) from None
+
+
+def _is_utf8(value: object) -> bool:
+    if isinstance(value, (tuple, list, np.ndarray)):  # a compound value, and arrays in it
+        return all(map(_is_utf8, value))
+    try:
+        return not isinstance(value, bytes) or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+@lru_cache(maxsize=256)
+def has_long_double(dtype: np.dtype) -> bool:
+    """Return whether values are, or contain, long doubles, which Arrow and torch lack."""
+    return any(each.kind in "fc" and real_dtype(each).itemsize > 8 for each in _plain(dtype))
+
+
+@lru_cache(maxsize=256)
+def odd_time(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype of times in a unit that Arrow lacks or misreads; None if there are none."""
+    units = {"M": _ARROW_UNITS | {("D", 1)}, "m": _ARROW_UNITS}
+    odd = (each for each in _plain(dtype) if each.kind in units and np.datetime_data(each) not in units[each.kind])
+    return next(odd, None)
+
+
+def _plain(dtype: np.dtype) -> Iterator[np.dtype]:
+    """Yield the dtypes of the parts of a value."""
+    if dtype.names is not None:
+        for name in dtype.names:
+            yield from _plain(dtype[name])
+    elif dtype.subdtype is not None:
+        yield from _plain(dtype.subdtype[0])
+    else:
+        yield dtype

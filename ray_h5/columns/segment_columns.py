@@ -1,0 +1,246 @@
+"""Columns of which a row is a whole dataset of many, and what columns of several units a row share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.values import Finish, Reading, Values
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import RunRequest, request_of
+
+if TYPE_CHECKING:
+    from ray_h5.columns.row_entries import RowEntries
+
+Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentColumn:
+    """A column with one whole segment a row.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values : Values
+        The values of units.
+    segments : Segments
+        Says which units a segment has.
+    segment_of : callable, optional
+        Returns the segment of each row; None if they are equal.
+    entries : RowEntries, optional
+        The units of a segment that a row has; None for all.
+    """
+
+    name: str
+    values: Values
+    segments: Segments
+    segment_of: Numbers | None = None
+    entries: RowEntries | None = None
+
+    def at(self, numbers_of: Numbers) -> SegmentColumn:
+        """Return the column whose row i is row ``numbers_of(i)`` of this one."""
+        return replace(self, segment_of=after(self.segment_of, numbers_of))
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        array, shapes = self.values.array, self._shapes
+        shape = self.segments.common_shape if self.segments.single else _common(shapes[self.segments.is_there])
+        lacks = not self.segments.is_there.all()
+        if lacks and self.segments.single and array.kind not in {"string", "category", "optional"}:
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: {int(np.argmin(self.segments.is_there))} groups have it before one "
+                "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
+            )
+        if self.segments.single or (None not in shape and array.kind in {"number", "bool"} and not lacks):
+            return layout_of_rows(self.name, array, (num_rows, *(int(n or 0) for n in shape)), 1, path)
+        if array.kind == "list":
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: datasets of arrays of varying length, one dataset a group, are lists "
+                "of lists. Choose other columns with columns=[...]."
+            )
+        return ragged_layout(self.name, array, shapes, shape, num_rows, path)
+
+    @property
+    def _shapes(self) -> np.ndarray:
+        """int64: the shape of each row as it is delivered."""
+        stored, unit = self.segments.shapes, self.values.array.row_shape
+        if self.segments.single:
+            return stored
+        lengths = stored[:, :1] if self.entries is None else self.entries.counts(stored[:, 0])[:, None]
+        if self.segments.unit_shape is None:
+            fields = axes_of_fields(self.values, self.segments)
+            return np.concatenate([lengths, stored[:, 1:], repeated(fields, len(stored))], axis=1)
+        return np.concatenate([lengths, repeated(unit, len(stored))], axis=1)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        segments = rows if self.segment_of is None else self.segment_of(rows)
+        if self.segments.single:
+            there = self.segments.is_there[segments]
+            out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
+            request = request_of(self.segments.starts[segments[there]], places[there])
+            return self.values.reading(request, out) if there.any() else Reading()
+        if out.dtype == object and out.ndim == 1:
+            return self._ragged(segments, places, out)
+        return self._stacked(segments, places, out)
+
+    def _stacked(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of segments of one shape."""
+        if not out.size:
+            return Reading()
+        length = out.shape[1]
+        if out.flags.c_contiguous:
+            runs = self._runs(segments, places * length, places)
+            return self.values.reading(runs, out.reshape(-1, *out.shape[2:]))
+        apart = empty((len(places), *out.shape[1:]), out.dtype)
+
+        def finish() -> None:
+            out[places] = apart
+
+        request = self._runs(segments, np.arange(len(segments)) * length, places)
+        return then(self.values.reading(request, apart.reshape(-1, *out.shape[2:])), finish)
+
+    def _runs(self, segments: np.ndarray, places: np.ndarray, rows_at: np.ndarray) -> RunRequest:
+        """Return the request for the units of rows; the first ones go to `places`. `rows_at` is where each row goes."""
+        counts = self.segments.lengths[segments]
+        if self.entries is not None:
+            of, firsts, counts = self.entries.runs(counts, rows_at)
+            before = np.cumsum(counts) - counts
+            begins = before[np.searchsorted(of, of)]  # of the first run of the row
+            starts = self.segments.starts[segments][of] + firsts
+            return RunRequest(starts, places[of] + before - begins, counts, segments[of])
+        runs = RunRequest(self.segments.starts[segments], places, counts, segments)
+        return runs if counts.all() else runs.select(counts > 0)
+
+    def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of segments as arrays of their own: parts of one array, if their units have one shape."""
+        if self.segments.unit_shape is None:
+            return self._one_by_one(segments, places, out)
+        unit_shape = self.values.array.row_shape
+        counts = self.segments.lengths[segments]
+        if self.entries is not None:
+            counts = self.entries.counts(counts)
+        stops = np.cumsum(counts)
+        ends = stops.tolist()
+        flat = empty((ends[-1] if ends else 0, *unit_shape), self.values.array.dtype, f"column {self.name!r}")
+
+        there = self.segments.is_there[segments].tolist()
+
+        def finish() -> None:
+            begin = 0
+            for place, end, is_there in zip(places.tolist(), ends, there, strict=True):
+                out[place] = flat[begin:end] if is_there else None
+                begin = end
+
+        return then(self.values.reading(self._runs(segments, stops - counts, places), flat), finish)
+
+    def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        readings, shapes = [], self._shapes
+        for segment, place in zip(segments.tolist(), places.tolist(), strict=True):
+            if not self.segments.is_there[segment]:
+                out[place] = None
+                continue
+            shape = tuple(shapes[segment].tolist())
+            out[place] = value = empty(shape, self.values.array.dtype, f"column {self.name!r}")
+            if value.size:
+                runs = self._runs(np.array([segment]), np.zeros(1, np.int64), np.array([place]))
+                readings.append(self.values.reading(runs.listed(), value))
+        return together(readings)
+
+
+def axes_of_fields(values: Values, segments: Segments) -> tuple[int, ...]:
+    """Return the axes that values have and their datasets lack: those of fields of compound values."""
+    return values.array.row_shape[len(segments.unit.row_shape) :]
+
+
+def _common(shapes: np.ndarray) -> tuple[int | None, ...]:
+    """Return the shape that rows share; None for an axis along which they differ."""
+    if not len(shapes):
+        return (None,) * shapes.shape[1]
+    same = (shapes == shapes[0]).all(axis=0)
+    return tuple(int(n) if alike else None for n, alike in zip(shapes[0], same, strict=True))
+
+
+def repeated(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """Return a shape once for each of some rows."""
+    return np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
+
+
+def after(second: Numbers | None, first: Numbers) -> Numbers:
+    """Return what gives the number of a number."""
+    return first if second is None else lambda rows: second(first(rows))
+
+
+def then(reading: Reading, finish: Finish) -> Reading:
+    """Return a reading that does one more thing at the end."""
+    before = reading.finish
+    if before is None:
+        return Reading(reading.parts, finish)
+
+    def both() -> None:
+        before()
+        finish()
+
+    return Reading(reading.parts, both)
+
+
+def together(readings: list[Reading]) -> Reading:
+    """Return several readings as one."""
+    finishes = [each.finish for each in readings if each.finish is not None]
+
+    def finish() -> None:
+        for each in finishes:
+            each()
+
+    return Reading([part for each in readings for part in each.parts], finish)
+
+
+def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
+    """Return the layout of rows of one shape."""
+    return ColumnLayout(
+        name,
+        array.kind,
+        shape,
+        array.stored_dtype,
+        array.storage,
+        chunk_shape=None if chunk_rows == 1 else (chunk_rows, *shape[1:]),
+        pipeline=array.pipeline,
+        element=array.element,
+        enum=array.enum,
+        item_bytes=array.item_bytes,
+        sources=array.sources,
+        direct=array.direct,
+        odd_type=array.odd_type,
+        ragged_shape=array.ragged_shape,
+        dense=array.dense,
+        path=path,
+    )
+
+
+def ragged_layout(
+    name: str, array: ColumnLayout, shapes: np.ndarray, shape: tuple[int | None, ...], num_rows: int, path: str
+) -> ColumnLayout:
+    """Return the layout of rows that are arrays of several values; `shapes` are those of all segments."""
+    sizes = shapes.astype(np.float64).prod(axis=1) * array.stored_dtype.itemsize
+    # Values that Arrow has no tensors of are lists: times, compound values, numbers that may be missing.
+    is_text = array.kind == "string" or (array.kind == "category" and array.element == np.dtype(object))
+    as_list = array.kind not in {"number", "bool"} and not is_text and len(shape) == 1
+    return ColumnLayout(
+        name,
+        "list" if as_list else "ragged",
+        (num_rows,),
+        np.dtype(object),
+        "contiguous",
+        element=array.dtype if array.element is None else array.element,
+        ragged_shape=() if as_list else shape,
+        enum=() if array.kind == "category" else array.enum,
+        item_bytes=int(sizes.mean()) if len(sizes) else 0,
+        direct=array.direct,
+        path=path,
+    )

@@ -1,0 +1,65 @@
+"""Times of the samples of a column, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+LIKE_A_NUMBER = 1e-6
+"""Parts of a sample: times in floats are not exact."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """The times of the samples of a column in each recording, ascending: at a rate, or listed.
+
+    Attributes
+    ----------
+    counts : numpy.ndarray
+        int64: the samples of each recording.
+    steps : numpy.ndarray
+        float64: the time of a sample; where times are listed, in the median.
+    rates, starts : numpy.ndarray
+        float64: samples a second, and the time of the first one; empty where times are listed.
+    listed : numpy.ndarray
+        float64: the times of all samples, one recording after the other; empty for a rate.
+    """
+
+    counts: np.ndarray
+    steps: np.ndarray
+    rates: np.ndarray = field(default_factory=lambda: np.empty(0))
+    starts: np.ndarray = field(default_factory=lambda: np.empty(0))
+    listed: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether samples are at a rate."""
+        return len(self.rates) == len(self.counts)
+
+    def at(self, recordings: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """Return the times of samples."""
+        if self.is_regular:
+            return self.starts[recordings] + samples / self.rates[recordings]
+        return self.listed[self._firsts[recordings] + samples]
+
+    def first(self, recordings: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return the first sample that is not before each time, of arrays of one shape."""
+        if self.is_regular:
+            found = np.ceil((times - self.starts[recordings]) * self.rates[recordings] - LIKE_A_NUMBER)
+            return np.clip(found, 0, self.counts[recordings]).astype(np.int64)
+        firsts, found = self._firsts, np.empty(np.shape(times), np.int64)
+        for each in np.unique(recordings).tolist():
+            chosen = recordings == each
+            own = self.listed[firsts[each] : firsts[each] + self.counts[each]]
+            found[chosen] = np.searchsorted(own, times[chosen] - self.steps[each] * LIKE_A_NUMBER)
+        return found
+
+    @property
+    def _firsts(self) -> np.ndarray:
+        return np.cumsum(self.counts) - self.counts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(each.nbytes for each in (self.counts, self.steps, self.rates, self.starts, self.listed))

@@ -1,1 +1,0 @@
-"""Decodes the filter pipelines of chunks."""

@@ -1,0 +1,1 @@
+"""Datasets: their types, chunks, and where their values come from."""

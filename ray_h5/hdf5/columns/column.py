@@ -1,0 +1,182 @@
+"""The header of one dataset -> ColumnLayout."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import cast
+
+import h5py
+import numpy as np
+
+from ray_h5.codecs.filters import filter_name
+from ray_h5.codecs.pipeline import decodes
+from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
+from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
+from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
+from ray_h5.storage.byte_source import Identity
+
+_MAX_ITEM_BYTES = 1 << 20
+"""A column that is decoded here keeps its fill value in memory. A string type in a file can claim 2 GiB."""
+
+SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
+
+
+def describe_column(
+    dataset: h5py.h5d.DatasetID,
+    name: str,
+    *,
+    path: str,
+    at_home: bool,
+    sources: tuple[tuple[str, Identity | None], ...],
+    single_ok: bool = False,
+    shared: Shared | None = None,
+    properties: h5py.h5p.PropDCID | None = None,
+) -> ColumnLayout:
+    """Describe a dataset as a column.
+
+    Parameters
+    ----------
+    dataset : h5py.h5d.DatasetID
+        The open dataset.
+    name : str
+        Name of the column.
+    path : str
+        The file that was opened, for messages.
+    at_home : bool
+        Whether the dataset is in that file and not in one that an external link leads to.
+    sources : tuple of (str, Identity or None)
+        The other files that its values come from, as in `ColumnLayout`.
+    single_ok : bool
+        Whether a single value is described as one row. By default it is refused.
+    shared : Shared, optional
+        What is known of the file of the dataset, and of the types in it.
+    properties : h5py.h5p.PropDCID, optional
+        The creation properties of the dataset, if the caller has them.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If it cannot be read as rows.
+    CodecUnavailableError
+        If neither this package nor h5py can decode its chunks.
+    """
+    where = f"{path}: column {name!r}"
+    # Each handle is asked for once: libhdf5 makes a new one each time, and a file may have thousands of columns.
+    space = dataset.get_space()
+    if not (shape := space.get_simple_extent_dims()):
+        _check_rows(space, where, single_ok=single_ok)
+    shared = Shared.of(h5py.h5i.get_file_id(dataset)) if shared is None else shared
+    properties = dataset.get_create_plist() if properties is None else properties
+    values = shared.value_type(dataset.get_type(), where)
+    storage = _storage(properties)
+    is_chunked = storage == "chunked"
+    pipeline = pipeline_of(properties)
+    lists_its_chunks = not is_chunked or _lists_its_chunks(space)
+    direct = (
+        at_home
+        # With a user block, offsets differ between versions of libhdf5.
+        and not shared.user_block
+        and not values.dtype.hasobject
+        and not values.odd_type
+        and values.dtype.itemsize <= _MAX_ITEM_BYTES
+        and _is_direct(storage, pipeline, lists_its_chunks)
+    )
+    if not direct:
+        if values.lost_fields:
+            raise UnsupportedColumnError(
+                f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time or references, which no row has; and "
+                f"its {storage} values with the filters {pipeline} are read by h5py alone. Leave that field out "
+                "when you write it, or write it as int64."
+            )
+        _check_codecs(pipeline, where)
+    return ColumnLayout(
+        name=name,
+        kind=values.kind,
+        shape=(*(shape or (1,)), *values.array_shape),
+        stored_dtype=values.plain,
+        storage=storage,
+        chunk_shape=properties.get_chunk() if is_chunked else None,
+        pipeline=pipeline,
+        offset=dataset.get_offset() if storage == "contiguous" else None,
+        fill=fill_of(properties, values) if direct else None,
+        element=values.element,
+        enum=values.enum,
+        lists_its_chunks=lists_its_chunks,
+        user_block=shared.user_block,
+        item_bytes=values.item_bytes,
+        sources=sources,
+        direct=direct,
+        odd_type=values.odd_type,
+        lost_fields=values.lost_fields,
+        path=path,
+    )
+
+
+def is_plain(properties: h5py.h5p.PropDCID) -> bool:
+    """Return whether the values of a dataset are in its own file, given its creation properties."""
+    return properties.get_layout() != h5py.h5d.VIRTUAL and properties.get_external_count() <= 0
+
+
+def _check_rows(space: h5py.h5s.SpaceID, where: str, *, single_ok: bool) -> None:
+    if space.get_simple_extent_type() == h5py.h5s.NULL:
+        raise without_rows(f"{where} has an empty (null) dataspace; a column needs a first axis of rows")
+    if space.get_simple_extent_ndims() == 0 and not single_ok:
+        raise without_rows(f"{where} {SINGLE_VALUE}")
+
+
+def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray:
+    """Return the value of rows that were never written, as a 0-d array."""
+    # libhdf5 leaves rows that were never written as they are in the caller's buffer, if the fill time is "never".
+    # h5py's buffer is zero.
+    is_zero = properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
+    if is_zero or properties.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+        return values.zero
+    if values.lost_fields:
+        return values.zero  # libhdf5 cannot convert the type; PyTables writes all rows
+    fill = np.zeros((1,), values.dtype)
+    properties.get_fill_value(fill)
+    return np.asarray(fill[0], dtype=values.zero.dtype)
+
+
+def _storage(properties: h5py.h5p.PropDCID) -> Storage:
+    layout = properties.get_layout()
+    if layout == h5py.h5d.VIRTUAL:
+        return "virtual"
+    if properties.get_external_count() > 0:
+        return "external"
+    layouts = {h5py.h5d.CHUNKED: "chunked", h5py.h5d.CONTIGUOUS: "contiguous", h5py.h5d.COMPACT: "compact"}
+    return cast("Storage", layouts[layout])
+
+
+def pipeline_of(properties: h5py.h5p.PropDCID) -> FilterPipeline:
+    """Return the filter pipeline of a dataset, given its creation properties."""
+    return _pipeline_of(tuple(properties.get_filter(i) for i in range(properties.get_nfilters())))
+
+
+@lru_cache(maxsize=256)
+def _pipeline_of(found: tuple[tuple[int, int, tuple[int, ...], bytes], ...]) -> FilterPipeline:
+    return FilterPipeline(
+        tuple(FilterStep(number, filter_name(number, name), tuple(map(int, data))) for number, _, data, name in found)
+    )
+
+
+def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
+    if storage == "contiguous":
+        return True  # without an offset, it was never written: all rows are the fill value
+    return storage == "chunked" and decodes(pipeline) and lists_its_chunks
+
+
+def _lists_its_chunks(space: h5py.h5s.SpaceID) -> bool:
+    # If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
+    # array with that axis first, and lists them under the coordinates of other chunks.
+    growing = [axis for axis, most in enumerate(space.get_simple_extent_dims(True)) if most == h5py.h5s.UNLIMITED]
+    return len(growing) != 1 or growing == [0]
+
+
+def _check_codecs(pipeline: FilterPipeline, where: str) -> None:
+    for step in pipeline.steps:
+        if not h5py.h5z.filter_avail(step.id):
+            raise CodecUnavailableError(
+                f"{where} was written with filter {step.id} ({step.name}), which neither ray_h5, h5py nor "
+                "hdf5plugin decodes here. Install the HDF5 plugin of that filter and point HDF5_PLUGIN_PATH to it."
+            )

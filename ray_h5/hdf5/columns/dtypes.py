@@ -1,0 +1,168 @@
+"""Types of values: h5py's dtype -> a kind, and a plain numpy dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.manifest.layout import Kind
+from ray_h5.messages import near_names
+
+_KINDS: dict[str, Kind] = {
+    "b": "bool", "i": "number", "u": "number", "f": "number", "c": "number", "S": "string", "M": "time",
+    "m": "time",
+}  # fmt: skip
+
+_NAMES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+
+
+def split_array(dtype: np.dtype) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the element type of an array type, and the axes that it adds to a row."""
+    return dtype.subdtype or (dtype, ())
+
+
+def as_dtype(wanted: Any, what: str) -> np.dtype:
+    """Return the numpy dtype that a user asks for; `what` names the thing it is for.
+
+    Raises
+    ------
+    OptionError
+        If numpy has no such dtype. A dtype of torch is refused; the message offers the numpy dtype of that name.
+    """
+    try:
+        return np.dtype(wanted)
+    except TypeError as exc:
+        name = str(wanted).removeprefix("torch.")
+        same = not isinstance(wanted, str) and name in _NAMES
+        advice = f" Write {name!r}." if same else near_names(name, _NAMES)
+        raise OptionError(f"{wanted!r} for {what} is no dtype of numpy.{advice}") from exc
+
+
+def kind_of(dtype: np.dtype, where: str) -> Kind:
+    """Return the kind of values of `dtype`.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they mean nothing outside of their file, such as references.
+    """
+    if h5py.check_string_dtype(dtype) is not None:
+        return "string"
+    if (element := h5py.check_vlen_dtype(dtype)) is not None:
+        if not np.dtype(element).isnative:
+            # h5py (3.16) returns their bytes in the order of the file, with a native dtype.
+            raise UnsupportedColumnError(
+                f"{where} has {_shown(dtype)}, whose byte order h5py loses: its values would be wrong. Write the "
+                "column again in the byte order of this machine."
+            )
+        if np.dtype(element).kind in "biufc":
+            return "list"
+    elif dtype.names is not None:
+        for name in dtype.names:
+            if not name:
+                raise UnsupportedColumnError(f"{where} has a field without a name, which h5py cannot read")
+            _check_field(dtype[name], f"{where.removesuffix(',')}, field {name!r},")
+        return "struct"
+    elif dtype.kind == "V":
+        return "binary"
+    elif h5py.check_ref_dtype(dtype) is h5py.Reference:
+        error = UnsupportedColumnError(
+            f"{where} has references to other objects. read_h5, H5Dataset and loader read what they refer to, as rows; "
+            "RowReader does not."
+        )
+        error.is_encoded = True
+        raise error
+    elif dtype.kind in _KINDS and h5py.check_ref_dtype(dtype) is None:
+        return _KINDS[dtype.kind]
+    raise UnsupportedColumnError(
+        f"{where} has type {_shown(dtype)}, which cannot be read as rows. Numbers, booleans, enums, strings, times, "
+        "opaque and compound values, and arrays of numbers of varying length can be."
+    )
+
+
+def are_references(type_id: h5py.h5t.TypeID) -> bool:
+    """Return whether values of a type are references to objects."""
+    return type_id.get_class() == h5py.h5t.REFERENCE and bool(type_id.equal(h5py.h5t.STD_REF_OBJ))
+
+
+def plain_dtype(dtype: np.dtype) -> np.dtype:
+    """Return `dtype` without the metadata that h5py adds: numpy warns when it pickles them."""
+    if dtype.names is None:
+        element, shape = split_array(dtype)
+        if shape:
+            return np.dtype((plain_dtype(element), shape))
+        return np.dtype(object) if dtype.kind == "O" else np.dtype(dtype.str)
+    assert dtype.fields is not None
+    return np.dtype(
+        {
+            "names": list(dtype.names),
+            "formats": [plain_dtype(dtype[name]) for name in dtype.names],
+            "offsets": [dtype.fields[name][1] for name in dtype.names],
+            "itemsize": dtype.itemsize,
+        }
+    )
+
+
+def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
+    """Return a description of the type in the file; "" if it is the numpy type `dtype`."""
+    if dtype.subdtype is not None:
+        element, shape = dtype.subdtype
+        return f"arrays of {element}, of shape {shape}"
+    # h5py rounds types up to numpy's: 20-bit integers become int32. Their bytes cannot be read directly.
+    if type_id.equal(h5py.h5t.py_create(dtype, logical=True)):
+        return ""
+    bits = 8 * type_id.get_size()
+    if type_id.get_class() == h5py.h5t.BITFIELD:
+        return f"bit fields of {bits} bits"
+    if type_id.get_class() in {h5py.h5t.INTEGER, h5py.h5t.FLOAT}:
+        what = "integers" if type_id.get_class() == h5py.h5t.INTEGER else "floats"
+        return f"{what} of {type_id.get_precision()} bits in {bits}, unlike any of numpy's"
+    return f"values that libhdf5 converts to {dtype}"
+
+
+def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
+    """Return the message that names the type, or the field, that numpy has no dtype for, and what to write instead."""
+    field, odd = _odd_field(type_id)
+    at = f", field {field!r}," if field else ""
+    if odd.get_class() == h5py.h5t.TIME:
+        return (
+            f"{at} has a type that numpy lacks: HDF5's own time (H5T_TIME), which h5py cannot read. Write it as int64, "
+            "such as seconds since 1970."
+        )
+    return f"{at} has a type that numpy lacks: {error}. Write it as numbers or strings."
+
+
+def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return "", type_id
+    for i in range(type_id.get_nmembers()):
+        field = type_id.get_member_type(i)
+        try:
+            field.dtype  # noqa: B018  a property that raises
+        except TypeError:
+            below, odd = _odd_field(field)
+            name = type_id.get_member_name(i).decode(errors="replace")
+            return f"{name}.{below}" if below else name, odd
+    return "", type_id
+
+
+def _check_field(dtype: np.dtype, where: str) -> None:
+    element, _ = split_array(dtype)
+    if kind_of(element, where) == "list":
+        raise UnsupportedColumnError(
+            f"{where} has arrays of varying length inside a compound type. Write that field as a column of its own."
+        )
+
+
+def _shown(dtype: np.dtype) -> str:
+    if (refers := h5py.check_ref_dtype(dtype)) is not None:
+        return "reference" if refers is h5py.Reference else "region reference"
+    if (element := h5py.check_vlen_dtype(dtype)) is not None:
+        return f"array of {element} of varying length"
+    return str(dtype)

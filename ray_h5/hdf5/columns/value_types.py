@@ -1,0 +1,191 @@
+"""The types of values. Many datasets and files share one, which is described once in a process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.columns.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.lru import LRU
+from ray_h5.manifest.layout import Kind
+
+_MEMBER_BYTES = 1 << 10
+"""About how much memory the description of a type takes, and of each member of an enum."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueType:
+    """The type of a value, as `ColumnLayout` has it.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        The dtype that h5py gives it.
+    plain : numpy.dtype
+        dtype of an element, without what h5py adds.
+    array_shape : tuple of int
+        The axes that an array type adds to a row.
+    zero : numpy.ndarray
+        0-d array of the plain dtype: a value of zero bytes.
+    kind, element, enum, odd_type, item_bytes, lost_fields
+        As in `ColumnLayout`.
+    """
+
+    dtype: np.dtype
+    plain: np.dtype
+    array_shape: tuple[int, ...]
+    zero: np.ndarray
+    kind: Kind
+    element: np.dtype | None
+    enum: tuple[tuple[str, int], ...]
+    odd_type: str
+    item_bytes: int
+    lost_fields: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the datasets of one file share.
+
+    Attributes
+    ----------
+    user_block : int
+        Size of the user block, in bytes.
+    address_bytes : int
+        Size of an address in the file, in bytes.
+    """
+
+    user_block: int
+    address_bytes: int
+
+    @classmethod
+    def of(cls, file: h5py.h5f.FileID) -> Shared:
+        """Return what the datasets of a file share."""
+        properties = file.get_create_plist()
+        return cls(int(properties.get_userblock()), int(properties.get_sizes()[0]))
+
+    def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        """Describe a type of the file.
+
+        Raises
+        ------
+        UnsupportedColumnError
+            If its values cannot be read as rows; `where` names the column.
+        """
+        key = type_id.encode(), self.address_bytes
+        found = _types.get(key)
+        if found is None:
+            found = self._described(type_id, where)
+            _types.put(key, found)
+        return found
+
+    def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        dtype, lost_fields = _dtype(type_id, where)
+        element, array_shape = split_array(dtype)
+        kind = kind_of(element, where)
+        return ValueType(
+            dtype,
+            plain_dtype(element),
+            tuple(int(n) for n in array_shape),
+            np.zeros((), plain_dtype(dtype)),
+            kind,
+            np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
+            tuple(_enum(element)),
+            "" if dtype.hasobject or lost_fields else odd_type_of(type_id, dtype),
+            item_bytes(type_id, self.address_bytes),
+            lost_fields,
+        )
+
+
+_types: LRU[ValueType] = LRU(1024, 64 << 20, lambda found: _MEMBER_BYTES * (1 + len(found.enum)))
+
+
+def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
+    """Return the dtype of a type, and the fields that it leaves out: those of HDF5's own time, and references."""
+    try:
+        dtype = type_id.dtype
+        has_references = any(h5py.check_ref_dtype(dtype[name]) is not None for name in dtype.names or ())
+        return (has_references and _without_lost(type_id)) or (dtype, ())
+    except TypeError as exc:
+        found = _without_lost(type_id)
+        if found is None:
+            raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+        return found
+
+
+def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
+    """Return a compound type without its fields of HDF5's own time, as of PyTables, and its references, as of NWB.
+
+    None if nothing else is left, or it is odd too.
+    """
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return None
+    formats: list[np.dtype] = []
+    names: list[str] = []
+    offsets: list[int] = []
+    lost: list[str] = []
+    for i in range(type_id.get_nmembers()):
+        member, name = type_id.get_member_type(i), type_id.get_member_name(i).decode("utf-8", "backslashreplace")
+        if member.get_class() in {h5py.h5t.TIME, h5py.h5t.REFERENCE}:
+            lost.append(name)
+            continue
+        try:
+            formats.append(member.dtype)
+        except TypeError:
+            return None
+        if not _is_as_in_memory(member, formats[-1]):
+            return None
+        names.append(name)
+        offsets.append(int(type_id.get_member_offset(i)))
+    if not names:
+        return None
+    described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
+    return np.dtype(described), tuple(lost)
+
+
+def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
+    """Return whether the bytes of a field in the file are those in memory, so that it is read without libhdf5."""
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        type_id, dtype = type_id.get_super(), dtype.base
+    if dtype.hasobject or dtype.names is not None or dtype.itemsize != type_id.get_size():
+        return False
+    if type_id.get_class() == h5py.h5t.STRING:
+        return True
+    if type_id.get_class() == h5py.h5t.BITFIELD:
+        return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
+    return not odd_type_of(type_id, dtype)
+
+
+def without_rows(message: str) -> UnsupportedColumnError:
+    """Return the error of a dataset that has no rows."""
+    error = UnsupportedColumnError(message)
+    error.has_rows = False
+    return error
+
+
+def item_bytes(type_id: h5py.h5t.TypeID, address_bytes: int) -> int:
+    """Return the size of a value in the file. libhdf5's ``get_size`` is the size in memory."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and type_id.is_variable_str()):
+        # A value of varying length is stored as its length, and its address and index in the global heap.
+        return 4 + int(address_bytes) + 4
+    if kind == h5py.h5t.ARRAY:
+        return math.prod(type_id.get_array_dims()) * item_bytes(type_id.get_super(), address_bytes)
+    if kind == h5py.h5t.COMPOUND:
+        fields = [type_id.get_member_type(i) for i in range(type_id.get_nmembers())]
+        return int(type_id.get_size()) + sum(item_bytes(each, address_bytes) - each.get_size() for each in fields)
+    return int(type_id.get_size())
+
+
+def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
+    dtype = np.dtype(h5py.check_vlen_dtype(dtype) or split_array(dtype)[0])
+    for name, value in (h5py.check_enum_dtype(dtype) or {}).items():
+        yield prefix + name, int(value)
+    for field_name in dtype.names or ():
+        yield from _enum(dtype[field_name], f"{prefix}{field_name}.")

@@ -1,0 +1,1 @@
+"""Files that libhdf5 opens, and files that they lead to."""

@@ -1,0 +1,163 @@
+"""Files that another file refers to: which of them may be read, and where libhdf5 looks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_h5.errors import ExternalDataError, OptionError
+from ray_h5.messages import printable
+from ray_h5.storage.addresses import check_slashes, is_url, split_urls
+from ray_h5.storage.local import LOCAL, PathLike, absolute_path
+from ray_h5.storage.storage_of_path import RemoteStorage, Storage
+
+# Environment variables that libhdf5 puts before the names in a file.
+_REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
+
+
+def as_roots(allow_external: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    """Return the folders as absolute paths: other processes have other current folders. URLs lose what is secret.
+
+    A single string is one folder, not a list of its letters: ``/`` among them would allow everything.
+
+    Raises
+    ------
+    OptionError
+        If they are not names of folders, or one is empty: that would be the current folder of each process.
+    """
+    given = [allow_external] if isinstance(allow_external, (str, bytes, os.PathLike)) else allow_external
+    try:
+        roots = [os.fsdecode(root) for root in given]
+    except TypeError as exc:
+        raise OptionError(f"allow_external={allow_external!r}: expected folders, or () for none") from exc
+    if "" in roots:
+        raise OptionError(f"allow_external={roots}: expected folders, found an empty name")
+    for root in roots:
+        check_slashes(root)
+    return tuple(_remote_root(root) if is_url(root) else absolute_path(root) for root in roots)
+
+
+def _remote_root(root: str) -> str:
+    from ray_h5.hdf5.files.names_in_stores import as_remote_root
+
+    return as_remote_root(root)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPolicy:
+    """Which other files may be read: those below `roots`, which are folders and, for files in stores, URLs."""
+
+    roots: tuple[str, ...] = ()
+
+    def check_name(self, name: str, *, home: str, where: str) -> None:
+        """Raise if a local file refers to a URL."""
+        if is_url(name):
+            raise ExternalDataError(
+                f"{home}: {where} leads to a file in a store, which is not read for a local one. Copy that file "
+                "next to it, and write the link again with its name; or read that file itself."
+            )
+
+    @classmethod
+    def of(cls, allow_external: PathLike | Iterable[PathLike]) -> ExternalPolicy:
+        urls, folders = split_urls(as_roots(allow_external))
+        return cls((*map(os.path.realpath, folders), *urls))
+
+    def admit(self, path: str, *, home: str, where: str) -> None:
+        """Raise unless a file may be read that another file refers to; both are local.
+
+        Parameters
+        ----------
+        path : str
+            The file. libhdf5 looks up a relative name in the current folder.
+        home : str
+            The file that was opened first. It may always be read.
+        where : str
+            The link or dataset that refers to `path`, for messages.
+
+        Raises
+        ------
+        ExternalDataError
+            If it is outside the roots, or its name is relative to the current folder of a process.
+        """
+        self.check_name(path, home=home, where=where)
+        shown, real = printable(path), os.path.realpath(path)
+        for variable in _REDIRECTIONS:
+            if os.environ.get(variable):
+                raise ExternalDataError(
+                    f"{home}: {where} leads to {shown}, but {variable} makes libhdf5 look elsewhere; unset it"
+                )
+        if not os.path.isabs(path):
+            # Another process, with another current folder, would read another file than the one checked here.
+            raise ExternalDataError(
+                f"{home}: {where} leads to {path!r}, a relative name, which libhdf5 looks up in the current "
+                "folder of each process. Write the column again with an absolute name, or into the file."
+            )
+        _, roots = split_urls(self.roots)
+        if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in roots):
+            raise ExternalDataError(
+                f"{home}: {where} leads to {printable(real)}, which is outside "
+                f"allow_external={list(self.roots)}. If you trust it, pass allow_external=[{os.path.dirname(real)!r}]."
+            )
+
+    def admit_remote(self, url: str, *, home: str, where: str, storage: RemoteStorage) -> None:
+        """Raise unless a file in a store may be read that another file of the same store refers to.
+
+        Parameters and errors are those of `admit`.
+        """
+        from ray_h5.hdf5.files.names_in_stores import is_below
+
+        address = storage.address(url)
+        if address == storage.address(home):
+            return
+        if not any(is_below(address, storage.address(root)) for root in split_urls(self.roots)[0]):
+            folder = address.url(address.key.rpartition("/")[0] + "/" if "/" in address.key else "")
+            raise ExternalDataError(
+                f"{home}: {where} leads to {printable(url)}, which is outside allow_external={list(self.roots)}. If "
+                f"you trust it, pass allow_external=[{folder!r}]."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a file is opened.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    policy : ExternalPolicy
+        Which other files may be read.
+    swmr : bool
+        Whether a writer in SWMR mode may have it open, or the files that links lead to.
+    storage : Storage
+        Where it is.
+    beside : str
+        A file of the same rows, whose columns join those of the file; empty for none.
+    """
+
+    path: str
+    group: str
+    policy: ExternalPolicy
+    swmr: bool = False
+    storage: Storage = LOCAL
+    beside: str = ""
+
+
+def places_of(name: str, source: str) -> list[str]:
+    """Return the paths where libhdf5 looks, in this order, for a file that `source` refers to by `name`.
+
+    A relative path is one in the current folder.
+    """
+    absolute = os.path.isabs(name)
+    tail = os.path.basename(name) if absolute else name
+    places = [name] if absolute else []
+    # Next to the file by the name it was opened with, then the current folder.
+    places += [os.path.join(os.path.dirname(os.path.abspath(source)), tail), tail]
+    if Path(source).is_symlink():
+        # Last: next to the file that a symbolic link leads to.
+        places.append(os.path.join(os.path.dirname(os.path.realpath(source)), tail))
+    return places

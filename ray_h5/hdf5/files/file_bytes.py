@@ -1,0 +1,87 @@
+"""Where an object that libhdf5 has open is; the bytes of its file, on a disk or, for a store, in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+import h5py
+
+from ray_h5.storage.byte_source import MissingBytes
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.held_bytes import HeldBytes
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+ReadBytes: TypeAlias = Callable[[int, int], bytes]
+"""``read(offset, count)`` returns the bytes at an offset, fewer at the end of the file."""
+
+Address: TypeAlias = tuple[int, int]
+"""File number and byte offset of an object: they identify it among the open files, whatever its names are."""
+
+_LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+_ESCAPED = re.compile("(?:\1[0-9a-f]{2})+")
+
+HELD: WeakValueDictionary[int, HeldBytes] = WeakValueDictionary()
+"""The bytes of the files that libhdf5 has open, by the number that it gives to each."""
+
+
+def address_of(found: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> Address:
+    """Return the number of an object's file and its byte offset in it; of a file, those of its root group.
+
+    ``h5py.h5o.get_info`` returns the same, but also the size of the object's metadata: for that, libhdf5 walks through
+    the whole index of its chunks, and a damaged index may end the process.
+    """
+    info = h5py.h5g.get_objinfo(found)
+    number, offset = (low | high << _LONG_BITS for low, high in (info.fileno, info.objno))
+    return number, offset
+
+
+def gather(action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return the results of an action for each item. After a miss it goes on, to miss the bytes of the others too."""
+    found, missed = [], False
+    for item in items:
+        try:
+            found.append(action(item))
+        except MissingBytes:
+            missed = True
+    if missed:
+        raise MissingBytes
+    return found
+
+
+def filename_of(file: h5py.File) -> str:
+    """Return the path or URL of an open file; that of h5py has other characters for those that are not ASCII."""
+    name: str = file.filename
+    if "\1" not in name or address_of(file.id)[0] not in HELD:
+        return name
+    return _ESCAPED.sub(lambda found: bytes.fromhex(found[0].replace("\1", "")).decode(errors="surrogatepass"), name)
+
+
+def bytes_of(file: h5py.File) -> tuple[Callable[[int, int], bytes], int]:
+    """Return what reads the bytes of an open file at an offset, and the size of the file."""
+    held = HELD.get(address_of(file.id)[0])
+    if held is not None:
+        return held.read, held.size
+    descriptor = file.id.get_vfd_handle()
+    return (lambda offset, count: os.pread(descriptor, count, offset)), os.fstat(descriptor).st_size
+
+
+def reader_of(dataset: h5py.Dataset) -> tuple[ReadBytes, int]:
+    """Return what reads bytes of the file of a dataset by their address, and the address where it ends."""
+    base = int(dataset.file.id.get_create_plist().get_userblock())
+    read_at, size = bytes_of(dataset.file)
+    end = size - base
+
+    def read(address: int, count: int) -> bytes:
+        # Python takes memory for all that is asked for.
+        return read_at(base + address, count) if (count := min(count, end - address)) > 0 else b""
+
+    return read, end

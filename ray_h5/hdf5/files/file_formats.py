@@ -1,0 +1,154 @@
+"""Files that libhdf5 does not open, or should not: which format they have, and the errors that say so."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+
+from ray_h5.errors import NotHDF5Error, RayH5Error, TruncatedFileError, WriterActiveError
+
+HEAD_BYTES = 2048
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+OTHER_DRIVER = "driver should be used"
+
+_TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
+
+_FLAGS_VERSION = 3
+"""From this version on, the superblock says whether a writer has the file open."""
+
+_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
+    (rb"CDF[\x01\x02\x05]", "a netCDF-3 file: convert it with `nccopy -k nc4 old.nc new.nc`, or xarray's to_netcdf()"),
+    (rb"\x0e\x03\x13\x01", "an HDF4 file: convert it with `h4toh5`"),
+    (rb"MATLAB 5\.0", "a MATLAB file older than 7.3: save it in MATLAB with save(..., '-v7.3')"),
+    (rb"\x1f\x8b", "compressed by gzip: decompress it with `gunzip`"),
+    (rb"PK(\x03\x04|\x05\x06)", "a zip archive, as those of numpy's savez (.npz) and of zipped Zarr are: unpack it"),
+    (rb"\x93NUMPY", "a numpy file (.npy): load it with numpy.load(), and write it with h5py"),
+    (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
+    (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
+)
+"""How files of other formats begin (a regular expression, any case), and what to do with them."""
+
+_MATLAB = b"MATLAB 7.3"
+
+_FAMILY = b"NCSAfami"
+"""The driver name in the first file of a family: in the superblock (versions 0 and 1), or in its extension."""
+
+_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
+"""A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
+
+
+def head_of(path: str) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block for ever
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, HEAD_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def seems_to_be(path: str, head: bytes | None = None) -> str:
+    """Return which format a file has that is not HDF5, and what to do; "" if the format is not known.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    head = head_of(path) if head is None else head
+    found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
+    return f". It seems to be {found}." if found else ""
+
+
+def family_of(path: str, head_of: Callable[[str], bytes] = head_of) -> str | None:
+    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None.
+
+    `head_of` returns the beginning of a file; nothing if it cannot be read.
+    """
+    folder, name = os.path.split(path)
+    if not (numbered := _NUMBERED.fullmatch(name)):
+        return None
+    before, digits, after = numbered.groups()
+    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
+        # Only the first file of a family has a signature, and it names the driver.
+        if _FAMILY in head_of(os.path.join(folder, before + zero + after)):
+            return os.path.join(folder, before + form + after)
+    return None
+
+
+def is_of_matlab(path: str, head: bytes | None = None) -> bool:
+    """Return whether MATLAB wrote a file: its user block of 512 bytes begins with MATLAB's name.
+
+    `head` is the beginning of a file that cannot be opened by its path.
+    """
+    return (head_of(path) if head is None else head).startswith(_MATLAB)
+
+
+_SUPERBLOCKS = {0: (13, 48, 6), 1: (13, 52, 6), 2: (9, 16, 4), 3: (9, 16, 4)}
+"""By version: where the width of an address is, the bytes without addresses, and how many addresses there are."""
+
+_WIDTHS = frozenset({2, 4, 8, 16, 32})
+
+
+def superblock_end(head: bytes) -> int:
+    """Return where the superblock ends in a file that begins so; 0 if that is not known.
+
+    Of one whose version or widths are cut off, it is the least that it may be.
+    """
+    at = head.find(SIGNATURE)
+    if at < 0:
+        return 0
+    version = int.from_bytes(head[at + 8 : at + 9] or b"\2", "little")
+    if version not in _SUPERBLOCKS:
+        return 0
+    place, fixed, addresses = _SUPERBLOCKS[version]
+    width = int.from_bytes(head[at + place : at + place + 1] or b"\x08", "little")
+    return at + fixed + addresses * width if width in _WIDTHS else 0
+
+
+def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> RayH5Error | None:
+    """Return the `RayH5Error` for an exception of h5py with an error text of libhdf5; None if it is not known here."""
+    if isinstance(exc, (FileNotFoundError, PermissionError)):
+        return None
+    truncated = _TRUNCATED.search(text)
+    if (truncated or "signature not found" in text or OTHER_DRIVER in text) and (whole := family_of(path)):
+        return part_of(path, whole)
+    if truncated:
+        found, expected = truncated.groups()
+        return TruncatedFileError(
+            f"{path}: expected {expected} bytes, found {found}. The file is cut short: copy it again."
+        )
+    if "file signature not found" in text:
+        return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems_to_be(path)}")
+    if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
+        return WriterActiveError(
+            f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "
+            "writer; if there is none, run `h5clear -s` on a copy of the file. What a writer in SWMR mode has flushed "
+            "can be read while it writes, with RowReader(..., swmr=True)."
+        )
+    return None
+
+
+def part_of(path: str, whole: str) -> NotHDF5Error:
+    """Return the error of a file that is a part of a family of files."""
+    return NotHDF5Error(
+        f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them: "
+        f"`h5repart -family_to_single {whole} joined.h5`, or open them all in Python with "
+        f'h5py.File("{whole}", driver="family", memb_size=0), and copy what they hold into one file.'
+    )
+
+
+def check_closed(path: str, head: bytes) -> None:
+    """Raise if the writer of a file has not closed it. Of bytes in memory, libhdf5 does not look at that."""
+    at = head.find(SIGNATURE)
+    version, flags = head[at + 8 : at + 9], head[at + 11 : at + 12]
+    if at >= 0 and flags and version[0] >= _FLAGS_VERSION and flags[0] & 1:
+        raise WriterActiveError(
+            f"{path}: its writer had not closed it when it was copied there, or died before. Copy it again when it is "
+            "closed; if there is no writer, run `h5clear -s` on a copy of the file, and copy that."
+        )

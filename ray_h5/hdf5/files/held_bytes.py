@@ -1,0 +1,326 @@
+"""Parts of a remote file that are in memory, for libhdf5 to parse. It never waits for the network.
+
+h5py holds a lock of the process while it reads. So a read of bytes that are not in memory raises `MissingBytes`, which
+leaves h5py; all bytes that were missed are fetched at once, and the pass is made again (`replay`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import h5py
+import numpy as np
+
+from ray_h5.hdf5.files.file_bytes import HELD, address_of
+from ray_h5.hdf5.files.index_hints import Hints
+from ray_h5.storage.byte_source import ByteSource, MissingBytes, Span
+from ray_h5.storage.fetching import each_waiting, fetch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BLOCK_BYTES = 4 << 10
+"""Bytes are fetched and held in blocks of this size, or of whole pages of a paged file."""
+
+_HEAD_BYTES = 64 << 10
+_SMALL_FILE_BYTES = 2 << 20
+"""The rest of a smaller file is fetched at once, if its head is not enough: that takes no longer than a request."""
+
+_GAP_BYTES = 16 << 10
+_PART_BYTES = 8 << 20
+_PATIENT_ROUNDS = 12
+"""Passes after which it is clear that hints do not help: each miss then reads on, twice as far as the one before."""
+
+_MAX_HINTED_BYTES = 64 << 20
+
+_MAX_HELD_BYTES = 64 << 20
+"""More is dropped once a pass is done: parts of a file are rarely needed twice."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass missed, and what it will need next; and questions to the store, each once."""
+
+    missed: list[tuple[HeldBytes, int, int]] = field(default_factory=list)
+    hinted: list[tuple[HeldBytes, int, int]] = field(default_factory=list)
+    asked: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
+
+
+class _Passes(threading.local):
+    def __init__(self) -> None:
+        self.running: list[_Pass] = []
+
+
+_passes = _Passes()
+
+
+class HeldBytes:
+    """Blocks of a remote file.
+
+    Parameters
+    ----------
+    source : ByteSource
+        The file.
+    below : HeldBytes, optional
+        Blocks that are held for longer: metadata, below the data of one read.
+    """
+
+    def __init__(self, source: ByteSource, below: HeldBytes | None = None) -> None:
+        self.source = source
+        self.size = source.size
+        self.block_bytes: int = BLOCK_BYTES if below is None else below.block_bytes
+        self._blocks: dict[int, memoryview] = {} if below is None else dict(below._blocks)
+        self._hints: Hints = Hints(self.size) if below is None else below._hints
+        self._fetched = below is not None
+        self.requests = self.bytes_fetched = 0
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._blocks) * BLOCK_BYTES
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return bytes, fewer at the end of the file; raise `MissingBytes` unless all are held."""
+        found = bytearray(max(0, min(count, self.size - offset)))
+        self.read_into(offset, memoryview(found))
+        return bytes(found)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer; raise `MissingBytes` unless all bytes are held."""
+        first, last = offset // BLOCK_BYTES, (offset + len(buffer) - 1) // BLOCK_BYTES
+        blocks = [self._blocks.get(number) for number in range(first, last + 1)]
+        if None in blocks:
+            found = self._missed(offset, len(buffer))
+            blocks = [found[number] for number in range(first, last + 1)]
+        at = 0
+        for number, block in zip(range(first, last + 1), blocks, strict=True):
+            assert block is not None
+            begin = offset + at - number * BLOCK_BYTES
+            part = block[begin : begin + len(buffer) - at]
+            buffer[at : at + len(part)] = part
+            at += len(part)
+
+    def holds(self, offset: int, count: int) -> bool:
+        """Return whether bytes are held."""
+        last = (min(offset + count, self.size) - 1) // BLOCK_BYTES
+        return all(number in self._blocks for number in range(offset // BLOCK_BYTES, last + 1))
+
+    def _missed(self, offset: int, count: int) -> dict[int, memoryview]:
+        """Return blocks with some bytes that are not held; raise `MissingBytes` in a pass, which fetches them later."""
+        if _passes.running:
+            _passes.running[-1].missed.append((self, offset, count))
+            raise MissingBytes
+        # Outside `replay`: nothing holds a lock of h5py here. Another thread may drop what this one holds (`trim`).
+        own = HeldBytes(self.source, self)
+        own._fetched = self._fetched
+        own.fetch([(offset, count)])
+        self._fetched = True
+        self.requests += own.requests
+        self.bytes_fetched += own.bytes_fetched
+        self._blocks.update(own._blocks)
+        return own._blocks
+
+    def hint(self, offset: int, data: memoryview) -> None:
+        """Ask for what libhdf5 will read next, given what it has just read."""
+        if _passes.running:
+            hinted = _passes.running[-1].hinted
+            for at, count in self._hints.after(offset, data):
+                hinted.append((self, at, count))
+
+    def following(self, offset: int, count: int) -> list[Span]:
+        """Return what libhdf5 will read after some bytes that it has not read yet, except what is held."""
+        if not self.holds(offset, count):
+            return []
+        data = self.read(offset, count)
+        found = self._hints.after(offset, memoryview(data)) if self._hints.leads_on(offset, data[:8]) else []
+        return [span for span in found if not self.holds(*span)]
+
+    def fetch(self, spans: Iterable[Span]) -> None:
+        """Fetch byte ranges and hold them."""
+        _fetch_all({self: list(spans)})
+
+    def wanted_parts(self, spans: Iterable[Span]) -> list[Span]:
+        """Return the requests for byte ranges that are not held, joined where they are close."""
+        if not self._fetched and self.size <= 2 * _HEAD_BYTES:
+            spans = [(0, self.size)]
+        elif not self._fetched:
+            spans = [*spans, (0, min(_HEAD_BYTES, self.size))]
+        elif self.size <= _SMALL_FILE_BYTES:
+            spans = [(0, self.size)]
+        unit = max(1, self.block_bytes // BLOCK_BYTES)
+        numbers: set[int] = set()
+        for offset, count in spans:
+            end = min(offset + count, self.size)
+            first = offset // self.block_bytes * unit
+            last = -(-end // self.block_bytes) * unit
+            numbers.update(number for number in range(first, last) if number not in self._blocks)
+        top = -(-self.size // BLOCK_BYTES)
+        return self._joined(sorted(number for number in numbers if number < top))
+
+    def _joined(self, numbers: list[int]) -> list[Span]:
+        parts: list[list[int]] = []
+        for number in numbers:
+            if (
+                parts
+                and (number - parts[-1][1]) * BLOCK_BYTES <= _GAP_BYTES + BLOCK_BYTES
+                and (number - parts[-1][0]) * BLOCK_BYTES < _PART_BYTES
+            ):
+                parts[-1][1] = number
+            else:
+                parts.append([number, number])
+        return [
+            (first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, self.size) - first * BLOCK_BYTES)
+            for first, last in parts
+        ]
+
+    def hold(self, offset: int, found: memoryview) -> None:
+        """Hold bytes that begin with a block."""
+        self._fetched = True
+        self.requests += 1
+        self.bytes_fetched += len(found)
+        for at in range(0, len(found), BLOCK_BYTES):
+            self._blocks[(offset + at) // BLOCK_BYTES] = found[at : at + BLOCK_BYTES]
+
+    def trim(self) -> None:
+        """Drop all blocks if they are many."""
+        if self.nbytes > _MAX_HELD_BYTES:
+            self._blocks = {}
+
+    def found_pages(self, file: h5py.File) -> None:
+        """Take whole pages of a paged file from now on: each is full of metadata, or of data."""
+        strategy = file.id.get_create_plist().get_file_space_strategy()[0]
+        if strategy == h5py.h5f.FSPACE_STRATEGY_PAGE:
+            page = int(file.id.get_create_plist().get_file_space_page_size())
+            if BLOCK_BYTES < page <= _PART_BYTES and page % BLOCK_BYTES == 0:
+                self.block_bytes = page
+
+
+def replay(action: Callable[[], Result]) -> Result:
+    """Return the result of a pass over remote files; fetch what it misses and make it again until nothing is missed.
+
+    What a pass raises counts only if it missed nothing: bytes that are not there may look like damage.
+    """
+    following: list[tuple[HeldBytes, int, int]] = []
+    for number in itertools.count():
+        running = _Pass()
+        _passes.running.append(running)
+        try:
+            result = action()
+            if not running.missed and not running.asked:
+                return result
+            del result
+        except MissingBytes:
+            pass
+        except Exception:
+            if not running.missed and not running.asked:
+                raise
+        finally:
+            _passes.running.pop()
+        each_waiting(lambda question: question(), list(running.asked.values()))
+        ahead = 0 if number < _PATIENT_ROUNDS else min(BLOCK_BYTES << (number - _PATIENT_ROUNDS), _PART_BYTES)
+        wanted: dict[HeldBytes, list[Span]] = {}
+        for held, offset, count in running.missed:
+            wanted.setdefault(held, []).append((offset, max(count, ahead)))
+        most = _MAX_HINTED_BYTES  # a damaged file may hint at any number of bytes
+        for held, offset, count in [*running.hinted, *following]:
+            most -= count
+            if held in wanted and most >= 0:
+                wanted[held].append((offset, count))
+        if wanted:
+            _fetch_all(wanted)
+        hinted = dict.fromkeys([*running.hinted, *following])
+        following = [(held, *span) for held, *each in hinted for span in held.following(*each)]
+    raise AssertionError("unreachable")
+
+
+def ask_later(key: Hashable, question: Callable[[], None]) -> None:
+    """Ask a store something before the next pass, with what else this pass asks; now, outside `replay`.
+
+    A question that was asked already has the same key.
+    """
+    if not _passes.running:
+        question()
+        return
+    _passes.running[-1].asked[key] = question
+    raise MissingBytes
+
+
+def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
+    requests = [(held, *part) for held, spans in wanted.items() for part in held.wanted_parts(spans)]
+
+    def then(number: int, found: memoryview) -> None:
+        held, offset, _ = requests[number]
+        held.hold(offset, found)
+
+    fetch([(held.source, offset, count) for held, offset, count in requests], then)  # type: ignore[misc]
+
+
+class _Positioned:
+    """`HeldBytes` as a file object for h5py."""
+
+    def __init__(self, held: HeldBytes, url: str) -> None:
+        self._held, self._url, self._at = held, url, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._held.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        view = view[: max(0, self._held.size - self._at)]
+        if len(view):
+            self._held.read_into(self._at, view)
+            self._held.hint(self._at, view)
+        self._at += len(view)
+        return len(view)
+
+    def read(self, count: int = -1) -> bytes:
+        found = self._held.read(self._at, self._held.size - self._at if count < 0 else count)
+        self._at += len(found)
+        return found
+
+    def write(self, *_: Any) -> int:
+        raise OSError("a remote file is not written")
+
+    truncate = write
+
+    def flush(self) -> None:
+        """Do nothing: h5py asks for it when it closes a file."""
+
+    def __repr__(self) -> str:
+        # h5py calls the file by it, with ? for what is not ASCII. No name in a store has control characters.
+        return "".join(each if each.isascii() else _escaped(each) for each in self._url)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\1{byte:02x}" for byte in character.encode(errors="surrogatepass"))
+
+
+def open_held(held: HeldBytes, url: str) -> h5py.File:
+    """Open a file whose bytes are in memory; raise `MissingBytes` if not enough of them are."""
+    file = h5py.File(_Positioned(held, url), "r")
+    try:
+        HELD[address_of(file.id)[0]] = held
+        held.found_pages(file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
+    """Ask for the collections of the global heap at some addresses, if the file is remote: libhdf5 will read them."""
+    if not _passes.running or (held := HELD.get(address_of(file.id)[0])) is None:
+        return
+    base = int(file.id.get_create_plist().get_userblock())
+    hinted = _passes.running[-1].hinted
+    for address in np.unique(addresses).tolist():
+        if 0 < (at := address + base) < held.size:
+            hinted.append((held, at, BLOCK_BYTES))

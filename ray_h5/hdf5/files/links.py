@@ -1,0 +1,279 @@
+"""Follows links to columns and to the sources of their values. No other module does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import h5py
+
+from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.files.access import Access, places_of
+from ray_h5.hdf5.files.opening import open_h5, translated
+from ray_h5.messages import few, printable
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.local import identity_now
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.other_files import OtherFiles
+
+_MAX_LINKS = 32
+"""Links that are followed to find one object. libhdf5 follows 16, but counts again in each path that a link names."""
+
+_MAX_NAMES = 1 << 12
+"""Names that are looked up to find one object, with those in the paths of links."""
+
+_MAX_SHOWN = 200
+
+LinkedFiles = dict[str, tuple[h5py.File, Identity]]
+"""The files that links led to, open, by path."""
+
+Sources = dict[str, Identity | None]
+"""Other files and their states; None for a missing one."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """How many links were followed, and names looked up, on the way to one object."""
+
+    links: int = 0
+    names: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Follows links and records each other file that they lead to.
+
+    Attributes
+    ----------
+    access : Access
+        How the first file is opened.
+    linked : LinkedFiles
+        Shared by all trails of the first file. Its `H5Tree` closes them.
+    sources : Sources
+        The files that it has led to so far, with missing ones.
+    others : OtherFiles, optional
+        The other files in the store of a remote file; None for a local one.
+    """
+
+    access: Access
+    linked: LinkedFiles
+    sources: Sources = field(default_factory=dict)
+    others: OtherFiles[Any] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    def branch(self) -> Trail:
+        """Return a copy that continues on its own."""
+        return self.with_sources(dict(self.sources))
+
+    def with_sources(self, sources: Sources) -> Trail:
+        """Return a trail that records the files which it leads to in `sources`."""
+        return Trail(self.access, self.linked, sources, self.others)
+
+    def follow(self, start: h5py.Group, path: str, where: str = "") -> Any:
+        """Return the object at `path` below a group; `where` describes the place in messages."""
+        return as_object(self.follow_to_id(start, path, where))
+
+    def follow_to_id(self, start: h5py.Group, path: str, where: str = "") -> Any:
+        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make."""
+        return self._follow(start, path, _Counts(), where)
+
+    def take(self, group: h5py.Group, name: str, path: str) -> Any:
+        """Return the object that the existing link `name` of `group` leads to; `path` is for messages."""
+        return as_object(self.take_id(group, name, path))
+
+    def take_id(self, group: h5py.Group, name: str, path: str) -> Any:
+        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make."""
+        return self._take(group, name, path, _Counts())
+
+    def _follow(self, start: h5py.Group, path: str, counts: _Counts, where: str = "") -> Any:
+        here = start
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        for depth, part in enumerate(parts):
+            name = stored_name(part)
+            kind = None if name is None else self._kind_of_link(here, name)
+            if kind is None:
+                where = where or f"below group {self.access.group!r}"
+                raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
+            here = self._take(here, part, path, counts, kind)
+            if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
+                column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
+                raise _no_group(self.path, here, column, below)
+        return here
+
+    def _kind_of_link(self, group: h5py.Group, name: bytes) -> int | None:
+        """Return what kind of link a group has by a name; None if it has none."""
+        with translated(self.path, f"looking up {name.decode()!r}"):
+            try:
+                return int(group.id.links.get_info(name).type)
+            except (KeyError, RuntimeError):
+                if group.id.links.exists(name):
+                    raise
+                return None
+
+    def _take(self, group: h5py.Group, name: str, path: str, counts: _Counts, kind: int | None = None) -> Any:
+        counts.names += 1
+        if counts.names > _MAX_NAMES:
+            raise CorruptFileError(
+                f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
+            )
+        with translated(self.path, f"looking up {name!r}"):
+            kind = group.id.links.get_info(name.encode()).type if kind is None else kind
+            is_hard = kind == h5py.h5l.TYPE_HARD
+            # getlink reads the link alone. It does not open the target.
+            link = None if is_hard else group.get(name, getlink=True)
+        if link is not None:
+            self._check_name(group, name)  # h5py would raise UnicodeDecodeError
+            return self._follow_link(group, link, name, counts)
+        with translated(self.path, f"opening {path!r}"):
+            found = h5py.h5o.open(group.id, name.encode())
+            return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
+
+    def _check_name(self, group: h5py.Group, name: str) -> None:
+        with translated(self.path, f"looking up {name!r}"):
+            found = group.id.links.get_val(name.encode())
+        path = found if isinstance(found, bytes) else found[-1]
+        try:
+            path.decode()
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{self.path}: link {name!r} leads to {path!r}, a name that is not UTF-8. Rename what it leads to "
+                "with h5py, by move(), and write the link again."
+            ) from None
+
+    def _follow_link(self, group: h5py.Group, link: Any, name: str, counts: _Counts) -> Any:
+        from ray_h5.hdf5.files.file_bytes import filename_of
+
+        counts.links += 1
+        if counts.links > _MAX_LINKS:
+            raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
+        try:
+            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
+            if isinstance(link, h5py.SoftLink):
+                start = group.file if link.path.startswith("/") else group
+                return self._follow(start, link.path, counts)
+            file = self._open_external(link.filename, filename_of(group.file), f"external link {name!r}")
+            return self._follow(file["/"], link.path, counts)
+        except UnknownColumnError as exc:
+            error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(link.path)!r}, which does not exist")
+            error.is_dangling = True
+            raise error from exc
+
+    def _open_external(self, name: str, source: str, where: str) -> h5py.File:
+        try:
+            return self._open_linked(name, source, where)
+        except MissingSourceError as exc:
+            exc.is_dangling = True
+            raise
+
+    def _open_linked(self, name: str, source: str, where: str) -> h5py.File:
+        return self.open_other(self.located(name, source, where), where)
+
+    def open_other(self, path: str, where: str) -> h5py.File:
+        """Return another file, open, and record it; raise if it is missing."""
+        state = self.look_at(path, where)
+        if path not in self.linked:
+            if self.others is not None:
+                self.linked[path] = self.others.open(path), state
+            else:
+                opened = open_h5(path, self.access.swmr)
+                # The identity of the open file: another file may have its name by now.
+                self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
+        file, self.sources[path] = self.linked[path]
+        return file
+
+    def located(self, name: str, source: str, where: str) -> str:
+        """Return the path of the file that `source` links to by `name`; raise unless it may be read."""
+        if self.others is not None:
+            return self.others.located(name, source, where)
+        self.access.policy.check_name(name, home=self.path, where=where)
+        # libhdf5 takes the first place that exists. The missing ones before it are recorded too: a file that appears
+        # there later would be read instead.
+        places = places_of(name, source)
+        absent = list(takewhile(lambda place: not os.path.exists(place), places))
+        self.sources.update(dict.fromkeys(absent))
+        path = (places[len(absent) :] or places)[0]
+        self.access.policy.admit(path, home=self.path, where=where)
+        return path
+
+    def look_at(self, path: str, where: str) -> Identity:
+        """Return the state of another file, and record it; raise if it is missing: libhdf5 would invent its values."""
+        self.sources[path] = found = identity_now(path) if self.others is None else self.others.state(path)
+        if found is None:
+            raise MissingSourceError(f"{self.path}: {where} leads to {printable(path)}, which does not exist")
+        return found
+
+    def source(
+        self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
+    ) -> h5py.Dataset:
+        """Return the source dataset of a mapping of a virtual dataset."""
+        from ray_h5.hdf5.files.file_bytes import filename_of
+
+        here = dataset.file
+        file = here if file_name == "." else self._open_linked(file_name, filename_of(here), where)
+        leads = f"{self.path}: {where} leads to {name!r} of {printable(filename_of(file))}"
+        try:
+            found = self.follow(file["/"], name)
+        except UnknownColumnError as exc:
+            raise MissingSourceError(f"{leads}: {exc}") from exc
+        if not isinstance(found, h5py.Dataset):
+            raise MissingSourceError(f"{leads}, which is a group")
+        return found
+
+
+def stored_name(name: str) -> bytes | None:
+    """Return a name as a file stores it; None if no file can: libhdf5 would stop reading at a NUL."""
+    try:
+        return None if "\0" in name else name.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def open_object(group: h5py.Group, name: bytes) -> h5py.Group | h5py.Dataset | h5py.Datatype:
+    """Return the object of a hard link."""
+    # Like h5py's group[name], which also asks whether the file is open for writing, each time.
+    return as_object(h5py.h5o.open(group.id, name))
+
+
+def as_object(found: Any) -> Any:
+    """Return the object of an identifier; a group is one already, or becomes one."""
+    if isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Dataset(found, readonly=True)
+    if isinstance(found, h5py.h5t.TypeID):
+        return h5py.Datatype(found)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
+
+
+def _no_group(path: str, found: Any, column: str, below: Sequence[str]) -> RayH5Error:
+    """Return the error for an object that is not a group. A field of compound values is a column, but no dataset."""
+    type_id = found.get_type() if isinstance(found, h5py.h5d.DatasetID) else None
+    for depth, name in enumerate(below):
+        if type_id is not None and type_id.get_class() == h5py.h5t.ARRAY:
+            type_id = type_id.get_super()
+        if type_id is None or type_id.get_class() != h5py.h5t.COMPOUND:
+            what = "/".join([column, *below[:depth]])
+            return UnknownColumnError(f"{path}: {what!r} is not a group")
+        fields = [type_id.get_member_name(i).decode(errors="replace") for i in range(type_id.get_nmembers())]
+        if name not in fields:
+            what = "/".join([column, *below[:depth]])
+            return UnknownColumnError(
+                f"{path}: {what!r} is no group, but a column of compound values, whose fields are {few(fields)}"
+            )
+        type_id = type_id.get_member_type(fields.index(name))
+    field = "".join(f"[{each!r}]" for each in below)
+    error = UnsupportedColumnError(
+        f"{path}: {'/'.join([column, *below])!r} is a field of compound values. read_h5, H5Dataset and loader read it "
+        f"as a column; RowReader does not: RowReader.read([{column!r}])[{column!r}]{field}"
+    )
+    error.is_encoded = True
+    return error
+
+
+def _cut(path: str) -> str:
+    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}..."

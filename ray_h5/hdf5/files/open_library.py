@@ -1,0 +1,57 @@
+"""libhdf5's view of one file, for a short while."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import h5py
+
+from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.files.access import Access
+from ray_h5.hdf5.files.opening import open_h5, open_remote
+from ray_h5.hdf5.tree.tree import H5Tree
+from ray_h5.storage.byte_source import FileIdentity, Identity
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.held_bytes import HeldBytes
+    from ray_h5.hdf5.files.other_files import OtherFiles
+
+
+class OpenLibrary:
+    """libhdf5's view of a file. It is opened when first needed."""
+
+    def __init__(
+        self, access: Access, identity: Identity, held: HeldBytes | None = None, others: OtherFiles[Any] | None = None
+    ) -> None:
+        self._access = access
+        self._others = others
+        self._identity = identity
+        self._held = held
+        self._tree: H5Tree | None = None
+        self._datasets: dict[str, h5py.Dataset] = {}
+
+    @property
+    def tree(self) -> H5Tree:
+        if self._tree is None:
+            path, swmr = self._access.path, self._access.swmr
+            if self._held is not None:
+                self._tree = H5Tree(open_remote(path, self._held, self._access.storage), self._access, self._others)
+                return self._tree
+            file = open_h5(path, swmr)
+            self._tree = H5Tree(file, self._access)
+            found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
+            check_identity(path, self._identity, found, swmr=swmr)
+        return self._tree
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        if name not in self._datasets:
+            self._datasets[name] = self.tree.dataset(name)
+        return self._datasets[name]
+
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        return self.tree.source(dataset, file_name, name)
+
+    def close(self) -> None:
+        if self._tree is not None:
+            self._tree.close()

@@ -1,0 +1,205 @@
+"""Opens a file with libhdf5, and translates the errors of h5py to `RayH5Error`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import h5py
+
+from ray_h5.errors import (
+    CorruptChunkError,
+    CorruptFileError,
+    NotHDF5Error,
+    RayH5Error,
+    TransientIOError,
+    TruncatedFileError,
+)
+from ray_h5.storage.local import check_regular_file
+from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
+from ray_h5.storage.storage_of_path import Storage
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.held_bytes import HeldBytes
+
+
+logger = logging.getLogger(__name__)
+
+_NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
+
+
+_ERRNO = re.compile(r"errno = (\d+)")
+
+
+def open_h5(path: str, swmr: bool = False) -> h5py.File:
+    """Open `path` for reading, for a short while.
+
+    While libhdf5 has a file open, it holds a lock on it and refuses to open it in another mode in
+    the same process. So the file is closed as soon as its metadata are read.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    swmr : bool
+        Whether a writer in SWMR mode may have it open.
+
+    Raises
+    ------
+    RayH5Error
+        If it cannot be opened.
+    """
+    check_regular_file(path)
+    with _whole_superblock(path), translated(path):
+        try:
+            return _opened(path, swmr)
+        except OSError as exc:
+            if swmr and "SWMR read access flag not the same" in str(exc):
+                # This process already has it open without SWMR, so nobody writes to it.
+                return open_h5(path)
+            if "flag values don't match" in str(exc):
+                # This process already has it open with another locking mode.
+                return _open_either_way(path, swmr)
+            if _errno(exc) not in _NO_LOCKING_ERRNOS:
+                raise
+            _log_no_locks(path)
+            return h5py.File(path, "r", locking=False, swmr=swmr)
+
+
+def _opened(path: str, swmr: bool) -> h5py.File:
+    """Return what ``h5py.File(path, "r", swmr=swmr)`` does, without making two property lists for each file."""
+    flags = h5py.h5f.ACC_RDONLY | (h5py.h5f.ACC_SWMR_READ if swmr else 0)
+    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties()))
+
+
+@functools.cache
+def _access_properties() -> h5py.h5p.PropFAID:
+    properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    properties.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
+    return properties
+
+
+@functools.lru_cache(maxsize=1024)  # once a file
+def _log_no_locks(path: str) -> None:
+    logger.info("%s: the file system has no locks; opened without", path)
+
+
+def _open_either_way(path: str, swmr: bool) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False, swmr=swmr)
+    except OSError:
+        try:
+            return h5py.File(path, "r", locking=True, swmr=swmr)
+        except OSError:
+            return h5py.File(path, "r", locking="best-effort", swmr=swmr)
+
+
+def open_remote(path: str, held: HeldBytes, storage: Storage) -> h5py.File:
+    """Open a remote file whose bytes are in memory, for a short while; errors as in `open_h5`.
+
+    It raises `MissingBytes` if not enough of them are: see `replay`. `storage` has the file, and what lies beside it.
+    """
+    from ray_h5.hdf5.files.file_formats import HEAD_BYTES, OTHER_DRIVER, check_closed, family_of, part_of, seems_to_be
+    from ray_h5.hdf5.files.held_bytes import open_held
+
+    try:
+        with _whole_superblock(path, held), translated(path):
+            file = open_held(held, path)
+            check_closed(path, held.read(0, HEAD_BYTES))
+            return file
+    except (NotHDF5Error, TruncatedFileError, CorruptFileError) as exc:
+        may_be_part = not isinstance(exc, CorruptFileError) or OTHER_DRIVER in str(exc)
+        if may_be_part and (whole := family_of(path, partial(_remote_head, storage))):
+            raise part_of(path, whole) from exc
+        if isinstance(exc, NotHDF5Error) and (found := seems_to_be(path, held.read(0, HEAD_BYTES))):
+            raise NotHDF5Error(f"{exc}{found}") from exc
+        raise
+
+
+def _remote_head(storage: Storage, url: str) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
+    from ray_h5.hdf5.files.file_formats import HEAD_BYTES
+
+    with contextlib.suppress(RayH5Error):
+        source = storage.open(url, storage.check(url))
+        head = bytearray(min(HEAD_BYTES, source.size))
+        source.read_into(0, memoryview(head))
+        return bytes(head)
+    return b""
+
+
+@contextlib.contextmanager
+def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None]:
+    """Say that a file is cut short if it ends in its superblock: libhdf5 goes on with bytes that were never read."""
+    try:
+        yield
+    except (CorruptFileError, TruncatedFileError) as exc:
+        from ray_h5.hdf5.files.file_formats import HEAD_BYTES, head_of, superblock_end
+
+        begins = head_of(path) if held is None else held.read(0, HEAD_BYTES)
+        if len(begins) < (least := superblock_end(begins)):
+            raise TruncatedFileError(
+                f"{path}: expected {least} bytes or more, found {len(begins)}. The file is cut short: copy it again."
+            ) from exc
+        raise
+
+
+class translated:  # noqa: N801  a generator takes four times as long, and a file is described with a dozen
+    """Raise errors of the operating system and of h5py as the `RayH5Error` that names them."""
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: str, doing: str = "opening") -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)) and not isinstance(
+            exc, RayH5Error
+        ):
+            raise translate(exc, self._path, self._doing) from exc
+
+
+def translate(exc: Exception, path: str, doing: str) -> RayH5Error:
+    """Return the `RayH5Error` for an exception of the operating system or of h5py."""
+    from ray_h5.hdf5.files.file_formats import error_of_library
+
+    code, text = _errno(exc), " ".join(str(exc).split())
+    return (
+        error_of_library(exc, text, path, code)
+        or translate_os_error(exc, path, doing, code)
+        or CorruptFileError(f"{path}: {doing} failed, its metadata is damaged: {text}")
+    )
+
+
+def lacks_descriptors(exc: BaseException) -> bool:
+    """Return whether an error says that this process may have no more files open."""
+    causes = (exc, exc.__cause__)
+    return any(cause is not None and _errno(cause) in NO_DESCRIPTOR_ERRNOS for cause in causes)
+
+
+def is_transient(exc: BaseException, swmr: bool = False) -> bool:
+    """Return whether an error may pass.
+
+    With `swmr`, a file may look damaged for a moment: the writer has changed half of something.
+    """
+    if swmr and isinstance(exc, (CorruptChunkError, CorruptFileError, TruncatedFileError)):
+        return True
+    return isinstance(exc, TransientIOError) or _errno(exc) in TRANSIENT_ERRNOS
+
+
+def _errno(exc: BaseException) -> int | None:
+    code = getattr(exc, "errno", None)
+    if code is None and (found := _ERRNO.search(str(exc))):
+        # In a look-up, h5py raises a KeyError for errors of the operating system. Its text has the errno.
+        code = int(found.group(1))
+    return code

@@ -1,0 +1,135 @@
+"""The other files in the store that a remote file refers to: their states, and the files once they are opened."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Generic, Protocol, TypeVar, cast
+
+import h5py
+
+from ray_h5.errors import MissingSourceError
+from ray_h5.hdf5.files.access import Access
+from ray_h5.hdf5.files.held_bytes import HeldBytes, ask_later
+from ray_h5.hdf5.files.names_in_stores import remote_name
+from ray_h5.hdf5.files.opening import open_remote
+from ray_h5.manifest.layout import SourceStates
+from ray_h5.storage.byte_source import ByteSource, Identity
+from ray_h5.storage.fetching import each_waiting
+from ray_h5.storage.storage_of_path import RemoteStorage
+
+
+class Opened(Protocol):
+    """An open file, as far as other files need to know it."""
+
+    access: Access
+    identity: Identity
+    held: HeldBytes
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that it holds in memory."""
+
+
+File = TypeVar("File", bound=Opened)
+
+
+class OtherFiles(Generic[File]):
+    """Other files that one remote file, or those that it leads to, refer to.
+
+    The state of each is asked for once, or is that of a plan. Each request for its bytes says which state it wants.
+
+    Parameters
+    ----------
+    first : File
+        The file that was opened first. It may always be read.
+    opens : callable
+        Opens another file, given how, its state, and these files.
+    """
+
+    def __init__(self, first: File, opens: Callable[[Access, Identity, OtherFiles[File]], File]) -> None:
+        self._opens = opens
+        self._first = weakref.ref(first)
+        self._access, self._identity = first.access, first.identity
+        self._storage = cast("RemoteStorage", first.access.storage)
+        self._states: dict[str, Identity | None] = {}
+        self._files: dict[str, File] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def home(self) -> str:
+        """The file that was opened first."""
+        return self._access.path
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the files hold in memory."""
+        return sum(file.cached_bytes for file in list(self._files.values()))
+
+    def located(self, name: str, source: str, where: str) -> str:
+        """Return the URL of a file that `source` refers to by `name`; raise unless it may be read."""
+        url = remote_name(name, source, home=self.home, where=where, storage=self._storage)
+        self._access.policy.admit_remote(url, home=self.home, where=where, storage=self._storage)
+        return url
+
+    def state(self, url: str) -> Identity | None:
+        """Return the state of a file; None if it does not exist."""
+        if url == self.home:
+            return self._identity
+        if url not in self._states:
+            ask_later((id(self), url), partial(self._look, url))
+        return self._states[url]
+
+    def _look(self, url: str) -> None:
+        self._states[url] = self._storage.identity(url)
+
+    def expect(self, sources: SourceStates) -> None:
+        """Take the states of a plan for those of files that were not looked at."""
+        for url, state in sources:
+            if url != self.home:
+                self._states.setdefault(url, state)
+
+    def agree(self, sources: Iterable[SourceStates]) -> bool:
+        """Return whether files have the states of a plan, as far as they were looked at."""
+        found = {**self._states, self.home: self._identity}
+        return all(found.get(url, state) == state for each in sources for url, state in each)
+
+    def are_current(self) -> bool:
+        """Return whether all files that were looked at have the same states now."""
+        urls = list(self._states)
+        return each_waiting(self._storage.identity, urls) == [self._states[url] for url in urls]
+
+    def trim(self) -> None:
+        """Drop what files hold in memory if it is much."""
+        for file in list(self._files.values()):
+            file.held.trim()
+
+    def open(self, url: str) -> h5py.File:
+        """Open a file with libhdf5, of bytes in memory."""
+        return open_remote(url, self.file(url).held, self._storage)
+
+    def bytes_of(self, url: str) -> ByteSource:
+        """Return the bytes of a file that need not be HDF5."""
+        return self._storage.open(url, self._state_of(url))
+
+    def file(self, url: str) -> File:
+        """Return a file."""
+        if url == self.home and (first := self._first()) is not None and first.access.group == "/":
+            return first
+        with self._lock:
+            if url not in self._files:
+                # It may be named by an index on disk.
+                if url != self._access.beside:
+                    self._access.policy.admit_remote(url, home=self.home, where="a column", storage=self._storage)
+                access = replace(self._access, path=url, group="/", beside="")
+                self._files[url] = self._opens(access, self._state_of(url), self)
+            return self._files[url]
+
+    def _state_of(self, url: str) -> Identity:
+        found = self.state(url)
+        if found is None:
+            raise MissingSourceError(f"{self.home}: a column leads to {url}, which does not exist")
+        return found

@@ -1,0 +1,1 @@
+"""Groups that are rows: tables of them, their columns and attributes."""

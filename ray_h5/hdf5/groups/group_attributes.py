@@ -1,0 +1,169 @@
+"""One attribute of many groups -> an array."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hdf5.checks.attributes import TextGuard
+from ray_h5.hdf5.columns.dtypes import numpy_lacks
+from ray_h5.manifest.joined_arrays import Texts
+from ray_h5.messages import near_names
+
+_MAX_TEXT_BYTES = 1 << 20
+"""Most bytes of an attribute of fixed length: a damaged type can claim 2 GiB."""
+
+
+_MOST_FLOAT_BYTES = 8
+"""Arrow and torch lack long doubles."""
+
+
+class GroupAttribute:
+    """One attribute of all groups, as it is collected.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    name : str
+        The attribute.
+    guard : TextGuard, optional
+        Refuses texts that claim more than the file has.
+    """
+
+    def __init__(self, path: str, name: str, guard: TextGuard | None = None) -> None:
+        self.path, self.name, self.guard = path, name, guard
+        self._refers = False
+        self._numbers: list[np.ndarray] = []  # of each dtype that follows another one
+        self._texts, self._ends = bytearray(), array("q")
+        self._raw = bytearray()  # numbers of the last dtype
+        self._type: h5py.h5t.TypeID | None = None
+        self._stored_bytes = 0
+        self._in_memory: h5py.h5t.TypeID | None = None
+        self._value = np.zeros(())
+        self._is_text = False
+
+    def add(self, group: str, opened: Any) -> None:
+        """Read the attribute of the next group or dataset."""
+        try:
+            found = h5py.h5a.open(opened, self.name.encode())
+        except KeyError:
+            raise SchemaMismatchError(
+                f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
+                f"{near_names(self.name, _attribute_names(opened))}"
+            ) from None
+        # Most have the type of the one before. The size shows that there is one value: h5py does not check that all
+        # values fit into the array.
+        if (
+            self._type is None
+            or not found.get_type().equal(self._type)
+            or found.get_storage_size() != self._stored_bytes
+        ):
+            self._prepare(group, found)
+        if self._refers and self.guard is not None:
+            self.guard.check(group, self.name)
+        found.read(self._value, self._in_memory)
+        if self._is_text:
+            self._texts += _text(self._value[()])
+            self._ends.append(len(self._texts))
+        else:
+            self._raw += self._value.tobytes()
+
+    def _prepare(self, group: str, found: h5py.h5a.AttrID) -> None:
+        if found.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r} is empty; expected one number or one text. "
+                "Leave it out of attrs=[...]."
+            )
+        try:
+            dtype = found.dtype
+        except TypeError as exc:
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(found.get_type(), exc)} Or leave it "
+                "out of attrs=[...]."
+            ) from exc
+        if found.shape not in {(), (1,)} or not _is_plain(dtype):
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
+                "expected one number or one text. Leave it out of attrs=[...]."
+            )
+        if dtype.itemsize > _MAX_TEXT_BYTES:
+            raise UnsupportedColumnError(
+                f"{self.path}: attribute {self.name!r} of {group!r} claims {dtype.itemsize} bytes; expected at most "
+                f"{_MAX_TEXT_BYTES}"
+            )
+        self._end_part()
+        self._refers = dtype.hasobject
+        native = dtype.newbyteorder("=") if dtype.kind in "biuf" else dtype
+        self._type, self._stored_bytes = found.get_type(), found.get_storage_size()
+        self._in_memory = h5py.h5t.py_create(native)  # of strings: Python objects
+        self._value = np.zeros((), native)
+        self._is_text = dtype.kind not in "biuf"
+
+    def _end_part(self) -> None:
+        """Keep the numbers of one dtype: those that follow have another one."""
+        if self._raw:
+            self._numbers.append(np.frombuffer(bytes(self._raw), self._value.dtype))
+            self._raw = bytearray()
+
+    def values(self) -> np.ndarray | Texts:
+        """Return the values of all groups."""
+        self._end_part()
+        if not self._numbers:
+            return Texts(bytes(self._texts), np.array(self._ends, np.int64))
+        if self._ends:
+            raise SchemaMismatchError(
+                f"{self.path}: attribute {self.name!r} is a text in some groups and a number in others; leave it out"
+            )
+        dtype = np.result_type(*self._numbers)
+        values = [each.astype(dtype) for each in self._numbers]
+        for cast, each in zip(values, self._numbers, strict=True):
+            if each.dtype != dtype and each.dtype.kind in "iu" and cast.tolist() != each.tolist():
+                raise SchemaMismatchError(
+                    f"{self.path}: attribute {self.name!r} has integers in some groups that {dtype} cannot hold, the "
+                    "dtype of all of them together; leave it out"
+                )
+        return np.concatenate(values)
+
+
+def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+    """Return some attributes of one group: an array of one number each, or a text.
+
+    Raises
+    ------
+    SchemaMismatchError, UnsupportedColumnError
+        If it lacks one, or one is no single number or text.
+    CorruptFileError
+        If one claims more than the file has.
+    """
+    guard = TextGuard(group.file)
+    guard.look_at(group.id)
+    found: dict[str, np.ndarray | bytes] = {}
+    for name in names:
+        attribute = GroupAttribute(path, name, guard)
+        attribute.add(str(group.name), group.id)
+        values = attribute.values()
+        found[name] = values[0] if isinstance(values, Texts) else values
+    return found
+
+
+def _is_plain(dtype: np.dtype) -> bool:
+    """Return whether values are numbers or texts."""
+    if dtype.kind == "f":
+        return dtype.itemsize <= _MOST_FLOAT_BYTES
+    return dtype.kind in "biuS" or h5py.check_string_dtype(dtype) is not None
+
+
+def _attribute_names(opened: Any) -> list[str]:
+    names: list[bytes] = []
+    h5py.h5a.iterate(opened, names.append)
+    return [name.decode("utf-8", "backslashreplace") for name in names]
+
+
+def _text(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

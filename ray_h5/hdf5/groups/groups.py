@@ -1,0 +1,515 @@
+"""Groups, or datasets, that match a pattern -> a table of them. A file may have 10^5 of them."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import (
+    CorruptFileError,
+    MissingSourceError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.checks.attributes import TextGuard
+from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.files.file_bytes import address_of
+from ray_h5.hdf5.files.links import Trail, stored_name
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.groups.group_attributes import GroupAttribute
+from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
+from ray_h5.hdf5.groups.references import References
+from ray_h5.hdf5.tree.encodings import text_attribute
+from ray_h5.hdf5.tree.tree import OF_MATLAB, H5Tree, not_utf8
+from ray_h5.manifest.joined_arrays import GroupTable, Paths, Texts
+from ray_h5.messages import few, near_names, printable
+from ray_h5.storage.local_listing import natural_key
+
+_MAX_DEPTH = 32
+"""Depth of groups below a matching group, or of a pattern."""
+
+_MAX_ALIASES = 1 << 13
+"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
+
+_BYTES_A_NAME = 64
+"""A file may list one more name by another name for each of these bytes: a name takes about as many."""
+
+_CACHE_BYTES = 1 << 20
+_NAME_BYTES = 16
+"""The size of libhdf5's cache of metadata: a part of its own, and a part for each name."""
+
+_MAX_CACHE_BYTES = 128 << 20
+"""libhdf5 refuses a larger one. Its own default is 32 MiB at most."""
+
+_PROBED_NAMES = 1000
+
+_EMPTY = b"MATLAB_empty"
+OF_VALUES = "MATLAB_class"
+"""Attributes that MATLAB writes: of an array without values, which has its shape instead; and what values are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPattern:
+    """Which groups, or datasets, are rows.
+
+    Attributes
+    ----------
+    pattern : str
+        A glob over paths in the file: ``*`` stands for any text in one name, ``**`` for any number of groups. Or a
+        dataset of references: what each entry refers to is a row.
+    order : {"name", "creation"}
+        Their order: by name, where ``demo_2`` is before ``demo_10``, or by the time when they were made.
+    attrs : tuple of str
+        Attributes that are read.
+    name : str
+        The column of datasets that match the pattern themselves.
+    missing : {"error", "null"}
+        Whether a group may lack a column that others have.
+    """
+
+    pattern: str
+    order: str = "name"
+    attrs: tuple[str, ...] = ()
+    name: str = "value"
+    missing: str = "error"
+
+
+def read_group_table(
+    tree: H5Tree, pattern: GroupPattern, columns: Sequence[str] | None, file_bytes: int
+) -> tuple[GroupTable, dict[str, RayH5Error]]:
+    """Return the groups that match a pattern, and the errors of columns that cannot be read.
+
+    Parameters
+    ----------
+    tree : H5Tree
+        The open file.
+    pattern : GroupPattern
+        Which groups.
+    columns : sequence of str, optional
+        The columns that are looked at; None for all.
+    file_bytes : int
+        Size of the file.
+
+    Raises
+    ------
+    UnknownColumnError
+        If nothing matches.
+    SchemaMismatchError
+        If the groups have other columns, or a column has other dtypes or numbers of axes, or an attribute is missing.
+    """
+    walk = _Walk(tree, pattern, None if columns is None else frozenset(columns), file_bytes)
+    with translated(tree.path, f"listing the groups {pattern.pattern!r}"):
+        table = walk.table()
+    check_places(tree.path, table, file_bytes)
+    return table, walk.refused
+
+
+@contextlib.contextmanager
+def _bounded_cache(file: h5py.File, names: Sequence[str]) -> Iterator[None]:
+    """Keep libhdf5 from holding the headers of all objects: each is looked at once.
+
+    Its cache counts bytes in the file, which take ten times as much memory: with its default size, 10^5 datasets with
+    10 attributes took 100 MB more, and as much time (measured).
+    """
+    # In the oldest format, the names in a group are one entry of the cache, which every look-up needs.
+    nbytes = min(_CACHE_BYTES + sum(map(len, names)) + _NAME_BYTES * len(names), _MAX_CACHE_BYTES)
+    given = file.id.get_mdc_config()
+    bounded = file.id.get_mdc_config()
+    bounded.set_initial_size, bounded.initial_size = True, nbytes
+    bounded.min_size = bounded.max_size = nbytes
+    bounded.incr_mode = bounded.decr_mode = bounded.flash_incr_mode = 0
+    file.id.set_mdc_config(bounded)
+    try:
+        yield
+    finally:
+        file.id.set_mdc_config(given)
+
+
+_Parent: TypeAlias = tuple[h5py.Group, Trail]
+"""A group in which names match, and the trail to it."""
+
+
+class _Listed:
+    """Counts names that are listed again by another path: links may lead to a group on very many ways.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    file_bytes : int
+        Its size. A file of many groups may share some of them by links.
+    """
+
+    def __init__(self, path: str, file_bytes: int) -> None:
+        self._path = path
+        self._most = _MAX_ALIASES + file_bytes // _BYTES_A_NAME
+        self._groups: dict[int, int] = {}  # a hash of the first path of each group
+        self._aliases = 0
+
+    def add(self, group: h5py.h5g.GroupID, prefix: str, depth: int, names: int) -> None:
+        """Count the names in a group; raise if links lead on without end."""
+        here = hash(prefix)
+        if self._groups.setdefault(address_of(group)[1], here) != here:
+            self._aliases += names
+        if depth > _MAX_DEPTH or self._aliases > self._most:
+            what = f"{_MAX_DEPTH} nested groups" if depth > _MAX_DEPTH else f"{self._most} names by other names"
+            raise CorruptFileError(
+                f"{self._path}: more than {what} at {prefix[:200]!r}: a link leads back to a group above it, or many "
+                "links to the same groups. Write the levels of the pattern one by one, without '**', choose the groups "
+                "of each level with a narrower pattern, and name columns with columns=[...]."
+            )
+
+
+class _Walk:
+    def __init__(self, tree: H5Tree, pattern: GroupPattern, wanted: frozenset[str] | None, file_bytes: int) -> None:
+        self._tree = tree
+        self._pattern = pattern
+        self._wanted = wanted
+        self._file_bytes = file_bytes
+        self._kinds: dict[str, type] = {}
+        self._builders: dict[str, GroupColumn] = {}
+        self._listed = _Listed(tree.path, file_bytes)
+        self._references: References | None = None
+        self._said: list[bytes] = []
+        self.refused: dict[str, RayH5Error] = {}
+
+    @property
+    def _path(self) -> str:
+        return self._tree.path
+
+    def table(self) -> GroupTable:
+        root, trail = self._tree.enter()
+        given = [part for part in self._pattern.pattern.split("/") if part]
+        parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
+        if len(parts) > _MAX_DEPTH:
+            raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
+        referred = self._referred(root, parts)
+        names, parents = self._found(root, trail, parts) if referred is None else referred
+        with _bounded_cache(self._tree.file, names):
+            return self._table_of(names, parents)
+
+    def _table_of(self, names: list[str], parents: list[_Parent]) -> GroupTable:
+        guard = TextGuard(self._tree.enter()[0].file) if self._pattern.attrs else None
+        attributes = [GroupAttribute(self._path, name, guard) for name in self._pattern.attrs]
+        datasets = self._is_dataset(names[0], parents[0])
+        for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
+            opened = self._open(parent, name, datasets=datasets)
+            if datasets and self._references is not None:
+                self._add_referred(name, opened, number)
+            elif datasets:
+                self._add(self._pattern.name, name, opened, number)
+            else:
+                self._add_group(name, opened, number)
+            if guard is not None:
+                guard.look_at(opened)
+            for attribute in attributes:
+                attribute.add(name, opened)
+        paths = Paths.of(names)
+        columns = {
+            name: builder.segments(Paths(paths.groups, "" if datasets else f"/{name}"))
+            for name, builder in self._builders.items()
+            if name not in self.refused
+        }
+        if self._wanted is None and any(name.endswith(("/cells", "/Data")) for name in columns):
+            from ray_h5.hdf5.tree.pyramids import left_out
+
+            above = f"{self._tree.group}/{names[0]}"
+            shapes = {name: tuple(each.shapes[np.argmax(each.is_there)].tolist()) for name, each in columns.items()}
+            for name, error in left_out(self._path, above, shapes).items():
+                del columns[name]
+                self.refused[name] = error
+        found = {each.name: each.values() for each in attributes}
+        if any(self._said):
+            found[OF_VALUES] = Texts.of(self._said)
+        return GroupTable(paths, columns, found)
+
+    def _found(self, root: h5py.Group, trail: Trail, parts: Sequence[str]) -> tuple[list[str], list[_Parent]]:
+        """Return the paths that match, in the order of rows, and for each the group that has its last name."""
+        matches = self._matches(root, trail, "", parts, 0)
+        # '**' may find a group twice.
+        found = dict(matches).items() if "**" in parts else matches
+        names, parents = list[str](), list[_Parent]()
+        for name, parent in found:
+            names.append(name)
+            parents.append(parent)
+        if not names:
+            raise self._nothing(root)
+        if self._pattern.order == "name":
+            keys = [natural_key(name) for name in names]
+            order = sorted(range(len(names)), key=keys.__getitem__)
+            return [names[i] for i in order], [parents[i] for i in order]
+        return names, parents
+
+    def _referred(self, root: h5py.Group, parts: Sequence[str]) -> tuple[list[str], list[_Parent]] | None:
+        """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
+        if any(map(_is_glob, parts)):
+            return None
+        trail, name = self._tree.enter()[1].branch(), "/".join(parts)
+        try:
+            dataset = trail.follow(root, name)
+        except UnknownColumnError:
+            return None  # reported for the pattern
+        if not isinstance(dataset, h5py.Dataset) or trail.sources or not are_references(dataset.id.get_type()):
+            return None
+        self._references = References(self._tree, self._file_bytes)
+        targets = self._references.targets(name, dataset)
+        if not targets:
+            raise UnsupportedColumnError(f"{self._path}: column {name!r} has no references, and so no rows")
+        return [path for path, _ in targets], [(group, trail) for _, group in targets]
+
+    def _add_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
+        """Add a dataset that an entry refers to. MATLAB says of each what it holds, and which ones are empty."""
+        name, where = self._pattern.name, f"{self._path}: column {self._pattern.name!r}, row {number}"
+        opened = h5py.Dataset(dataset, readonly=True)
+        if are_references(dataset.get_type()):
+            assert self._references is not None
+            if self._references.leads_to_itself(path, opened):
+                raise CorruptFileError(f"{where}: the references in {path!r} lead back to themselves: a circle")
+            raise UnsupportedColumnError(
+                f"{where}: {path!r} has references itself, such as a cell array in a cell array. Read that one by its "
+                f"own name: columns=[{path!r}]"
+            )
+        if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
+            self._builders.setdefault(name, GroupColumn(self._path, name)).add_empty()
+            self._said.append(b"")
+            return
+        said = text_attribute(opened, OF_VALUES).encode()
+        if (first := next(filter(None, self._said), said)) != said:
+            raise UnsupportedColumnError(
+                f"{where}: {path!r} holds {said.decode() or 'values of no class'}, and rows before it hold "
+                f"{first.decode()}: no column of one type"
+            )
+        self._said.append(said)
+        self._builders.setdefault(name, GroupColumn(self._path, name))
+        self._add(name, path, dataset, number)
+
+    # Which groups match -------------------------------------------------------------------
+
+    def _matches(
+        self, group: h5py.Group, trail: Trail, prefix: str, parts: Sequence[str], depth: int
+    ) -> Iterator[tuple[str, _Parent]]:
+        """Yield the paths that match, each with the group that has its last name."""
+        part, rest, here = parts[0], parts[1:], (group, trail)
+        if part == "**":
+            if rest:
+                yield from self._matches(group, trail, prefix, rest, depth)
+            for name, below, to_it in self._groups_in(group, trail, prefix, depth):
+                if not rest:
+                    yield prefix + name, here
+                yield from self._matches(below, to_it, f"{prefix}{name}/", parts, depth + 1)
+            return
+        if _is_glob(part):
+            listed = self._names(group, prefix, depth)
+            names = [
+                name
+                for name in listed
+                if fnmatch.fnmatchcase(name, part) and self._can_be_read(group, name, groups_only=bool(rest))
+            ]
+        else:
+            stored = stored_name(part)
+            names = [part] if stored is not None and group.id.links.exists(stored) else []
+        for name in names:
+            if not rest:
+                yield prefix + name, here
+                continue
+            to_it = trail.branch()
+            below = to_it.take(group, name, prefix + name)
+            if isinstance(below, h5py.Group):
+                yield from self._matches(below, to_it, f"{prefix}{name}/", rest, depth + 1)
+
+    def _groups_in(
+        self, group: h5py.Group, trail: Trail, prefix: str, depth: int
+    ) -> Iterator[tuple[str, h5py.Group, Trail]]:
+        for name in self._names(group, prefix, depth):
+            if not self._can_be_read(group, name, groups_only=True):
+                continue
+            to_it = trail.branch()
+            found = to_it.take(group, name, prefix + name)
+            if isinstance(found, h5py.Group):
+                yield name, found, to_it
+
+    def _names(self, group: h5py.Group, prefix: str, depth: int) -> list[str]:
+        """Return the names in a group. Bytes that are not UTF-8 are surrogates, as in paths of Python."""
+        links = group.id.links
+        found: list[bytes] = []
+        if self._pattern.order == "creation":
+            if not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED:
+                raise UnsupportedColumnError(
+                    f"{self._path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
+                    "were made. Use order='name'."
+                )
+            links.iterate(found.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
+        else:
+            links.iterate(found.append)
+        self._listed.add(group.id, prefix, depth, len(found))
+        names = [name.decode(errors="surrogateescape") for name in found]
+        return [name for name in names if name not in OF_MATLAB] if group.name == "/" else names
+
+    def _can_be_read(self, group: h5py.Group, name: str, *, groups_only: bool) -> bool:
+        """Return whether a name that matches is UTF-8; raise unless what it names could not be meant."""
+        raw = name.encode(errors="surrogateescape")
+        if _is_utf8(raw):
+            return True
+        if (error := not_utf8(group, raw, self._path, columns=not groups_only)) is not None:
+            raise error
+        return False
+
+    def _nothing(self, root: h5py.Group) -> UnknownColumnError:
+        there: list[str] = []
+
+        def note(name: bytes) -> int | None:
+            if name.split(b"/", 1)[0].decode(errors="replace") in OF_MATLAB:
+                return None
+            there.append(name.decode("utf-8", "backslashreplace"))
+            return 1 if len(there) >= _PROBED_NAMES else None
+
+        h5py.h5o.visit(root.id, note)
+        return UnknownColumnError(
+            f"{self._path}: nothing matches the pattern {self._pattern.pattern!r} below group {self._tree.group!r}."
+            f"{near_names(self._pattern.pattern, _patterns(there))}"
+        )
+
+    # What is in them ----------------------------------------------------------------------
+
+    def _is_dataset(self, name: str, parent: _Parent) -> bool:
+        group, trail = parent
+        return isinstance(self._at_home(group, trail, name), h5py.Dataset)
+
+    def _at_home(self, group: h5py.Group, trail: Trail, path: str) -> Any:
+        """Return the object of a link, of whatever kind; raise if it is in another file."""
+        to_it = trail.branch()
+        found = to_it.take(group, path.rsplit("/", 1)[-1], path)
+        if to_it.sources:
+            raise UnsupportedColumnError(
+                f"{self._path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "
+                "cannot be rows: read those files themselves."
+            )
+        return found
+
+    def _open(self, parent: _Parent, path: str, *, datasets: bool) -> Any:
+        group, trail = parent
+        name = path.rsplit("/", 1)[-1].encode()
+        if not trail.sources and group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+            opened = h5py.h5o.open(group.id, name)
+        else:
+            opened = self._at_home(group, trail, path).id
+        if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
+            raise SchemaMismatchError(
+                f"{self._path}: the pattern {self._pattern.pattern!r} matches groups and datasets, such as {path!r}. "
+                "Choose one kind with a narrower pattern."
+            )
+        return opened
+
+    def _add_group(self, name: str, group: h5py.h5g.GroupID, number: int) -> None:
+        found = 0
+        for column, dataset in self._members(group, name, "", 0):
+            self._add(column, f"{name}/{column}", dataset, number)
+            found += 1
+        if not found and self._wanted is None:
+            raise UnsupportedColumnError(
+                f"{self._path}: group {name!r} has no dataset. Choose groups that have some with the pattern."
+            )
+        self._check_complete(name, number)
+
+    def _add(self, column: str, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
+        if column in self.refused:
+            return
+        builder = self._builders.get(column)
+        if builder is None:
+            if number and self._pattern.missing == "error":
+                raise self._differs(f"the groups before {path!r} lack {column}")
+            builder = self._builders[column] = GroupColumn(self._path, column)
+            builder.add_missing(number)
+        try:
+            builder.add(path, dataset)
+        except UnsupportedColumnError as exc:
+            if self._wanted is not None and column in self._wanted:
+                raise
+            self.refused[column] = exc
+
+    def _check_complete(self, name: str, number: int) -> None:
+        missing = [
+            column
+            for column, builder in self._builders.items()
+            if len(builder) <= number and column not in self.refused
+        ]
+        if missing and self._pattern.missing == "error":
+            raise self._differs(f"{name!r} lacks {few(missing)}")
+        for column in missing:
+            self._builders[column].add_missing(1)
+
+    def _differs(self, what: str) -> SchemaMismatchError:
+        return SchemaMismatchError(
+            f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns "
+            "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
+            "to Groups, and values are None where a group lacks a column."
+        )
+
+    def _members(
+        self, group: h5py.h5g.GroupID, above: str, prefix: str, depth: int
+    ) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+        """Yield the datasets below a group, with their names; `above` is the path of the group that is a row."""
+        found: list[tuple[bytes, int]] = []
+        group.links.iterate(lambda name, info: found.append((name, info.type)), info=True)
+        self._listed.add(group, f"{above}/{prefix}", depth, len(found))
+        for raw, link_type in found:
+            if not _is_utf8(raw):
+                if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self._path)) is not None:
+                    self.refused[prefix + printable(raw.decode(errors="backslashreplace"))] = error
+                continue
+            path = prefix + raw.decode()
+            if not self._leads_to_wanted(path):
+                continue
+            try:
+                opened = self._member(group, raw, path, hard=link_type == h5py.h5l.TYPE_HARD)
+            except MissingSourceError as exc:
+                if self._wanted is not None or not exc.is_dangling:
+                    raise
+                self.refused[path] = exc
+                continue
+            self._kinds[path] = type(opened)
+            if isinstance(opened, h5py.h5g.GroupID):
+                yield from self._members(opened, above, path + "/", depth + 1)
+            elif isinstance(opened, h5py.h5d.DatasetID) and (self._wanted is None or path in self._wanted):
+                yield path, opened
+
+    def _member(self, group: h5py.h5g.GroupID, name: bytes, path: str, *, hard: bool) -> Any:
+        if not hard:
+            return self._at_home(h5py.Group(group), self._tree.enter()[1], path).id
+        if self._kinds.get(path) is h5py.h5d.DatasetID:
+            try:
+                return h5py.h5d.open(group, name)  # faster than to ask for the kind of object first
+            except (KeyError, TypeError, ValueError):
+                pass  # of another kind in this group
+        return h5py.h5o.open(group, name)
+
+    def _leads_to_wanted(self, path: str) -> bool:
+        return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return names, with a glob instead of those that differ in a number: ``demo_*`` for demo_1 and demo_2."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
+
+
+def _is_glob(part: str) -> bool:
+    return any(each in part for each in "*?[")
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        return name.decode() is not None
+    except UnicodeDecodeError:
+        return False

@@ -1,0 +1,210 @@
+"""Datasets of object references, as MATLAB's cell arrays and NWB write them: what each entry refers to."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
+from ray_h5.hdf5.columns.column import is_plain, pipeline_of
+from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.files.file_bytes import address_of, gather
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree
+from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk
+from ray_h5.manifest.layout import ColumnLayout
+
+_MAX_REFERENCES = 1 << 24
+_MAX_DEPTH = 32
+"""Depth of the groups in which the names of objects are looked up."""
+
+_NOTHING = (0, (1 << 64) - 1)
+"""The addresses of a reference that was never written."""
+
+Named = tuple[str, h5py.Group]
+"""A path below the group that the file was opened with, or from the root, and the group that has its last name."""
+
+
+@dataclass
+class References:
+    """Resolves the references in one file.
+
+    Parameters
+    ----------
+    tree : H5Tree
+        The open file.
+    file_bytes : int
+        Its size.
+    """
+
+    tree: H5Tree
+    file_bytes: int
+    _names: dict[int, Named] = field(default_factory=dict)
+
+    def targets(self, name: str, dataset: h5py.Dataset) -> list[Named]:
+        """Return what each entry of a dataset refers to.
+
+        Raises
+        ------
+        UnsupportedColumnError, CorruptFileError
+            If its entries lie along several axes, or one refers to nothing.
+        """
+        where = f"{self.tree.path}: column {name!r}"
+        addresses = self._addresses(where, name, dataset).tolist()
+        if all(address in _NOTHING for address in addresses):
+            raise UnsupportedColumnError(f"{where} has references that lead nowhere: none was written")
+        for row, address in enumerate(addresses):
+            if address in _NOTHING:
+                raise CorruptFileError(
+                    f"{where}, row {row}: a null reference; expected one to a dataset or group. Write what the row "
+                    f"has, or read the other columns: columns=[...] without {name!r}."
+                )
+        self._find({*addresses} - self._names.keys())
+        for row, address in enumerate(addresses):
+            if address not in self._names:
+                raise CorruptFileError(
+                    f"{where}, row {row}: the reference leads to address {address}, where no dataset or group of the "
+                    f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
+                )
+        return [self._names[address] for address in addresses]
+
+    def leads_to_itself(self, name: str, dataset: h5py.Dataset) -> bool:
+        """Return whether references of references lead back to a dataset that they came from."""
+        return self._is_circle(name, dataset, set(), set())
+
+    def _is_circle(self, name: str, dataset: h5py.Dataset, above: set[int], done: set[int]) -> bool:
+        here = address_of(dataset.id)[1]
+        if here in above or len(above) > _MAX_DEPTH:
+            return True
+        if here in done:
+            return False
+        done.add(here)
+        for path, parent in dict(self.targets(name, dataset)).items():
+            found = h5py.h5o.open(parent.id, path.rsplit("/", 1)[-1].encode())
+            if isinstance(found, h5py.h5d.DatasetID) and are_references(found.get_type()):
+                below = h5py.Dataset(found, readonly=True)
+                if self._is_circle(path, below, {*above, here}, done):
+                    return True
+        return False
+
+    # Addresses ----------------------------------------------------------------------------
+
+    def _addresses(self, where: str, name: str, dataset: h5py.Dataset) -> np.ndarray:
+        """Return the address that each entry holds, as uint64."""
+        properties = dataset.id.get_create_plist()
+        if not is_plain(properties):
+            raise UnsupportedColumnError(
+                f"{where} has references that lie in other datasets or files (virtual dataset or external storage). "
+                "Copy them into the file, or leave the column out."
+            )
+        shape, count = dataset.shape or (), math.prod(dataset.shape or ())
+        if not shape or sum(n != 1 for n in shape) > 1:
+            raise UnsupportedColumnError(
+                f"{where} has references of shape {shape}; expected one for each row, along one axis"
+            )
+        if count > _MAX_REFERENCES:
+            raise CorruptFileError(f"{where} claims {count} references; expected at most {_MAX_REFERENCES}")
+        if properties.get_layout() != h5py.h5d.CHUNKED:
+            found = empty(shape, np.dtype(np.uint64), where)
+            if count:
+                dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, found, h5py.h5t.STD_REF_OBJ)
+            return found.reshape(-1)
+        pipeline = pipeline_of(properties)
+        layout = ColumnLayout(
+            name, "number", shape, np.dtype("<u8"), "chunked", chunk_shape=properties.get_chunk(), pipeline=pipeline,
+            path=self.tree.path,
+        )  # fmt: skip
+        if not decodes(pipeline):
+            raise UnsupportedColumnError(f"{where} has references with the filters {pipeline}; write them without")
+        return self._of_chunks(dataset, layout).reshape(-1)
+
+    def _of_chunks(self, dataset: h5py.Dataset, layout: ColumnLayout) -> np.ndarray:
+        """Return the entries of a chunked dataset. libhdf5 would read past the end of a chunk that is too short."""
+        index, grid = build_chunk_index(dataset, layout, self.tree.path, lambda: self.file_bytes), ChunkGrid.of(layout)
+        decoder = ChunkDecoder(layout.pipeline, layout.chunk_bytes)
+        found = np.zeros(layout.shape, "<u8")
+
+        def put(at: int) -> None:
+            number, offset, size = (int(each[at]) for each in (index.numbers, index.offsets, index.sizes))
+            corner = grid.corners(np.array([number]))[0]
+            _, stored = dataset.id.read_direct_chunk(corner)
+            values = np.empty(layout.chunk_bytes, np.uint8)
+            try:
+                decoder.decode(
+                    np.frombuffer(stored, np.uint8), int(index.masks[at]), values,
+                    lambda _, nbytes: np.empty(nbytes, np.uint8),
+                )  # fmt: skip
+            except DecodeError as exc:
+                raise corrupt_chunk(self.tree.path, layout, number, offset, size, str(exc)) from None
+            into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))
+            part = found[into]
+            part[...] = values.view("<u8").reshape(grid.chunk_shape)[tuple(map(slice, part.shape))]
+
+        gather(put, range(len(index.numbers)))
+        return found
+
+    # Names --------------------------------------------------------------------------------
+
+    def _find(self, wanted: set[int]) -> None:
+        """Find the names of objects: in the group of MATLAB's targets first, then in all groups, the upper ones first.
+
+        Links have the addresses of what they lead to, so that objects need not be opened.
+        """
+        root, to_root = self.tree.enter()
+        todo: deque[tuple[h5py.Group, str, int]] = deque([(root, "", 0)])
+        if not to_root.sources:
+            todo.append((self.tree.file["/"], FROM_ROOT, 0))
+        first = OF_MATLAB[0].encode()
+        if wanted and root.id.links.exists(first) and root.id.links.get_info(first).type == h5py.h5l.TYPE_HARD:
+            found = _group(root, first)
+            todo.extendleft([] if found is None else [(found, f"{OF_MATLAB[0]}/", 1)])
+        seen: set[int] = set()
+        while wanted and todo:
+            group, prefix, depth = todo.popleft()
+            if (here := address_of(group.id)[1]) in seen:
+                continue
+            seen.add(here)
+            with translated(self.tree.path, f"listing group {'/' + prefix!r}"):
+                names = self._listed(group, prefix, wanted)
+                if wanted and depth < _MAX_DEPTH:
+                    below = gather(lambda name, group=group: _group(group, name), names)  # type: ignore[misc]
+                    todo += [
+                        (each, f"{prefix}{name.decode()}/", depth + 1)
+                        for each, name in zip(below, names, strict=True)
+                        if each is not None
+                    ]
+
+    def _listed(self, group: h5py.Group, prefix: str, wanted: set[int]) -> list[bytes]:
+        """Note the names of wanted objects in a group; return all names in it that lead to an object of the file."""
+        found: list[tuple[bytes, int]] = []
+
+        def note(name: bytes, info: Any) -> None:
+            if info.type == h5py.h5l.TYPE_HARD and _is_utf8(name):
+                found.append((name, int(info.u)))
+
+        group.id.links.iterate(note, info=True)
+        for name, address in found:
+            if address in wanted:
+                wanted.discard(address)
+                self._names[address] = prefix + name.decode(), group
+        return [name for name, _ in found]
+
+
+def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
+    found = h5py.h5o.open(parent.id, name)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        return name.decode() is not None
+    except UnicodeDecodeError:
+        return False

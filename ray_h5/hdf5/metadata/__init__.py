@@ -1,1 +1,0 @@
-"""The metadata of an open file -> layouts of columns. No row is read."""

@@ -1,1 +1,0 @@
-"""Requests for rows -> jobs that fetch and decode chunks."""

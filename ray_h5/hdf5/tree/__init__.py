@@ -1,0 +1,1 @@
+"""The columns of an open file: lists, finds and describes them."""

@@ -1,0 +1,271 @@
+"""Groups and datasets that encode something: sparse matrices, categories, missing values, as AnnData and 10x write it.
+
+What a file says of itself is material to check: shapes and lengths are compared where the values are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickletools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.manifest.manifest import Encoding, EncodingKind, Form
+
+_MAX_TEXT = 1 << 20
+_MAX_BLOCKS = 1 << 10
+_PANDAS = {"frame", "frame_table", "appendable_frame", "series_table"}
+_NAMES = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "STRING", "SHORT_BINSTRING", "INT", "BININT", "BININT1"}
+_AROUND_NAMES = {
+    "PROTO",
+    "FRAME",
+    "MARK",
+    "LIST",
+    "EMPTY_LIST",
+    "PUT",
+    "BINPUT",
+    "MEMOIZE",
+    "APPEND",
+    "APPENDS",
+    "STOP",
+}
+"""What a pickle of a list of names consists of."""
+
+_PARTS = ("data", "indices", "indptr")
+_ENCODED: dict[str, EncodingKind] = {
+    "csr_matrix": "csr",
+    "csc_matrix": "csc",
+    "categorical": "category",
+    "nullable-integer": "optional",
+    "nullable-boolean": "optional",
+    "nullable-string-array": "optional",
+    "dataframe": "frame",
+    "awkward-array": "ragged",
+}
+
+
+def encoding_of(found: h5py.Group | h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
+    """Return what the object at `name` encodes; None if it is a plain dataset, or a plain group.
+
+    Parameters
+    ----------
+    found : h5py.Group or h5py.Dataset
+        The object.
+    name : str
+        Its path below the group that the file was opened with, which is `root` in the file.
+    path : str
+        The file, for messages.
+    """
+    with translated(path, f"reading the attributes of {name!r}"):
+        if isinstance(found, h5py.Dataset):
+            return _of_dataset(found, name, path, root)
+        said = text_attribute(found, "encoding-type")
+        if not said and text_attribute(found, "pandas_type") in _PANDAS:
+            return _of_pandas(found, name, path)
+        if not said:
+            return _by_structure(found, name, path)
+        kind = _ENCODED.get(said, "other")
+        if kind in {"csr", "csc"}:
+            return Encoding(kind, said, _shape(found, "shape", name, path))
+        if kind == "category":
+            return Encoding(kind, said, values=f"{name}/codes", other=f"{name}/categories")
+        if kind == "optional":
+            return Encoding(kind, said, values=f"{name}/values", other=f"{name}/mask")
+        return Encoding(kind, said, index=text_attribute(found, "_index"), text=text_attribute(found, "form"))
+
+
+def _of_dataset(dataset: h5py.Dataset, name: str, path: str, root: str) -> Encoding | None:
+    """Return the encoding of references, or of codes with one to their categories, as AnnData 0.7 wrote them."""
+    if are_references(dataset.id.get_type()):
+        return Encoding("references", "references")
+    if not h5py.h5a.exists(dataset.id, b"categories"):
+        return None
+    attribute = dataset.attrs.get_id("categories")
+    if h5py.check_ref_dtype(attribute.dtype) is not h5py.Reference or attribute.shape not in {(), (1,)}:
+        return None
+    reference = np.asarray(dataset.attrs["categories"], object).reshape(-1)[0]
+    target = h5py.h5r.get_name(reference, dataset.file.id) if reference else None
+    if target is None:
+        raise CorruptFileError(f"{path}: column {name!r}: its attribute 'categories' refers to nothing")
+    there, home = target.decode("utf-8", "surrogateescape"), f"/{root.strip('/')}/".replace("//", "/")
+    if not there.startswith(home):
+        raise CorruptFileError(
+            f"{path}: column {name!r}: its categories are at {there!r}, outside group {root!r}. Choose a group that "
+            "holds both with group=."
+        )
+    return Encoding("category", "categorical", values=name, other=there[len(home) :])
+
+
+def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
+    """Return the columns of a table that pandas wrote: for each its dataset, its field or place, and what it means."""
+    said, below = text_attribute(group, "pandas_type"), f"{name}/".lstrip("/")
+    columns: dict[str, dict[str, object]] = {}
+    if said == "frame":
+        for number in range(_MAX_BLOCKS):
+            if not _has(group, (f"block{number}_items", f"block{number}_values")):
+                break
+            items, values = group[f"block{number}_items"], group[f"block{number}_values"]
+            if not isinstance(items, h5py.Dataset) or items.dtype.kind not in "SiuO" or items.size > _MAX_TEXT:
+                continue
+            names = [] if text_attribute(items, "kind") not in {"string", "integer"} else items[()].tolist()
+            for at, each in enumerate(names):
+                shown = each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else str(each)
+                dtype = text_attribute(values, "value_type") if isinstance(values, h5py.Dataset) else ""
+                columns[shown] = _column(f"{below}block{number}_values", "", at, dtype)
+        return Encoding("pandas", said, text=json.dumps(columns))
+    table = group["table"] if _has(group, ("table",)) else None
+    if not isinstance(table, h5py.Dataset) or table.dtype.names is None:
+        raise CorruptFileError(f"{path}: {name!r} is a table of pandas, and has no dataset 'table' of compound values")
+    for field in table.dtype.names:
+        dtype, meta = (text_attribute(table, f"{field}_{each}") for each in ("dtype", "meta"))
+        categories = f"{below}meta/{field}/meta/table" if meta == "category" else ""
+        if field == "index":
+            kind = text_attribute(table, "index_kind")
+            columns["index"] = _column(f"{below}table", "index", None, kind if kind.startswith("datetime") else "")
+            continue
+        names = pickled_names(text_attribute(table, f"{field}_kind"))
+        if names is None:
+            raise CorruptFileError(f"{path}: table {name!r}: the names of the columns in field {field!r} are damaged")
+        is_block = table.dtype[field].shape != ()
+        for at, each in enumerate(names):
+            place = f"{field}[{at}]" if is_block else field
+            columns[each] = _column(f"{below}table", place, None, dtype, categories)
+    return Encoding("pandas", said, text=json.dumps(columns))
+
+
+def _column(dataset: str, field: str, at: int | None, dtype: str, categories: str = "") -> dict[str, object]:
+    return {"dataset": dataset, "field": field, "at": at, "dtype": dtype, "categories": categories}
+
+
+def pickled_names(text: str) -> list[str] | None:
+    """Return a list of names that PyTables pickled; None for anything else. Its words are read; nothing is loaded."""
+    found: list[str] = []
+    try:
+        for code, value, _ in pickletools.genops(text.encode("latin-1")):
+            if code.name in _NAMES:
+                found.append(str(value))
+            elif code.name not in _AROUND_NAMES:
+                return None
+    except (ValueError, UnicodeError, IndexError):
+        return None
+    return found
+
+
+def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
+    """Return the encoding of a group that does not name it."""
+    if not _has(group, _PARTS):
+        return None
+    said = text_attribute(group, "h5sparse_format")
+    if said:
+        kind: EncodingKind = "csr" if said == "csr" else "csc" if said == "csc" else "other"
+        return Encoding(kind, f"{said} (h5sparse_format)", _shape(group, "h5sparse_shape", name, path))
+    for attribute in ("shape", "h5sparse_shape"):
+        if h5py.h5a.exists(group.id, attribute.encode()):
+            return Encoding("compressed", "data, indices and indptr", _shape(group, attribute, name, path))
+    if not _has(group, ("shape",)):
+        return None
+    return Encoding("compressed", "data, indices, indptr and shape")
+
+
+def form_of(root: h5py.Group) -> Form:
+    """Return what kind of file it is."""
+    has_attributes = h5py.h5a.get_num_attrs(root.id) > 0
+    said = text_attribute(root, "encoding-type") if has_attributes else ""
+    if said in {"anndata", "MuData", "raw"}:
+        return "anndata"
+    if said == "ray_h5":
+        return "ray_h5"
+    if _has(root, ("obs", "var", "X")) and _is_table(root, b"obs"):
+        return "anndata"
+    if has_attributes and _has_pandas(root):
+        return "pandas"
+    if not _has(root, ("matrix",)):
+        return ""
+    if _has(root, ("row_attrs", "col_attrs")):
+        return "loom"
+    is_hard = root.id.links.get_info(b"matrix").type == h5py.h5l.TYPE_HARD
+    matrix = root["matrix"] if is_hard else None
+    return "10x" if isinstance(matrix, h5py.Group) and _has(matrix, ("barcodes", "shape", *_PARTS)) else ""
+
+
+def _has_pandas(root: h5py.Group) -> bool:
+    """Return whether a group is, or has, a table of pandas. PyTables marks its files."""
+    if text_attribute(root, "pandas_type") in _PANDAS:
+        return True
+    if not h5py.h5a.exists(root.id, b"PYTABLES_FORMAT_VERSION"):
+        return False
+    groups, looked_at = [root], 0
+    while groups and looked_at < _MAX_BLOCKS:
+        group = groups.pop()
+        for name in itertools.islice(group, _MAX_BLOCKS):
+            if isinstance(name, bytes) or group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+                continue
+            found = h5py.h5o.open(group.id, name.encode())
+            looked_at += 1
+            if not isinstance(found, h5py.h5g.GroupID):
+                continue
+            if text_attribute(h5py.Group(found), "pandas_type") in _PANDAS:
+                return True
+            groups.append(h5py.Group(found))
+    return False
+
+
+def _is_table(root: h5py.Group, name: bytes) -> bool:
+    """Return whether a name is a table, as AnnData before 0.8 wrote it: a group that says so, or compound values."""
+    if root.id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+        return False
+    found = h5py.h5o.open(root.id, name)
+    if isinstance(found, h5py.h5g.GroupID):
+        return text_attribute(h5py.Group(found), "encoding-type") == "dataframe"
+    return isinstance(found, h5py.h5d.DatasetID) and found.get_type().get_class() == h5py.h5t.COMPOUND
+
+
+def _has(group: h5py.Group, names: Iterable[str]) -> bool:
+    links = group.id.links
+    return all(links.exists(each.encode()) for each in names)
+
+
+def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
+    """Return an attribute that is one text; an empty text if it is missing, or something else."""
+    if not h5py.h5a.exists(found.id, name.encode()):
+        return ""
+    attribute = found.attrs.get_id(name)
+    if attribute.shape not in {(), (1,)} or h5py.check_string_dtype(attribute.dtype) is None:
+        return ""
+    if attribute.get_storage_size() > _MAX_TEXT:
+        return ""
+    if attribute.dtype.hasobject:
+        from ray_h5.hdf5.checks.attributes import TextGuard
+
+        guard = TextGuard(found.file)
+        guard.look_at(found.id)
+        guard.check(str(found.name), name)
+    value: Any = found.attrs[name]
+    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _shape(group: h5py.Group, attribute: str, name: str, path: str) -> tuple[int, ...]:
+    """Return the shape of a sparse matrix that an attribute holds."""
+    where = f"{path}: sparse matrix {name!r}: attribute {attribute!r}"
+    if not h5py.h5a.exists(group.id, attribute.encode()):
+        raise CorruptFileError(f"{where} is missing; expected the two lengths of the matrix")
+    found = group.attrs.get_id(attribute)
+    if found.shape != (2,) or found.dtype.kind not in "iu":
+        raise CorruptFileError(f"{where} has {found.dtype} of shape {found.shape}; expected two integers")
+    return matrix_shape(group.attrs[attribute], where)
+
+
+def matrix_shape(values: Sequence[Any] | np.ndarray, where: str) -> tuple[int, ...]:
+    """Return the shape of a matrix, checked."""
+    shape = tuple(int(each) for each in values)
+    if len(shape) != 2 or any(not 0 <= each < 1 << 62 for each in shape):
+        raise CorruptFileError(f"{where} is {shape}; expected two lengths from 0 on")
+    return shape

@@ -1,0 +1,475 @@
+"""The columns below a group of an open file: lists, finds and describes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import h5py
+
+from ray_h5.errors import (
+    CodecUnavailableError,
+    CorruptFileError,
+    ExternalDataError,
+    MissingSourceError,
+    RayH5Error,
+    SchemaMismatchError,
+    TransientIOError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.columns.column import describe_column, is_plain
+from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.columns.value_types import Shared
+from ray_h5.hdf5.files.access import Access
+from ray_h5.hdf5.files.file_bytes import Address, address_of
+from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open_object
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.encodings import encoding_of, form_of
+from ray_h5.hdf5.tree.loop_guard import Descent, Level
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.manifest import Encoding, Form
+from ray_h5.messages import few, near_names, printable
+from ray_h5.storage.byte_source import MissingBytes
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.columns.value_sources import ValueSources
+    from ray_h5.hdf5.files.other_files import OtherFiles
+
+OF_MATLAB = ("#refs#", "#subsystem#")
+"""Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
+
+FROM_ROOT = "//"
+"""Begins the name of an object that a reference leads to and that is outside the group that names are relative to."""
+
+_MAX_NAMES = 1 << 18
+"""Most datasets, or groups, that are listed in one file."""
+
+
+_MAX_ALIASES = 1 << 13
+"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
+
+
+_MAX_DEPTH = 1 << 11
+"""Depth of nested groups. The memory for a path through them grows with the square of its length."""
+
+
+_MAX_CHARACTERS = 1 << 26
+"""Characters of all names together: each name contains the names of the groups above it."""
+
+
+@dataclass
+class H5Tree:
+    """The columns of one open file: finds them by following links, and describes them.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The open file. The tree owns it and closes it.
+    access : Access
+        How it was opened.
+    others : OtherFiles, optional
+        The other files in the store of a remote file.
+
+    Attributes
+    ----------
+    sought : Sources
+        Other files that decide which columns there are: those that links to groups lead to, and those of columns that
+        cannot be read. They may be missing. If one of them changes, other columns may become readable.
+    """
+
+    file: h5py.File
+    access: Access
+    others: OtherFiles[Any] | None = None
+    sought: Sources = field(default_factory=dict)
+    _linked: LinkedFiles = field(default_factory=dict)
+    _value_sources: ValueSources | None = None
+    _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
+    _entered: tuple[h5py.Group, Trail] | None = None
+    _beside: tuple[h5py.Group, Trail] | None = None
+
+    @cached_property
+    def _shared(self) -> Shared:
+        return Shared.of(self.file.id)
+
+    @property
+    def path(self) -> str:
+        return self.access.path
+
+    @property
+    def group(self) -> str:
+        return self.access.group
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return the dataset of column `name`."""
+        return as_object(self._find(name)[0])
+
+    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
+        """Return the source dataset of a mapping of a virtual dataset."""
+        return Trail(self.access, self._linked, others=self.others).source(dataset, file_name, name)
+
+    def column(self, name: str) -> ColumnLayout:
+        """Describe column `name`. Every file that its values come from is checked first."""
+        return self._describe(name, *self._find(name))
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
+        identifier, trail = self._located(name)
+        found = as_object(identifier)
+        if trail.sources or not isinstance(found, (h5py.Group, h5py.Dataset)):
+            return None
+        return encoding_of(found, name.strip("/"), self.path, self.group)
+
+    @property
+    def form(self) -> Form:
+        """What kind of file it is."""
+        try:
+            with translated(self.path, "looking at what its groups are"):
+                return form_of(self.enter()[0])
+        except TransientIOError:
+            raise
+        except RayH5Error:
+            return ""  # reported by what reads the group
+
+    def columns(self) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
+        """Yield the layout of every dataset, in file order, or the error of a column or link that cannot be read."""
+        if not self.access.beside:
+            yield from self._columns_of(*self.enter())
+            return
+        here, there = (dict(self._columns_of(*each)) for each in (self.enter(), self._enter_beside()))
+        for name, found in {**here, **there}.items():
+            yield name, self._in_both(name) if name in here and name in there else found
+
+    def _columns_of(self, root: h5py.Group, to_root: Trail) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
+        """Yield what is below a group of the file, or of the one beside it."""
+        from ray_h5.hdf5.tree.attributes import Libraries
+
+        with translated(self.path, "listing its columns"):
+            self.sought.update(to_root.sources)
+            missed = False
+            libraries, frames = Libraries(self.path, root), set[str]()
+            for name, found, trail in self._walk(root, to_root):
+                if isinstance(found, MissingBytes):
+                    missed = True
+                    continue
+                if libraries.is_hidden(name):
+                    continue
+                if (frame := libraries.frame_of(name)) is not None:
+                    if frame not in frames:
+                        frames.add(frame)
+                        yield frame or name, libraries.error_of_frame(frame)
+                    continue
+                try:
+                    described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
+                    if isinstance(found, h5py.h5d.DatasetID) and isinstance(described, ColumnLayout):
+                        described = libraries.why_no_rows(name, found) or described
+                except MissingBytes:
+                    missed = True  # go on, to miss the bytes of the other columns too
+                    continue
+                if isinstance(described, RayH5Error):
+                    self.sought.update(trail.sources)
+                yield name, _advised(name, described)
+                if isinstance(described, ColumnLayout):
+                    yield from _lost_fields(described)
+            if missed:
+                raise MissingBytes
+
+    def _find(self, name: str) -> tuple[h5py.h5d.DatasetID, Trail]:
+        found, trail = self._located(name)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            raise self._no_column(name)
+        return found, trail
+
+    def _located(self, name: str) -> tuple[Any, Trail]:
+        """Return the group, or the identifier of the dataset, of a name in the file, or in the one beside it."""
+        root, to_root = self._start(name)
+        trail = to_root.branch()
+        if not self.access.beside:
+            return trail.follow_to_id(root, name), trail
+        root_beside, to_it = self._enter_beside()
+        trail_beside = to_it.branch()
+        try:
+            found = trail.follow_to_id(root, name)
+        except UnknownColumnError:
+            return trail_beside.follow_to_id(root_beside, name), trail_beside
+        with contextlib.suppress(UnknownColumnError):
+            beside = trail_beside.follow_to_id(root_beside, name)
+            if isinstance(found, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
+                raise self._in_both(name)
+        return found, trail
+
+    def _enter_beside(self) -> tuple[h5py.Group, Trail]:
+        """Return the group in the file that is read beside this one, and the trail to it."""
+        if self._beside is None:
+            trail = Trail(self.access, self._linked, others=self.others)
+            file = trail.open_other(self.access.beside, "zip_files")
+            try:
+                root = trail.follow(file["/"], self.group)
+            except UnknownColumnError:
+                root = None
+            if not isinstance(root, h5py.Group):
+                raise SchemaMismatchError(
+                    f"zip_files: {self.access.beside} has no group {self.group!r}, which is read of {self.path}"
+                )
+            self._beside = root, trail
+        return self._beside
+
+    def _in_both(self, name: str) -> UnsupportedColumnError:
+        return UnsupportedColumnError(
+            f"{self.path}: column {name!r} is in {self.access.beside}, too. Rename one of them, or leave it out with "
+            "columns=[...]."
+        )
+
+    def _start(self, name: str) -> tuple[h5py.Group, Trail]:
+        """Return the group that a name is relative to, and the trail to it."""
+        if not name.startswith(FROM_ROOT):
+            return self.enter()
+        return self.file["/"], Trail(self.access, self._linked, others=self.others)
+
+    def _no_column(self, name: str) -> UnsupportedColumnError:
+        """Return the error for a group."""
+        encoding = self.encoding(name)
+        if encoding is None or encoding.kind == "frame":
+            return UnsupportedColumnError(f"{self.path}: {name!r} is a group, not a column; its columns are below it")
+        error = UnsupportedColumnError(
+            f"{self.path}: {name!r} is a group that encodes a column ({encoding.said}). read_h5, H5Dataset and loader "
+            "read it, where rows lie along the first axis; RowReader does not."
+        )
+        error.is_encoded = True
+        return error
+
+    def _described(self, name: str, dataset: h5py.h5d.DatasetID, trail: Trail) -> ColumnLayout | RayH5Error:
+        try:
+            return self._describe(name, dataset, trail, address_of(dataset))
+        except TransientIOError:
+            raise
+        except RayH5Error as exc:
+            return exc
+
+    def _describe(
+        self, name: str, found: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
+    ) -> ColumnLayout:
+        """Describe a dataset. With its address, it is described once: in a listing, it may have any number of names."""
+        with translated(self.path, f"reading the header of column {name!r}"):
+            if not trail.sources and address is not None and address in self._layouts:
+                return replace(self._layouts[address], name=name)  # a second name of the same dataset
+            if trail.sources and are_references(found.get_type()):
+                raise UnsupportedColumnError(
+                    f"{self.path}: column {name!r} has references in another file, {few(list(trail.sources))}, to "
+                    "objects of that file. Read that file itself."
+                )
+            properties = found.get_create_plist()
+            if not is_plain(properties):
+                if self._value_sources is None:
+                    from ray_h5.hdf5.columns.value_sources import ValueSources
+
+                    self._value_sources = ValueSources()
+                self._value_sources.check(trail, as_object(found), f"column {name!r}")
+            # A link may lead to another file and from there back to this one.
+            at_home = not trail.sources or as_object(found).file == self.file
+            sources = tuple(trail.sources.items())
+            shared = self._shared if at_home else None
+            layout = describe_column(
+                found,
+                name,
+                path=self.path,
+                at_home=at_home,
+                sources=sources,
+                shared=shared,
+                properties=properties,
+            )
+            if sources and self.others is not None:
+                from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
+
+                find_elsewhere(self.path, as_object(found), layout, self.others)  # raises if they cannot be read
+            # With sources, another name may lead through other links, and so have other sources.
+            if not sources and address is not None:
+                self._layouts[address] = layout
+            return layout
+
+    def close(self) -> None:
+        """Close the file and those that links led to."""
+        for file in [self.file, *(linked for linked, _ in self._linked.values())]:
+            file.close()
+
+    def enter(self) -> tuple[h5py.Group, Trail]:
+        """Return the group, and the trail to it."""
+        if self._entered is None:
+            trail = Trail(self.access, self._linked, others=self.others)
+            self._entered = self._root(trail), trail
+        return self._entered
+
+    def _root(self, trail: Trail) -> h5py.Group:
+        with translated(self.path, f"opening group {self.group!r}"):
+            try:
+                root = trail.follow(open_object(self.file, b"/"), self.group, where="in the file")
+            except UnknownColumnError as exc:
+                groups = self._groups()
+                near = near_names(self.group.strip("/"), groups) if groups else ""
+                raise UnknownColumnError(f"{exc}; group={self.group!r} names no group.{near}") from exc
+        if not isinstance(root, h5py.Group):
+            raise UnknownColumnError(f"{self.path}: group={self.group!r} is a dataset; name the group above it")
+        return root
+
+    def _groups(self) -> list[str]:
+        """Return the names of the groups directly below the root. Links are not followed."""
+        root = self.file["/"]
+        names = [name for name in root if isinstance(name, str)]
+        at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
+        return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
+
+    def _walk(
+        self, root: h5py.Group, trail: Trail
+    ) -> Iterator[tuple[str, h5py.h5d.DatasetID | RayH5Error | MissingBytes, Trail]]:
+        """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each.
+
+        An object whose bytes are not in memory is a `MissingBytes`.
+        """
+        descent = Descent(_level(root, "", trail))
+        counts = _Counts(self.path, self.group)
+        # A loop and no recursion: a file can nest groups deeper than Python's stack.
+        while descent:
+            for name, found, to_it in _listed(descent.last):
+                if name in OF_MATLAB and root.name == "/":
+                    continue
+                counts.name(descent.last)
+                if not isinstance(found, h5py.Group):
+                    descent.last.holds_columns = True
+                    counts.column(name)
+                    yield name, found, to_it
+                    continue
+                self.sought.update(to_it.sources)
+                if descent.enter(_level(found, name + "/", to_it)):
+                    counts.group(descent.last, len(descent))
+                    break  # list this group first; its parent continues where its iterator is
+            else:
+                descent.leave()
+
+
+@dataclass
+class _Counts:
+    """Counts what was listed so far; raises if it is too much."""
+
+    path: str
+    root: str
+    _listed: set[Address] = field(default_factory=set)
+    _names: int = 0
+    _columns: int = 0
+    _aliases: int = 0
+    _characters: int = 0
+
+    def name(self, level: Level) -> None:
+        """Count a name that is listed in a group."""
+        self._names += 1
+        self._demand(self._names, 2 * _MAX_NAMES, "names of columns and groups")
+        self._aliases += level.again
+        self._demand(self._aliases, _MAX_ALIASES, "names in groups that are listed by another name too (links)")
+
+    def column(self, name: str) -> None:
+        """Count a column."""
+        self._columns += 1
+        self._demand(self._columns, _MAX_NAMES, "names")
+        self._characters += len(name)
+        self._demand(self._characters, _MAX_CHARACTERS, "characters of names")
+
+    def group(self, level: Level, depth: int) -> None:
+        """Count a group that will be listed, and record whether it was listed before."""
+        self._demand(depth, _MAX_DEPTH, "nested groups")
+        level.again = level.address in self._listed
+        self._listed.add(level.address)
+
+    def _demand(self, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise CorruptFileError(
+                f"{self.path}: more than {most} {what} below group {self.root!r}, too many to list. If the file is as "
+                "it should be, name the columns to read, or choose a group that has fewer with group=."
+            )
+
+
+def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
+    """Return the layouts of the columns that can be read, and the errors of the others."""
+    columns: dict[str, ColumnLayout] = {}
+    refused: dict[str, RayH5Error] = {}
+    for name, found in tree.columns():
+        if isinstance(found, ColumnLayout):
+            columns[name] = found
+        else:
+            refused[name] = found
+    if any(name.endswith(("/cells", "/Data")) for name in columns):
+        from ray_h5.hdf5.tree.pyramids import left_out
+
+        coarser = left_out(tree.path, tree.group, {name: layout.shape for name, layout in columns.items()})
+        for name, error in coarser.items():
+            del columns[name]
+            refused[name] = error
+    return columns, refused
+
+
+def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
+    return Level(group, iter(group), prefix, address_of(group.id), trail)
+
+
+def _listed(
+    level: Level,
+) -> Iterator[tuple[str, h5py.Group | h5py.h5d.DatasetID | RayH5Error | MissingBytes, Trail]]:
+    """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
+    for name in level.names:
+        if isinstance(name, bytes):  # h5py returns a name that is not UTF-8 as bytes
+            if (nameless := not_utf8(level.group, name, level.trail.path)) is not None:
+                yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
+            continue
+        path, trail = level.prefix + name, level.trail.branch()
+        try:
+            found = trail.take_id(level.group, name, path)
+        except TransientIOError:
+            raise  # the whole listing is repeated
+        except (RayH5Error, MissingBytes) as exc:
+            found = exc  # concerns this name alone
+        if isinstance(found, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
+            yield path, found, trail
+
+
+def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True) -> UnsupportedColumnError | None:
+    """Return the error of a column, link or group whose name is not UTF-8; None for an object that holds no columns.
+
+    Without `columns`, the same of a link or group.
+    """
+    with translated(path, f"looking up {name!r}"):
+        is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
+        found = open_object(group, name) if is_hard else None
+    if isinstance(found, h5py.Datatype) or (isinstance(found, h5py.Dataset) and not columns):
+        return None
+    what, cannot = "link", "it cannot be read"
+    if found is not None:
+        is_group = isinstance(found, h5py.Group)
+        what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
+    return UnsupportedColumnError(
+        f"{path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
+        f"with h5py: file[{group.name!r}].move({name!r}, 'new name')."
+    )
+
+
+def _lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnError]]:
+    """Yield the fields that a column of compound values is delivered without, and why."""
+    for field_name in layout.lost_fields:
+        name = f"{layout.name}/{field_name}"
+        yield (
+            name,
+            UnsupportedColumnError(
+                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME) or of references, which "
+                "no column has. Write a time, such as PyTables' Time64Col, as int64 or float64."
+            ),
+        )
+
+
+def _advised(name: str, found: ColumnLayout | RayH5Error) -> ColumnLayout | RayH5Error:
+    """Add to an error that concerns one column how to read the other columns."""
+    if not isinstance(found, (MissingSourceError, ExternalDataError, CodecUnavailableError)):
+        return found
+    dot = "" if str(found).endswith(".") else "."
+    advised = type(found)(f"{found}{dot} columns=[...] without {name!r} reads the others.")
+    advised.__dict__.update(found.__dict__)
+    return advised

@@ -1,0 +1,1 @@
+"""Facts of all files of a dataset, kept in memory and on disk."""

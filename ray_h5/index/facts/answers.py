@@ -1,0 +1,206 @@
+"""How the facts of one file are found: a question, and what the file answers."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ray_h5.buffers import empty
+from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
+from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.index.facts.file_facts import FileFacts, Question
+from ray_h5.index.file_opener import Scope
+from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
+from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
+from ray_h5.read.open_files import opened_once
+from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.storage.byte_source import Identity
+
+if TYPE_CHECKING:
+    from ray_h5.columns.row_table import RowTable
+    from ray_h5.rows.row_view import FileReader
+
+logger = logging.getLogger(__name__)
+
+_WHY_CHARACTERS = 100
+_LINK_CHARACTERS = 300
+"""A link is named with the path that it leads to."""
+
+_ROW_BYTES = 16
+"""What a predicate takes for a row: its row id, and whether it passes."""
+
+
+def learn(
+    facts: FileFacts | None, path: str, question: Question, scope: Scope, listed: Identity | None = None
+) -> FileFacts:
+    """Return the known facts of a file together with the answers to a question.
+
+    A column that the file lacks is no error here: the comparison of all files reports it. `listed` is the state of a
+    remote file in a listing.
+    """
+    if facts is not None:
+        state: FileState | None = facts.state
+    else:
+        state = None if listed is None else FileState(listed)
+    table = None if facts is None else facts.table
+    try:
+        return _learn(facts, path, question, scope, state, table)
+    except UnsupportedColumnError as exc:
+        if not exc.is_encoded or table is not None:
+            raise
+    from ray_h5.columns.row_table import RowTable
+
+    return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
+
+
+def _learn(
+    facts: FileFacts | None,
+    path: str,
+    question: Question,
+    scope: Scope,
+    state: FileState | None,
+    table: RowTable | None,
+) -> FileFacts:
+    with opened_once(), scope.open(path, state, table, None if facts is None else facts.known) as reader:
+        if facts is None:
+            reader.base.look_again()
+        facts = _learn_columns(facts or FileFacts(path, reader.identity), reader, question.columns)
+        for spec in facts.absent(question) if question.values else ():
+            facts = _learn_values(facts, reader, spec, question.columns)
+        facts = _learn_attributes(facts, reader, question.attributes)
+        if known := reader.base.manifest():
+            facts = replace(facts, known=known)
+        if isinstance(reader, RowReader):
+            return facts
+        return replace(facts, table=reader.table if table is None else table.merged(reader.table))
+
+
+def check_planned(reader: FileReader, column: str, rows: int) -> None:
+    """Raise unless a column has the number of rows that was planned. The file did not change since.
+
+    Raises
+    ------
+    StaleIndexError
+        If not: only a wrong index on disk can be the cause.
+    """
+    found = reader.find([column])[column]
+    if found.num_rows != rows:
+        raise StaleIndexError(wrong_index(found, f"{rows} rows", f"{found.num_rows}"))
+
+
+def wrong_index(layout: ColumnLayout, planned: str, found: str) -> str:
+    """Return the message for a column that is not what an index on disk says."""
+    return (
+        f"{layout.where}: planned as {planned}, found {found}, in a file that did not change. Its entry in "
+        "index_dir is wrong: delete that folder, and build the index again."
+    )
+
+
+def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] | None) -> FileFacts:
+    if columns is not None:
+        new = [name for name in columns if name not in facts.columns]
+        return facts.described(reader.find(new, missing_ok=True))
+    if facts.listing is not None:
+        return facts
+    layout = reader.layout
+    if isinstance(reader, RowReader):
+        for error in layout.refused.values():
+            if isinstance(error, UnsupportedColumnError) and error.is_encoded:
+                raise error  # the file is opened as one whose columns may be made of several datasets
+    layouts, left_out = readable(layout)
+    others = (column.sources for name, column in layout.columns.items() if name not in layouts)
+    sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
+    if reader.base.learns:
+        reader.find(list(layouts))  # for the manifest
+    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+
+
+def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
+    rows = facts.num_rows(columns)
+    for name in list(facts.chosen(columns))[:1]:
+        check_planned(reader, name, rows)
+    derived = parse_virtual(spec.name)
+    # A mask is a dataset of the file, also where rows are groups.
+    is_mask = derived is not None and isinstance(derived[1], RowMask)
+    finder = reader.base if is_mask and not isinstance(reader, RowReader) else reader
+    read = finder.find(read_for(spec.name))
+    described = facts.described(read)
+    # A mask as a column of rows would have other rows.
+    facts = replace(described, columns=facts.columns) if finder is not reader else described
+    value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
+    reader.base.check_claim(read.values(), rows * max(value_bytes, _ROW_BYTES))
+    if derived is None:
+        values = _stored(facts, reader, spec, rows)
+    else:
+        from ray_h5.predicates.virtual_columns import compute
+
+        values = pa.array(compute(reader, rows, *derived))
+    return replace(facts, values={**facts.values, spec: values})
+
+
+def _learn_attributes(facts: FileFacts, reader: FileReader, names: Sequence[str]) -> FileFacts:
+    absent = [name for name in names if name not in facts.attributes]
+    if not absent:
+        return facts
+    base = reader.base
+    found = dict(facts.attributes)
+    for name, value in base.attributes(absent).items():
+        try:
+            found[name] = pa.array([value.decode()] if isinstance(value, bytes) else value)
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{facts.path}: attribute {name!r} holds {value!r}, which is not UTF-8; leave it out of attrs=[...]"
+            ) from None
+        if isinstance(value, bytes):
+            found[name] = found[name].cast(pa.large_string())
+    return replace(facts, attributes=found)
+
+
+def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -> pa.Array:
+    found = facts.columns[spec.name].num_rows
+    if found != rows:
+        raise SchemaMismatchError(
+            f"{facts.path}: expected {rows} rows, as its other columns have, found {found} in {spec.name!r}. If it "
+            "lists the rows of a split, choose them with row_mask()."
+        )
+    stored = facts.columns[spec.name].spec
+    if not spec.is_read_from(stored, True):
+        raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
+    array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
+    reader.read_into({spec.name: array}, slice(None), casting=spec.casting)
+    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
+
+
+def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+    """Return the columns that can be delivered, and why the others cannot."""
+    found: dict[str, ColumnLayout] = {}
+    refused = {}
+    for name, error in layout.refused.items():
+        if not isinstance(error, UnsupportedColumnError) and not getattr(error, "is_dangling", False):
+            raise error  # it may be a column of rows, and all columns are asked for
+        refused[name] = error
+    for name, column in layout.columns.items():
+        try:
+            ColumnSpec.of(column)
+        except UnsupportedColumnError as exc:
+            refused[name] = exc
+        else:
+            found[name] = column
+    for error in refused.values():
+        logger.debug("left out: %s", error)  # a warning says it once for all files
+    said = {name: error for name, error in refused.items() if getattr(error, "has_rows", True)}
+    return found, tuple((name, _why(name, error, layout.path)) for name, error in said.items())
+
+
+def _why(name: str, error: Exception, path: str) -> str:
+    """Return the reason in an error about a column, in a few words."""
+    message = str(error)
+    said = message.partition(f"column {name!r}")[2] or message.removeprefix(f"{path}: ")
+    most = _LINK_CHARACTERS if getattr(error, "is_dangling", False) else _WHY_CHARACTERS
+    return shorten(re.split("; |[.] ", said, maxsplit=1)[0].strip(" ,:"), most, placeholder=" ...")

@@ -1,0 +1,294 @@
+"""The columns that all files share, or an error that says how the files differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.hdf5.columns.dtypes import as_dtype
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
+from ray_h5.index.file_opener import Scope
+
+_MAX_LISTED = 10
+
+_ENCODED_KINDS = frozenset({"category", "optional"})
+
+Enum = tuple[tuple[str, int], ...]
+Schema = Mapping[str, ColumnSpec]
+
+
+def common_columns(
+    facts: Sequence[FileFacts], columns: Sequence[str] | None, scope: Scope, cast: Cast
+) -> dict[str, ColumnSpec]:
+    """Return the columns of all files, in dtypes that hold the values of each file.
+
+    Parameters
+    ----------
+    facts : sequence of FileFacts
+        The files.
+    columns : sequence of str, optional
+        The columns to read; None takes all.
+    scope : Scope
+        How the files are opened.
+    cast : Cast
+        The casts while columns are read. The dtypes of columns that are cast may differ between files.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the files differ.
+    UnknownColumnError, UnsupportedColumnError
+        If no file has a column.
+    """
+    for name in columns or ():
+        if not any(name in each.columns for each in facts):
+            with scope.open(facts[0].path, facts[0].state) as reader:
+                reader.column(name)  # raises, with near names
+    facts = _with_common_shapes(facts, columns)
+    facts = _with_common_values(facts, columns, cast)
+    first = _schema(facts[0].chosen(columns), cast)
+    if any(_schema(each.chosen(columns), cast) != first for each in facts):
+        raise _mismatch(facts, [_schema(each.chosen(columns), cast) for each in facts], columns)
+    names = list(first) if columns is None else columns
+    for name in names:
+        check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
+    return {name: _common([each.columns[name].spec for each in facts]) for name in names}
+
+
+def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
+    """Return facts in which columns are ragged whose rows have another shape in another file."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    elements: dict[str, np.dtype] = {}
+    sizes: dict[str, int] = {}
+    ragged: set[str] = set()
+    for each in facts:
+        for name, column in each.chosen(columns).items():
+            spec = column.spec
+            if spec.kind != "ragged" and (spec.kind not in TENSOR_KINDS or not spec.row_shape):
+                continue
+            shape: tuple[int | None, ...] = spec.ragged_shape or spec.row_shape
+            known = shapes.setdefault(name, shape)
+            if len(known) != len(shape):
+                continue  # the comparison of the files reports it
+            shapes[name] = tuple(one if one == other else None for one, other in zip(known, shape, strict=True))
+            elements[name] = spec.dtype if spec.element is None else spec.element
+            sizes[name] = max(sizes.get(name, 0), spec.row_bytes)
+            if spec.kind == "ragged" or None in shapes[name]:
+                ragged.add(name)
+    if not ragged:
+        return facts
+
+    def as_ragged(column: ColumnFacts) -> ColumnFacts:
+        spec = column.spec
+        if spec.name not in ragged or len(spec.ragged_shape or spec.row_shape) != len(shapes[spec.name]):
+            return column
+        element = spec.dtype if spec.element is None else spec.element
+        new = ColumnSpec(
+            spec.name,
+            "ragged",
+            np.dtype(object),
+            (),
+            element,
+            ragged_shape=shapes[spec.name],
+            mean_bytes=sizes[spec.name],
+        )
+        return replace(column, spec=new)
+
+    return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
+
+
+def _with_common_values(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> Sequence[FileFacts]:
+    """Return facts in which a column has one kind, if the files encode equal types of values in different ways.
+
+    One file may keep text as categories, and another one as strings; or integers with a mask of missing ones, and
+    without it.
+    """
+    common: dict[str, ColumnSpec] = {}
+    for name in dict.fromkeys(name for each in facts for name in each.chosen(columns)):
+        specs = {each.columns[name].spec: each for each in reversed(facts) if name in each.columns}
+        kinds = {spec.kind for spec in specs}
+        if len(kinds) == 1 or not kinds & _ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
+            continue
+        _check_codes(name, facts, cast)
+        spec = next(iter(specs))
+        if len({spec.value_type for spec in specs}) > 1:
+            continue  # the comparison of the files reports it
+        if kinds <= {"category", "string"}:
+            common[name] = ColumnSpec(name, "string", np.dtype(object), ())
+        elif kinds <= {"category", "optional", *TENSOR_KINDS}:
+            held = spec.dtype if spec.element is None else spec.element
+            common[name] = ColumnSpec(name, "optional", np.dtype(object), (), held)
+
+    def by_value(column: ColumnFacts) -> ColumnFacts:
+        return replace(column, spec=common.get(column.spec.name, column.spec))
+
+    if not common:
+        return facts
+    return [replace(each, columns={name: by_value(c) for name, c in each.columns.items()}) for each in facts]
+
+
+def _check_codes(name: str, facts: Sequence[FileFacts], cast: Cast) -> None:
+    """Raise if codes are asked for and a file keeps values, which have none."""
+    wanted = cast.dtypes.get(name)
+    if wanted is None or as_dtype(wanted, f"column {name!r} in dtypes").kind not in "iu":
+        return
+    columns = [(each.path, each.columns[name]) for each in facts if name in each.columns]
+    coded = next((path for path, column in columns if column.spec.kind == "category"), None)
+    plain = next(((path, c.spec) for path, c in columns if c.spec.kind != "category" and not c.enum), None)
+    if coded is None or plain is None:
+        return
+    path, spec = plain
+    floats = "" if spec.kind == "string" else ", or pass a float to get them as numbers"
+    raise SchemaMismatchError(
+        f"column {name!r}: dtypes asks for {wanted}, which delivers the codes of its categories in {coded}; "
+        f"{path} holds {spec}, which has no codes. Leave {name!r} out of dtypes to get the values of all "
+        f"files{floats}; or write the column of that file again as categories."
+    )
+
+
+def check_enums(facts: Sequence[FileFacts], column: str) -> None:
+    """Raise if an integer of an enum has different names in two files, or a name has different integers.
+
+    Raises
+    ------
+    SchemaMismatchError
+        With both files and their names.
+    """
+    called: dict[str, tuple[int, FileFacts]] = {}
+    meant: dict[int, tuple[str, FileFacts]] = {}
+    for each in facts:
+        for name, value in each.columns[column].enum if column in each.columns else ():
+            value_there, one = called.setdefault(name, (value, each))
+            name_there, other = meant.setdefault(value, (name, each))
+            if (value_there, name_there) != (value, name):
+                raise _disagreement(column, one if value_there != value else other, each)
+
+
+def _disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
+    enums = [(each, each.columns[column].enum) for each in (one, other)]
+    common = {*enums[0][1]} & {*enums[1][1]}
+    listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
+    ways = "Write the column of one of them again with the integers of the other, or read the files separately."
+    if one.columns[column].spec.kind == "category":
+        ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
+    return SchemaMismatchError(f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n{ways}")
+
+
+def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
+    """Return an enum as text, differences from the other one first."""
+    ordered = sorted(enum, key=lambda each: (each in common, each[1]))
+    shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
+    return shown + (", ..." if len(enum) > _MAX_LISTED else "")
+
+
+def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
+    """Return whether a column is delivered as values, so that the files may have other codes for them."""
+    return spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
+
+
+def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
+    """Return the columns of a file as they are compared."""
+    return {name: _delivered(each.spec, cast) for name, each in columns.items()}
+
+
+def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:
+    if spec.kind == "struct":
+        return replace(spec, dtype=_packed(spec.dtype))
+    if spec.kind in {"ragged", "sparse"}:
+        spec = replace(spec, mean_bytes=0)  # the rows of each file have their own
+    castable = TENSOR_KINDS | {"ragged", "sparse", "category", "optional"}
+    return cast(spec) if spec.kind in castable else spec
+
+
+def _packed(dtype: np.dtype) -> np.dtype:
+    """Return a compound type without what Arrow does not have: padding, and fixed lengths of strings."""
+    if dtype.names is not None:
+        return np.dtype([(name, _packed(dtype[name])) for name in dtype.names])
+    if dtype.subdtype is not None:
+        return np.dtype((_packed(dtype.subdtype[0]), dtype.subdtype[1]))
+    return np.dtype(object) if dtype.kind == "S" else dtype
+
+
+def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
+    """Return the spec that holds the values of a column of all files."""
+    if all(each == specs[0] for each in specs):
+        return specs[0]
+    if specs[0].kind in {"ragged", "sparse"}:
+        elements = {each.element for each in specs if each.element is not None}
+        # The largest, so that it does not depend on the order of the files, and blocks are not too large.
+        most = max(each.mean_bytes for each in specs)
+        return replace(specs[0], element=np.result_type(*elements), mean_bytes=most)
+    kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
+    return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
+
+
+def _mismatch(
+    facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None
+) -> SchemaMismatchError:
+    expected = _usual(found, columns)
+    wrong = [(each, schema) for each, schema in zip(facts, found, strict=True) if schema != expected]
+    listed = "\n".join(
+        f"  {each.path}: {_difference(expected, schema, dict(each.left_out))}" for each, schema in wrong[:_MAX_LISTED]
+    )
+    casts = _casts(expected, [schema for _, schema in wrong])
+    return SchemaMismatchError(
+        f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
+        "Choose columns that all files share with columns=[...], or leave those files out."
+        + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
+    )
+
+
+def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
+    """Return the schema that most files have."""
+    counts: dict[str, Counter[ColumnSpec]] = {}
+    for schema in found:
+        for name, spec in schema.items():
+            counts.setdefault(name, Counter())[spec] += 1
+
+    def is_usual(name: str) -> bool:
+        # If half of the files have it, the first one decides.
+        more = 2 * counts[name].total() - len(found)
+        return columns is not None or more > 0 or (more == 0 and name in found[0])
+
+    return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
+
+
+def _difference(expected: Schema, found: Schema, left_out: Mapping[str, str]) -> str:
+    notes = [
+        f"column {name!r} cannot be read: {left_out[name]}" if name in left_out else f"column {name!r} is missing"
+        for name in expected
+        if name not in found
+    ]
+    notes += [f"column {name!r} is not in the others" for name in found if name not in expected]
+    notes += [
+        f"column {name!r}: expected {expected[name]}, found {found[name]}"
+        for name in expected
+        if name in found and expected[name] != found[name]
+    ]
+    return "; ".join(notes)
+
+
+def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
+    """Return casts for the columns that differ only in the dtype of their numbers."""
+    casts = {}
+    for name, spec in expected.items():
+        others = {schema[name] for schema in wrong if name in schema} - {spec}
+        if others and all(_differ_in_dtype(spec, other) for other in others):
+            held = [each.element or each.dtype for each in {spec, *others}]
+            # Codes are integers, and floats alone can say that a value is missing.
+            is_encoded = any(each.kind in _ENCODED_KINDS for each in {spec, *others})
+            casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
+    return casts
+
+
+def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
+    if one.kind == other.kind == "sparse":
+        return one.ragged_shape == other.ragged_shape and one.element != other.element
+    if {one.kind, other.kind} & _ENCODED_KINDS:
+        return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
+    return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

@@ -1,0 +1,239 @@
+"""The facts of one file that planning needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.index.facts.source_files import Origin
+from ray_h5.manifest.layout import ColumnLayout, FileState, SourceStates
+from ray_h5.manifest.manifest import Manifest
+from ray_h5.read.arguments import common_rows
+from ray_h5.storage.byte_source import Identity
+
+if TYPE_CHECKING:
+    from ray_h5.columns.row_table import RowTable
+
+_MAX_LISTED = 5
+_COLUMN_BYTES, _NAME_BYTES = 200, 160
+"""What a column takes in memory, and a name of a category or of a value of an enum (measured)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column of one file.
+
+    Attributes
+    ----------
+    spec : ColumnSpec
+        The column as it is delivered.
+    num_rows : int
+        Length of its first axis.
+    chunk_rows : int
+        Rows that are fetched and decoded together; 1 if each row can be read alone.
+    enum : tuple of (str, int)
+        The names of the integers of an enum.
+    """
+
+    spec: ColumnSpec
+    num_rows: int
+    chunk_rows: int
+    enum: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of its values."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Its shape with the row axis; None for axes along which rows differ."""
+        return self.num_rows, *(self.spec.ragged_shape or self.spec.row_shape)
+
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ColumnFacts:
+        return cls(ColumnSpec.of(layout), layout.num_rows, layout.chunk_rows, layout.enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to find out about each file.
+
+    Attributes
+    ----------
+    columns : tuple of str, optional
+        The columns to look at; None for all that can be read as rows.
+    values : tuple of ColumnSpec
+        Scalar and virtual columns whose values are wanted.
+    attributes : tuple of str
+        Attributes of the group that names are relative to.
+    """
+
+    columns: tuple[str, ...] | None = None
+    values: tuple[ColumnSpec, ...] = ()
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Facts of one file, in one state. The value is frozen, as threads share it: new facts make a new value.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    identity : Identity
+        Its state.
+    columns : mapping of str to ColumnFacts
+        The columns that were looked at.
+    listing : tuple of str, optional
+        The names of all columns that can be read as rows; None if they are not known yet.
+    left_out : tuple of (str, str)
+        Columns with rows that cannot be read, and why; known with the listing.
+    origins : tuple of Origin
+        The other files that columns come from.
+    sought : SourceStates
+        Other files that decide which columns there are; known with the listing.
+    values : mapping of ColumnSpec to pyarrow.Array
+        The values of scalar and virtual columns that were read, one value a row.
+    table : RowTable, optional
+        What is known of the rows, if they do not lie along the first axis.
+    attributes : mapping of str to pyarrow.Array
+        The attributes that were read, one value each.
+    known : Manifest
+        Of a remote file: what another process needs to know to read the columns without libhdf5.
+    """
+
+    path: str
+    identity: Identity
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
+    listing: tuple[str, ...] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = ()
+    sought: SourceStates = ()
+    values: Mapping[ColumnSpec, pa.Array] = field(default_factory=dict)
+    table: RowTable | None = None
+    attributes: Mapping[str, pa.Array] = field(default_factory=dict)
+    known: Manifest = field(default_factory=Manifest)
+
+    @property
+    def state(self) -> FileState:
+        """The state of the file and of the sources of its columns."""
+        return FileState(self.identity, {name: origin.sources for origin in self.origins for name in origin.columns})
+
+    @property
+    def sources(self) -> SourceStates:
+        """All other files that these facts depend on, each once."""
+        return tuple(dict.fromkeys([*self.sought, *(each for origin in self.origins for each in origin.sources)]))
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes in memory, about: of the values, of columns and their categories, of chunk indexes, and of the rows."""
+        columns = sum(_COLUMN_BYTES + len(each.enum) * _NAME_BYTES for each in self.columns.values())
+        table = 0 if self.table is None else self.table.nbytes
+        arrays = sum(array.nbytes for array in self.values.values())
+        return columns + self.known.nbytes + table + arrays
+
+    def answers(self, question: Question) -> bool:
+        """Return whether these facts answer `question`, so that nothing has to be read."""
+        asked = question.columns if question.columns is not None else self.listing
+        if asked is None or not all(name in self.columns for name in asked):
+            return False
+        if not self.attributes.keys() >= set(question.attributes):
+            return False
+        return not question.values or not self.absent(question)
+
+    def absent(self, question: Question) -> list[ColumnSpec]:
+        """Return the columns whose values are asked for and not known for the number of rows of the other columns.
+
+        A file may have columns of several lengths. A mask belongs to the columns that it is read with.
+        """
+        rows = self.num_rows(question.columns)
+        return [spec for spec in question.values if spec not in self.values or len(self.values[spec]) != rows]
+
+    def chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnFacts]:
+        """Return those of the columns that the file has; None asks for all."""
+        names = self.listing if columns is None else columns
+        assert names is not None
+        return {name: self.columns[name] for name in names if name in self.columns}
+
+    def num_rows(self, columns: Sequence[str] | None) -> int:
+        """Return the number of rows of the columns asked for.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the columns have different numbers of rows.
+        """
+        chosen = self.chosen(columns)
+        if not chosen and columns is None and self.left_out:
+            why = "; ".join(f"{name} ({reason})" for name, reason in self.left_out[:_MAX_LISTED])
+            raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
+        return common_rows(self.path, chosen, sources=self.state.sources) if chosen or columns is None else 0
+
+    def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
+        """Return these facts together with those of more columns."""
+        columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
+        sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
+        return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
+
+    def merged(self, found: FileFacts) -> FileFacts:
+        """Return these facts and those found since; only the latter if the file changed."""
+        sources = dict(self.sources)
+        if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
+            return found
+        known = self if found.listing is None else found
+        return replace(
+            found,
+            columns={**self.columns, **found.columns},
+            listing=known.listing,
+            left_out=known.left_out,
+            origins=_merged(self.origins, found.origins),
+            sought=known.sought,
+            values={**self.values, **found.values},
+            table=found.table if self.table is None else self.table.merged(found.table),
+            attributes={**self.attributes, **found.attributes},
+            known=self.known.merged(found.known),
+        )
+
+    def holds(self, other: FileFacts) -> bool:
+        """Return whether all facts of `other` are here too, for the same state of the file."""
+        return (
+            self.identity == other.identity
+            and set(self.sources) >= set(other.sources)
+            and (self.listing is not None or other.listing is None)
+            and self.columns.keys() >= other.columns.keys()
+            and self.values.keys() >= other.values.keys()
+            and (other.table is None or (self.table is not None and self.table.holds(other.table)))
+            and self.attributes.keys() >= other.attributes.keys()
+            and self.known.holds(other.known)
+            and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
+        )
+
+    def owned(self, known: FileFacts | None) -> FileFacts:
+        """Return these facts with values that are copied, except values that `known` has already.
+
+        A slice keeps all of its array in memory. A result of a Ray task keeps its place in the object store.
+        """
+        if not self.values:
+            return self
+        there = {} if known is None else known.values
+        values = {spec: array if array is there.get(spec) else _copied(array) for spec, array in self.values.items()}
+        return replace(self, values=values)
+
+
+def _merged(known: tuple[Origin, ...], found: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """Return the origins of all columns; `found` itself if it has all, as other files share that object."""
+    sources = {name: origin.sources for origin in (*known, *found) for name in origin.columns}
+    grouped = Origin.grouped(sources)
+    return found if grouped == found else grouped
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array[:0], array])  # of one array alone, it would return a view

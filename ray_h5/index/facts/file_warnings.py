@@ -1,0 +1,165 @@
+"""Warnings about what files hold that a reader may not expect: each once a process and set of files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ray_h5.errors import RayH5Error
+from ray_h5.index.row_index import RowIndex
+from ray_h5.lru import LRU
+from ray_h5.manifest.layout import FileState
+from ray_h5.messages import few, printable
+
+if TYPE_CHECKING:
+    from ray_h5.likely_rows.tree import FileTree
+    from ray_h5.manifest.manifest import ColumnNotes
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_SETS = 1024
+_MAX_COLUMNS = 256
+"""To look at the attributes of a column takes about as long as to open it."""
+
+_MAX_LISTED = 5
+
+
+_SAID: LRU[bool] = LRU(_MAX_SETS)
+
+
+def warn_of_surprises(index: RowIndex, columns: Sequence[object] | None) -> None:
+    """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
+    if columns is None and index.scope.by_axis and not index.tables:
+        _once(index, _of_rows)
+    _once(index, _of_shapes)
+    _once(index, _of_packing)
+    if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
+        _once(index, _of_names)
+    if columns is not None and index.scope.windows is not None:
+        _once(index, _of_padding)
+
+
+def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
+    key = hash((notice.__name__, index.scope.group, *index.columns, *index.files.all_paths()))
+    if key not in _SAID:
+        _SAID.put(key, True)
+        if message := notice(index):
+            logger.warning("%s", message)
+
+
+def _of_padding(index: RowIndex) -> str:
+    """Return what to say of windows with padding, of which no column says which steps are padding."""
+    windows = index.scope.windows
+    if windows is None or windows.at is not None or not windows.marks_padding:
+        return ""
+    from ray_h5.rows.windows import IS_PAD
+
+    marked = {each.offsets for each in windows.columns if each.name + IS_PAD in index.names}
+    unmarked = [
+        each.name
+        for each, least, most in ((each, min(each.offsets), max(each.offsets)) for each in windows.columns)
+        if each.name in index.names and each.offsets not in marked
+        if (least < 0 and windows.pad[0] != "drop") or (most > 0 and windows.pad[1] != "drop")
+    ]
+    if not unmarked:
+        return ""
+    return (
+        f"{index.files.path(0)}: windows of {few(unmarked)} are padded at the ends of episodes, and columns=[...] "
+        f"leaves out {few([name + IS_PAD for name in unmarked])}, which says which steps are padding. Name it too, to "
+        "leave these steps out of the loss; or pass pad='drop'."
+    )
+
+
+def _of_rows(index: RowIndex) -> str:
+    """Return what to say of columns whose rows are probably no samples."""
+    # Most files have a few columns that differ, in no groups.
+    likes = {(spec.dtype.str, spec.row_shape) for spec in index.columns.values()}
+    if len(index.files) == 1 and len(likes) == len(index.columns) and not any("/" in name for name in index.columns):
+        return ""
+    from ray_h5.likely_rows.suggestions import suggestions
+
+    said = next((each for each in suggestions(_tree(index)) if each.is_surprise), None)
+    if said is None:
+        return ""
+    return (
+        f"{index.files.path(0)}: {said.as_advice} Without it, first axes are read as {index.num_rows} rows; "
+        "docs/rows.md says more. If that is right, name the columns with columns=[...], and this is not said."
+    )
+
+
+def _tree(index: RowIndex) -> FileTree:
+    from ray_h5.likely_rows.tree import FileTree, Seen
+
+    rows = np.diff(index.files.starts)
+    seen = {
+        name: Seen(spec.dtype.str, (int(rows[0]), *(spec.ragged_shape or spec.row_shape)))
+        for name, spec in index.columns.items()
+    }
+    return FileTree(seen, files=len(index.files), rows_differ=len(np.unique(rows)) > 1)
+
+
+def _of_shapes(index: RowIndex) -> str:
+    names = [name for name, spec in index.columns.items() if spec.kind == "ragged" and spec.name in index.varying]
+    if not names:
+        return ""
+    spec, listed = index.columns[names[0]], ", ".join(map(repr, names[:_MAX_LISTED]))
+    shown = " x ".join("?" if n is None else str(n) for n in spec.ragged_shape)
+    return (
+        f"{index.files.path(0)}: rows of {listed} differ in shape from file to file: {names[0]!r} has rows of {shown}. "
+        f"Each row is an array of its own, and batches are lists: pass pad=True to pad them.{_other_rows(index)} "
+        "If all files should agree, leave out those that differ."
+    )
+
+
+def _other_rows(index: RowIndex) -> str:
+    """Return which rows files of other shapes may have, if that is not said already."""
+    if index.scope.rows is not None or index.scope.windows is not None:
+        return ""
+    from ray_h5.likely_rows.shapes import block_of
+
+    tree = _tree(index)
+    blocks = block_of(tree.columns, differ=True)
+    of_blocks = f"; for blocks of one shape, pass rows=ray_h5.Patches({blocks!r})" if blocks else ""
+    return f" If each file is a sample, such as a volume, pass rows=ray_h5.Files(){of_blocks}."
+
+
+def _of_names(index: RowIndex) -> str:
+    """Return what to say of matrices whose variables differ from file to file."""
+    from ray_h5.index.facts.var_names import differing_names
+
+    try:
+        return differing_names(index)
+    except RayH5Error as exc:
+        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
+        return ""
+
+
+def _of_packing(index: RowIndex) -> str:
+    names = [name for name, spec in index.columns.items() if spec.kind == "number"][:_MAX_COLUMNS]
+    try:
+        by_file = [_notes(index, file, names) for file in sorted({0, len(index.files) - 1})]
+    except RayH5Error as exc:
+        logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
+        return ""
+    said = {name: text for name in names if (text := by_file[0][name].conversion or by_file[-1][name].conversion)}
+    if not said:
+        return ""
+    differ = any(by_file[0][name].conversion != by_file[-1][name].conversion for name in said)
+    listed = "; ".join([f"{printable(name)}: {text}" for name, text in said.items()][:_MAX_LISTED])
+    listed += f"; and {len(said) - _MAX_LISTED} more columns" if len(said) > _MAX_LISTED else ""
+    return (
+        f"{index.files.path(0)}: values are delivered as stored, without applying the attributes of their columns. For "
+        f"the values that these mean, pass decode_cf=True; or, with values as they are, {listed}."
+        + (" The attributes differ from file to file: ray-h5 inspect shows those of each." if differ else "")
+    )
+
+
+def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, ColumnNotes]:
+    known = index.known[file] if index.known else None
+    state = FileState(index.files.identity(file))
+    with index.scope.open(index.files.path(file), state, index.tables[file] if index.tables else None, known) as reader:
+        return reader.notes(names)

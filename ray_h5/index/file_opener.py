@@ -1,0 +1,223 @@
+"""How files are opened, the same for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.hdf5.files.access import as_roots
+from ray_h5.manifest.layout import FileState
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local import LOCAL, PathLike
+from ray_h5.storage.storage_of_path import Storage
+
+if TYPE_CHECKING:
+    from ray_h5.columns.labels import Classes
+    from ray_h5.columns.row_table import RowTable
+    from ray_h5.columns.user_columns import MadeColumn
+    from ray_h5.index.zipped_files import ZippedFiles
+    from ray_h5.manifest.manifest import Manifest
+    from ray_h5.rows.groups_and_grids import RowKind
+    from ray_h5.rows.row_view import FileReader
+    from ray_h5.rows.windows import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How every file is opened.
+
+    Attributes
+    ----------
+    group : str
+        The group that column names are relative to.
+    allow_external : tuple of str
+        The folders that links may lead to.
+    threads : int
+        Threads for a read.
+    rows, windows
+        The row kind.
+    storage : Storage
+        Where files with a URL are.
+    columns : tuple of MadeColumn
+        The columns that the user described: they are made of several datasets.
+    labels : tuple of Classes
+        Where rows are read for a plan: the columns that are delivered as numbers of classes.
+    zipped : ZippedFiles, optional
+        The file that is read beside each.
+    """
+
+    group: str = "/"
+    allow_external: tuple[str, ...] = ()
+    threads: int = 1
+    rows: RowKind | None = None
+    windows: Windows | None = None
+    storage: Storage = LOCAL
+    columns: tuple[MadeColumn, ...] = ()
+    decode_cf: bool = False
+    axes: str = "stored"
+    labels: tuple[Classes, ...] = ()
+    zipped: ZippedFiles | None = None
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        allow_external: PathLike | Iterable[PathLike],
+        threads: int = 1,
+        rows: RowKind | None = None,
+        windows: Windows | None = None,
+        storage: Storage = LOCAL,
+        columns: Sequence[MadeColumn] = (),
+        decode_cf: bool = False,
+        axes: str = "stored",
+    ) -> Scope:
+        """Return the scope for the arguments of a user."""
+        if windows is not None:
+            from ray_h5.rows.groups_and_grids import check_episodes
+
+            check_episodes(rows, windows)
+        has_groups = _is_groups(rows)
+        if rows is not None and rows.is_block and (columns or axes == "reversed"):
+            given = f"columns: {columns[0]}" if columns else "axes='reversed'"
+            raise OptionError(f"{given}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out")
+        if rows is not None and (end_to_end := _end_to_end(columns)):
+            raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
+        if columns and rows is not None and rows.episode and windows is None and (ranges := _ranges(columns)):
+            raise OptionError(
+                f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
+                f"{rows.episode}, and would be rows of rows. Leave it out; or pass windows=, whose rows are steps of a "
+                f"{rows.episode}; or leave rows= out"
+                + (" and pass group= of one group" if rows.episode == "group" else "")
+                + ", to read the rows in it."
+            )
+        if not isinstance(decode_cf, (bool, np.bool_)):
+            raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
+        if axes not in {"stored", "reversed"}:
+            raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
+        others = _not_of_datasets(columns) if axes == "reversed" else []
+        if axes == "reversed" and (has_groups or others or decode_cf):
+            other = rows if has_groups else next(iter((*others, "decode_cf=True")))
+            raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
+        made = tuple(columns)
+        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf), axes)
+
+    def beside(self, path: str) -> str:
+        """Return the file that is read beside another one; empty if there is none."""
+        return "" if self.zipped is None else self.zipped.of(path)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether rows are groups."""
+        return _is_groups(self.rows)
+
+    @property
+    def by_axis(self) -> bool:
+        """Whether rows lie along the first axis."""
+        return self.rows is None and self.windows is None
+
+    @property
+    def drawn_columns(self) -> frozenset[str]:
+        """The columns of which each epoch has other entries."""
+        return frozenset(each.name for each in self.columns if getattr(each, "random", None) is not None)
+
+    def unread(self, names: Iterable[str], columns: Iterable[str]) -> set[str]:
+        """Return those of `names` that are no datasets that some columns are read from, as far as names say so."""
+        windows = () if self.windows is None else self.windows.columns
+        sources = {each.source for each in windows}
+        if self.columns:
+            from ray_h5.columns.user_columns import Ragged, RowPart
+
+            whole = [each.of if isinstance(each, RowPart) else each for each in self.columns]
+            sources |= {each.content for each in whole if isinstance(each, Ragged)}
+        return {*names} - {*columns} - sources
+
+    def naming(self, columns: Iterable[str] | None) -> Scope:
+        """Return the scope for these columns. Those of a grid say what its rows are."""
+        if self.rows is None or columns is None:
+            return self
+        from ray_h5.rows.groups_and_grids import Grid
+
+        if not isinstance(self.rows, Grid):
+            return self
+        windows = () if self.windows is None else self.windows.columns
+        sources = {each.name: each.source for each in windows}
+        return replace(self, rows=self.rows.naming([*(sources.get(n, n) for n in columns), *sources.values()]))
+
+    def reader(self, path: str, expect: FileState | None = None, known: Manifest | None = None) -> RowReader:
+        """Open a file as it is stored: without its row kind and its encoded columns."""
+        return RowReader(
+            path,
+            self.group,
+            self.threads,
+            self.allow_external,
+            expect=expect,
+            storage_options=self.storage,
+            known=known,
+            zip_file=self.beside(path),
+        )
+
+    def open(
+        self,
+        path: str,
+        expect: FileState | None = None,
+        table: RowTable | None = None,
+        known: Manifest | None = None,
+        *,
+        is_planned: bool = False,
+    ) -> FileReader:
+        """Open a file; `table` has what is known of its rows, and `known` of a remote file.
+
+        With `is_planned`, a file without a table is known to follow no convention.
+        """
+        reader = self.reader(path, expect, known)
+        plain = self.by_axis and table is None and not self.columns and not self.decode_cf
+        plain = plain and self.axes == "stored" and not self.labels
+        if plain and (is_planned or not reader.form):
+            return reader
+        from ray_h5.rows.row_view import RowView
+
+        return RowView(
+            reader,
+            self.rows,
+            self.windows,
+            table,
+            self.columns,
+            decode_cf=self.decode_cf,
+            is_reversed=self.axes == "reversed",
+            labels=self.labels,
+        )
+
+
+def _end_to_end(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
+    """Return the columns with the rows of several datasets."""
+    if not columns:
+        return []
+    from ray_h5.columns.user_columns import JoinedColumn
+
+    return [each for each in columns if isinstance(each, JoinedColumn)]
+
+
+def _ranges(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
+    """Return the columns with a row for each index of an axis."""
+    from ray_h5.columns.user_columns import is_range
+
+    return [each for each in columns if is_range(each)]
+
+
+def _not_of_datasets(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
+    """Return the columns that are more than parts of the rows of a dataset."""
+    from ray_h5.columns.user_columns import RowPart
+
+    return [each for each in columns if not isinstance(each, RowPart) or not isinstance(each.of, str)]
+
+
+def _is_groups(rows: RowKind | None) -> bool:
+    if rows is None:
+        return False
+    from ray_h5.rows.groups_and_grids import Groups
+
+    return isinstance(rows, Groups)

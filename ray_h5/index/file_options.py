@@ -1,0 +1,204 @@
+"""Options that say which files are read and how they are opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from ray_h5.columns.schema import Cast
+from ray_h5.errors import UnknownColumnError
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.lookup import Lookup, Spread, read_ahead
+from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.stored.cache import check_index_dir
+from ray_h5.manifest.layout import FileState
+from ray_h5.messages import ensure_handler, near_names
+from ray_h5.source import Source, SourceOptions
+from ray_h5.storage.addresses import on_hub
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
+from ray_h5.storage.local import LOCAL
+from ray_h5.storage.storage_of_path import storage_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ray_h5.columns.labels import Classes
+    from ray_h5.columns.user_columns import ColumnLike
+    from ray_h5.tables.sidecar import Sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The files of a `Source` as they were found, how they are opened, and the casts of their columns.
+
+    Attributes
+    ----------
+    paths : list of str
+        The files, in the order of row ids.
+    scope : Scope
+        How they are opened.
+    index_dir : str, optional
+        The folder of their index files.
+    cast : Cast
+        The casts while columns are read.
+    local_only : bool
+        Whether only this node has the files.
+    sidecars : tuple of Sidecar
+        Tables beside the files.
+    attrs : mapping of str to str
+        Columns that are attributes of the files.
+    states : mapping of str to ObjectIdentity
+        The states of remote files, by URL.
+    columns : sequence of str, optional
+        The names of the columns that are read; None stands for all.
+    classes : tuple of Classes
+        The classes of columns that are delivered as their numbers.
+    """
+
+    paths: Sequence[str]
+    scope: Scope
+    index_dir: str | None
+    cast: Cast
+    local_only: bool
+    sidecars: tuple[Sidecar, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
+    columns: Sequence[str] | None = None
+    classes: tuple[Classes, ...] = ()
+
+    @classmethod
+    def of(
+        cls, paths: PathLike | Sequence[PathLike], *, threads: int = 1, **options: Unpack[SourceOptions]
+    ) -> FileOptions:
+        """Find the files of a `Source`, which each task opens with some threads.
+
+        Raises
+        ------
+        NotFoundError, NotReadableError, OptionError
+            If there are no such files, or an argument has a value that cannot be used.
+        """
+        ensure_handler()
+        source = Source(paths, **options)
+        given, filesystem = list_paths(source.paths), source.filesystem
+        beside = None if source.zip_files is None else list_paths(source.zip_files)
+        if filesystem is None:
+            given = [on_hub(path) for path in given]
+            beside = beside and [on_hub(path) for path in beside]
+        remote = None
+        if filesystem is not None:
+            from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
+
+            remote = remote_filesystem(filesystem)
+        named = [*given, *(beside or ()), *(on_hub(path) for table in source.tables for path in list_paths(table.path))]
+        storage = storage_for(
+            source.storage_options, [text for path in named if isinstance(text := os.fspath(path), str)], remote
+        )
+        if remote is not None:
+            assert isinstance(storage, FileSystemStorage)
+            given, filesystem = [storage.url(os.fspath(path)) for path in given], None
+            beside = beside and [storage.url(os.fspath(path)) for path in beside]
+        scope = Scope.of(
+            source.group,
+            source.allow_external,
+            threads,
+            source.rows,
+            source.windows,
+            storage,
+            source.made,
+            source.decode_cf,
+            source.axes,
+        )
+        in_store = remote is None and storage is not LOCAL
+        folder = None if source.index_dir is None else check_index_dir(source.index_dir, in_store=in_store)
+        how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
+        files = find_files(given, *how)
+        if beside is not None:
+            from ray_h5.index.zipped_files import zipped
+
+            scope = replace(scope, zipped=zipped(files.paths, find_files(beside, *how).paths))
+        return cls(
+            files.paths,
+            scope,
+            folder,
+            source.cast,
+            is_local_only([*given, *(beside or ())]),
+            source.tables,
+            source.attributes,
+            files.states,
+            source.names,
+            source.classes,
+        )
+
+    def now(self) -> FileOptions:
+        """Return these options with the states that remote files have now."""
+        remote = [path for path in self.paths if path in self.states]
+        if not remote:
+            return self
+        return replace(self, states=find_files(remote, file_extensions=None, storage=self.scope.storage).states)
+
+    def _matching(self, names: Sequence[str] | None) -> list[str] | None:
+        """Return names of columns, with those of the first file that match in the place of each pattern.
+
+        Raises
+        ------
+        UnknownColumnError
+            If a pattern matches none.
+        """
+        if names is None or not any(_is_pattern(name) for name in names) or not self.paths:
+            return None if names is None else list(names)
+        path = self.paths[0]
+        with self.scope.open(path, self._state(path)) as reader:
+            layout = reader.layout
+        known = [*layout.columns, *layout.refused]
+        found: dict[str, None] = {}
+        for name in names:
+            is_name = not _is_pattern(name) or name in known
+            matching = [name] if is_name else [each for each in known if matches(each, name)]
+            if not matching:
+                raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
+            found.update(dict.fromkeys(matching))
+        return list(found)
+
+    def _state(self, path: str) -> FileState | None:
+        return FileState(self.states[path]) if path in self.states else None
+
+    def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
+        """Return the index of some columns; by default of those that the source names, or of all.
+
+        `spread` does the work, unless only this node has the files.
+        """
+        names = self.columns
+        if columns is not None:
+            from ray_h5.columns.user_columns import split_columns
+
+            names = split_columns(columns)[0]
+        names = self._matching(names)
+        scope = self.scope.naming(names if self.columns is None else self.columns)
+        lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
+        if not self.sidecars and not self.attrs:
+            return self._with_labels(build_index(self.paths, names, lookup, self.cast))
+        from ray_h5.index.index_with_tables import index_with_tables
+
+        index = index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)
+        return self._with_labels(index)
+
+    def _with_labels(self, index: RowIndex) -> RowIndex:
+        if not self.classes:
+            return index
+        from ray_h5.index.found_classes import with_labels
+
+        return with_labels(index, self.classes)
+
+
+def _is_pattern(name: str) -> bool:
+    return any(each in name for each in "*?[")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether the path of a column matches a pattern, level by level: a star stands for a part of one name."""
+    parts, wanted = name.strip("/").split("/"), pattern.strip("/").split("/")
+    return len(parts) == len(wanted) and all(fnmatchcase(*each) for each in zip(parts, wanted, strict=True))

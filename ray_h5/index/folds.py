@@ -1,0 +1,223 @@
+"""Splits for cross-validation. Rows with one value of a column stay together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.index_columns import fold_of_files, fold_of_rows
+from ray_h5.index.lookup import Spread, read_ahead
+from ray_h5.index.row_index import RowIndex
+from ray_h5.options import as_integer
+from ray_h5.predicates.evaluate import comparable_type
+from ray_h5.predicates.virtual_names import RowFold
+from ray_h5.rows.row_view import EPISODE
+
+_EPISODES = (
+    f" {EPISODE!r} is a column of rows=Groups(...) and of windows=Windows(...): pass kfold the rows= and windows= of "
+    "read_h5 or H5Dataset."
+)
+
+Fold = tuple[list[Any], list[Any]]
+"""Values to train on, and values to validate on."""
+
+
+def fold_predicates(
+    files: FileOptions,
+    k: int,
+    group: str | None,
+    stratify: str | None,
+    seed: int,
+    where: Callable[..., Any],
+    spread: Spread = read_ahead,
+) -> list[tuple[Any, Any]]:
+    """Return for each of `k` folds the predicates of training and validation; see `fold_values`.
+
+    Raises
+    ------
+    OptionError
+        As `fold_values` does, or if `group` or `stratify` is no name.
+    SchemaMismatchError, PredicateError
+        If files lack a column, or it holds an array a row; the message says which argument names it.
+    """
+    for option, name in (("group", group), ("stratify", stratify)):
+        if name is not None and not isinstance(name, str):
+            raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
+    if group is None:
+        return _single_rows(files, k, stratify, seed, where, spread)
+    if group == "path" and not _has_column(files, group, spread):
+        return _whole_files(files, k, stratify, seed, where, spread)
+    folds = fold_values(_index_of(files, group, stratify, spread), k, group, stratify, seed)
+    return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
+
+
+def _has_column(files: FileOptions, name: str, spread: Spread) -> bool:
+    """Return whether the files have a column of this name; a column of a table is no matter."""
+    try:
+        return name in files.index([name], spread).columns
+    except UnknownColumnError:
+        return False
+
+
+def _whole_files(
+    files: FileOptions, k: int, stratify: str | None, seed: int, where: Callable[..., Any], spread: Spread
+) -> list[tuple[Any, Any]]:
+    """Return folds of whole files. Their predicates list the files."""
+    k, seed = _checked(k, seed)
+    index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
+    rows = np.arange(index.num_rows) if index.joined is None or index.joined.kept is None else index.joined.kept
+    codes = index.files.files_of(rows)
+    labels = None
+    if stratify is not None:
+        labels = _classes(index.look_up([stratify])[stratify])[rows]
+    if (count := len(np.unique(codes))) < k:
+        raise OptionError(f"kfold: k={k}: there are only {count} files with rows")
+    folds = _folds(codes, labels, k, seed, f"{count} files", stratify)
+
+    def side(chosen: np.ndarray) -> Any:
+        return where(rows=fold_of_files(index.files, chosen.tolist()))
+
+    return [(side(train), side(test)) for train, test in folds]
+
+
+def _single_rows(
+    files: FileOptions, k: int, stratify: str | None, seed: int, where: Callable[..., Any], spread: Spread
+) -> list[tuple[Any, Any]]:
+    """Return folds that are drawn row by row. Their predicates hold how rows are drawn, and no list of them."""
+    k, seed = _checked(k, seed)
+    # Whichever columns are read later: a file has one number of rows.
+    index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
+    fold_of_rows(index, k, stratify, seed)  # raises here for what cannot be drawn
+    drawn = (k, stratify, seed, index.num_rows, len(index.files))
+    return [(where(rows=_fold(i, False, *drawn)), where(rows=_fold(i, True, *drawn))) for i in range(k)]
+
+
+def _fold(fold: int, is_test: bool, k: int, stratify: str | None, seed: int, num_rows: int, num_files: int) -> RowFold:
+    return RowFold(k, fold, is_test, stratify, seed, num_rows, num_files)
+
+
+def _checked(k: int, seed: int) -> tuple[int, int]:
+    k, seed = as_integer("kfold: k", k, 2), as_integer("kfold: seed", seed, 0, instead=", below 2**32")
+    if seed >= 2**32:  # the limit of scikit-learn
+        raise OptionError(f"kfold: seed={seed}: expected an integer of 0 or more, below 2**32")
+    return k, seed
+
+
+def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spread) -> RowIndex:
+    index = _with(files, "group", group, [group], spread)
+    return index if stratify is None else _with(files, "stratify", stratify, [group, stratify], spread)
+
+
+def _with(files: FileOptions, option: str, name: str, columns: list[str], spread: Spread) -> RowIndex:
+    try:
+        index = files.index(columns, spread)
+    except SchemaMismatchError as exc:
+        hint = _EPISODES if name == EPISODE and isinstance(exc, UnknownColumnError) else ""
+        raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint}") from None
+    spec = index.find([name])[name]
+    if not spec.is_scalar:
+        raise PredicateError(
+            f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
+            "with one value a row, such as a patient or a class"
+        )
+    return index
+
+
+def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
+    """Return for each of `k` folds the values to train on and those to validate on.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    k : int
+        Folds, 2 or more.
+    group : str
+        A scalar column. Rows with one value of it, such as those of a patient, stay together.
+    stratify : str, optional
+        A scalar column. Each fold has about the same shares of its values.
+    seed : int
+        Draws the folds.
+
+    Returns
+    -------
+    list of (list, list)
+        Values of the column `group`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer values than folds, a value is missing, or there are too few values to stratify.
+    """
+    k, seed = _checked(k, seed)
+    names = [group] if stratify is None else [group, stratify]
+    columns = index.look_up(names)
+    if index.joined is not None and (kept := index.joined.kept) is not None:
+        columns = {name: values.take(pa.array(kept)) for name, values in columns.items()}
+    absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()
+    if absent:
+        raise OptionError(f"kfold: {absent} rows have no {group!r}")
+    values, codes = _encoded(columns[group].combine_chunks(), group)
+    if len(values) < k:
+        raise OptionError(f"kfold: k={k}: the column {group!r} has only {len(values)} different values")
+    labels = None if stratify is None else _classes(columns[stratify])
+    folds = _folds(codes, labels, k, seed, f"{len(values)} values of {group!r}", stratify)
+    return [([values[i] for i in train], [values[i] for i in test]) for train, test in folds]
+
+
+def _folds(
+    codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int, what: str, stratify: str | None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each fold the codes to train on, and those to validate on."""
+    folds = [(np.unique(codes[train]), np.unique(codes[test])) for train, test in _split(codes, labels, k, seed)]
+    if not all(len(test) for _, test in folds):
+        raise OptionError(f"kfold: k={k}: {what} are too few for {k} folds with equal shares of {stratify!r}")
+    return folds
+
+
+def _classes(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the number of the class of each row, in the order of values; rows without a value are a class, too."""
+    values = column.combine_chunks()
+    has_value = values.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.unique(values.drop_null().to_numpy(zero_copy_only=False), return_inverse=True)[1]
+    found = np.full(len(values), numbers.max(initial=-1) + 1)
+    found[has_value] = numbers
+    return found
+
+
+def _encoded(column: pa.Array, name: str) -> tuple[list[Any], np.ndarray]:
+    """Return the different values of a column, and the number of the value of each row."""
+    kind = comparable_type(column.type)
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(kind), pa.scalar(0, kind))  # -0.0 becomes 0.0: `where` does not distinguish them
+    try:
+        encoded = column.dictionary_encode()
+    except pa.ArrowNotImplementedError as exc:
+        raise OptionError(f"kfold: group={name!r}: values of type {column.type} cannot be compared") from exc
+    found = encoded.dictionary
+    # Python's times have no nanoseconds.
+    values = list(found.to_numpy(zero_copy_only=False)) if pa.types.is_temporal(kind) else found.to_pylist()
+    return values, encoded.indices.to_numpy()
+
+
+def _split(codes: np.ndarray, labels: np.ndarray | None, k: int, seed: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    rows = np.zeros(len(codes))
+    if labels is None:
+        return list(GroupKFold(k, shuffle=True, random_state=seed).split(rows, groups=codes))
+    splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A class with fewer rows than folds is no error: some folds lack it.
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            return list(splitter.split(rows, labels, codes))
+        except ValueError as exc:
+            raise OptionError(f"kfold: k={k}: the folds cannot be stratified: {exc}") from exc

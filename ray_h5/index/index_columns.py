@@ -1,0 +1,123 @@
+"""Virtual columns that need the index of all files: text compared with times, and folds of single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import OptionError, PredicateError
+from ray_h5.predicates.criteria import time_expression
+from ray_h5.predicates.evaluate import check_names, passing
+from ray_h5.predicates.virtual_names import DatedText, FileFold, RowFold
+from ray_h5.rows.file_table import FileTable
+from ray_h5.tables.joined_columns import Joined
+
+IndexDerived = (DatedText, RowFold, FileFold)
+"""Criteria whose virtual columns are not computed file by file."""
+
+
+class AllRows(Protocol):
+    """The index of all files, as far as these columns need it."""
+
+    @property
+    def files(self) -> FileTable:
+        """The files."""
+
+    @property
+    def joined(self) -> Joined | None:
+        """Tables beside the files."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+
+    def find(self, names: Sequence[str]) -> Mapping[str, ColumnSpec]:
+        """Return the specs of columns."""
+
+    def look_up(self, names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """Return the values of columns, as they are delivered."""
+
+    def small_columns(self, columns: Sequence[ColumnSpec]) -> Mapping[str, pa.ChunkedArray]:
+        """Return the values of columns, as the files store them."""
+
+
+def compute_from_index(index: AllRows, column: str, criterion: DatedText | RowFold | FileFold) -> pa.ChunkedArray:
+    """Return a virtual column: a boolean for each row of all files.
+
+    Raises
+    ------
+    PredicateError
+        If the column cannot be compared with text, or a fold is of other files.
+    """
+    if isinstance(criterion, RowFold):
+        return pa.chunked_array([_fold(index, criterion)])
+    if isinstance(criterion, FileFold):
+        return pa.chunked_array([_file_fold(index, criterion)])
+    values = index.look_up([column])[column]
+    return compared(column, criterion, values)
+
+
+def compared(column: str, criterion: DatedText, values: Any) -> pa.ChunkedArray:
+    """Return for each value whether it passes: as a time in a column of times, and else as text."""
+    return passing(time_expression(column, criterion, values.type), {column: values}, len(values))
+
+
+def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.ndarray:
+    """Return the fold of each row: folds of equal size, and with about the same shares of each value of `stratify`.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer rows than folds.
+    """
+    kept = None if index.joined is None else index.joined.kept
+    rows = index.num_rows if kept is None else len(kept)
+    if rows < k:
+        raise OptionError(f"kfold: k={k}: there are only {rows} rows")
+    order = np.random.default_rng(seed).permutation(rows)
+    order = order if kept is None else kept[order]
+    if stratify is not None:
+        labels = _values(index, stratify).combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        # Rows of one label follow each other, so they are dealt to the folds in turn.
+        order = order[np.argsort(labels[order], kind="stable")]
+    found = np.full(index.num_rows, -1)
+    found[order] = np.arange(rows) % k
+    return found
+
+
+def _fold(index: AllRows, criterion: RowFold) -> pa.Array:
+    if (index.num_rows, len(index.files)) != (criterion.num_rows, criterion.num_files):
+        raise PredicateError(
+            f"kfold(group=None): these folds are of {criterion.num_rows} rows in {criterion.num_files} files, found "
+            f"{index.num_rows} rows in {len(index.files)} files. Read the files that kfold was given."
+        )
+    folds = fold_of_rows(index, criterion.k, criterion.stratify, criterion.seed)
+    return pa.array((folds == criterion.fold) == criterion.is_test)
+
+
+def fold_of_files(files: FileTable, chosen: Sequence[int]) -> FileFold:
+    """Return the criterion that rows of some files pass."""
+    return FileFold(tuple(chosen), len(files), files.names_digest)
+
+
+def _file_fold(index: AllRows, criterion: FileFold) -> pa.Array:
+    files = index.files
+    if (len(files), files.names_digest) != (criterion.num_files, criterion.names):
+        raise PredicateError(
+            f"kfold(group='path'): these folds are of {criterion.num_files} files, found {len(files)} files"
+            f"{'' if len(files) != criterion.num_files else ' of other names'}. Read the files that kfold was given."
+        )
+    passes = np.zeros(len(files), bool)
+    passes[list(criterion.files)] = True
+    return pa.array(np.repeat(passes, np.diff(files.starts)))
+
+
+def _values(index: AllRows, column: str) -> pa.ChunkedArray:
+    """Return the values of a column as the files store them: the same, whatever a dataset casts."""
+    specs = index.find([column])
+    check_names([column], specs)
+    return index.small_columns(list(specs.values()))[column]

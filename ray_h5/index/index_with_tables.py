@@ -1,0 +1,402 @@
+"""The row index of files with tables beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.index.facts.file_facts import Question
+from ray_h5.index.lookup import Lookup
+from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.messages import few
+from ray_h5.predicates.evaluate import check_names
+from ray_h5.read.arguments import as_names
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_view import GROUP
+from ray_h5.tables.column_types import spec_of
+from ray_h5.tables.joined_columns import Joined, JoinedTable, Lines, one_array
+from ray_h5.tables.keys import RowKeys, lines_of
+from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.slices import LENGTH, Slices, slices_of
+from ray_h5.tables.table_files import MemoryTable, Table, WithColumn, one_chunk, open_table
+
+logger = logging.getLogger(__name__)
+
+_PLACES = ("path", "row", "row_id")
+_MAX_LISTED = 10
+
+Columns = Mapping[str, tuple[str, ColumnSpec]]
+
+
+def index_with_tables(
+    paths: Sequence[str],
+    columns: Sequence[str] | None,
+    lookup: Lookup,
+    cast: Cast,
+    sidecars: Sequence[Sidecar],
+    attrs: Mapping[str, str],
+) -> RowIndex:
+    """Return the index of files, and of the tables and attributes that join their rows.
+
+    Raises
+    ------
+    RayH5Error
+        As `build_index` does.
+    TableError, SchemaMismatchError, OptionError
+        If a table cannot be read or joined.
+    """
+    opened = [(each, open_table(each, lookup.scope.storage)) for each in sidecars]
+    wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
+    described = [(each, table, *_columns_of(each, table, wanted)) for each, table in opened]
+    sliced = {number: some for number, each in enumerate(opened) if (some := slices_of(*each)) is not None}
+    lengths = [name + LENGTH for each in sliced.values() for name in each.columns_of(wanted or ())]
+    hidden = [_hidden_keys(each, columns, wanted) for each, _, columns, _ in described]
+    shown = [
+        [name for name in columns if name not in keys] for (*_, columns, _), keys in zip(described, hidden, strict=True)
+    ]
+    named = _all_names([*shown, dict.fromkeys(attrs), lengths])
+    try:
+        joining = [each for number, each in enumerate(sidecars) if number not in sliced]
+        index = _index_of_files(paths, wanted, named, lookup, cast, joining)
+    except SchemaMismatchError as exc:
+        for each in () if isinstance(exc, UnknownColumnError) else sliced.values():
+            _check_sliced(each, paths, lookup)
+        raise
+    _check_not_in_files(index, named, opened)
+    keys = [key for each in hidden for key in each]
+    taken = {*named, *(key for key in keys if keys.count(key) > 1 or _is_in_files(index, key))}
+    described = [
+        (each, table, {name: found for name, found in columns.items() if name not in own & taken}, defaults)
+        for (each, table, columns, defaults), own in zip(described, hidden, strict=True)
+    ]
+    tables = [
+        _joined_slices(index, sliced[number], *each) if number in sliced else _joined(index, *each)
+        for number, each in enumerate(described)
+    ]
+    if attrs:
+        tables.append(_of_attributes(index, attrs))
+    kept = [np.flatnonzero(table.lines.of_all(index.files) >= 0) for table in tables if table.drops]
+    rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
+    if rows is not None and len(rows) == index.num_rows:
+        rows = None
+    defaults = (name for table in tables for name in table.defaults)
+    names = tuple(wanted) if wanted is not None else (*index.columns, *defaults)
+    found = replace(index, joined=Joined(tuple(tables), rows), chosen=names)
+    found.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
+    return found
+
+
+def _columns_of(
+    sidecar: Sidecar, table: Table, wanted: Sequence[str] | None
+) -> tuple[dict[str, tuple[str, ColumnSpec]], tuple[str, ...]]:
+    """Return the columns of a table by the names that they get, and those that are delivered by default."""
+    found, left_out = {}, []
+    # The files have such a key under the same name.
+    keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
+    for stored, kind in table.types.items():
+        name = sidecar.prefix + stored
+        spec = None if stored in keys or not stored else spec_of(name, kind)  # pandas writes an index without a name
+        if spec is not None:
+            found[name] = stored, spec
+        elif stored not in keys and stored:
+            if name in (wanted or ()):
+                raise UnsupportedColumnError(
+                    f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers "
+                    "or as text, or leave it out of columns=[...]."
+                )
+            left_out.append(f"{stored} ({kind})")
+    if left_out and wanted is None:
+        logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
+    narrow = {name: stored for name, (stored, spec) in found.items() if spec.is_scalar and not spec.as_bytes}
+    defaults = tuple(name for name, stored in narrow.items() if stored not in sidecar.keys)
+    return found, defaults
+
+
+def _hidden_keys(sidecar: Sidecar, columns: Columns, wanted: Sequence[str] | None) -> set[str]:
+    """Return the key columns that are not asked for. What else has such a name is the column of the name."""
+    keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys}
+    return keys.difference(wanted or ())
+
+
+def _all_names(parts: Sequence[Collection[str]]) -> list[str]:
+    names = [name for part in parts for name in part]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise OptionError(
+            f"sidecar: the columns {few([repr(name) for name in twice])} are in more than one table or in attrs=; pass "
+            "Sidecar(..., prefix='...') for different names"
+        )
+    return names
+
+
+def _index_of_files(
+    paths: Sequence[str],
+    wanted: Sequence[str] | None,
+    named: Collection[str],
+    lookup: Lookup,
+    cast: Cast,
+    sidecars: Sequence[Sidecar],
+) -> RowIndex:
+    """Return the index of the columns of files; if none is wanted, of those that are keys, which say what rows are."""
+    beside = frozenset(named)
+    of_files = None if wanted is None else [name for name in wanted if name not in beside]
+    if of_files is None or of_files:
+        return build_index(paths, of_files, lookup, cast, beside)
+    for name in (each for sidecar in sidecars for each in sidecar.row_keys if each not in (*_PLACES, GROUP)):
+        return build_index(paths, [name], lookup, cast, beside)
+    return build_index(paths, None, lookup, cast, beside)
+
+
+def _check_not_in_files(index: RowIndex, named: Sequence[str], opened: Sequence[tuple[Sidecar, Table]]) -> None:
+    """Raise if a column of a table has the name of a column of the files."""
+    try:
+        there = _in_files(index, named)
+    except UnsupportedColumnError as exc:
+        raise OptionError(
+            f"sidecar, attrs: {exc}. The table has a column of this name: give it another, by Sidecar(..., "
+            "prefix='table/') or attrs={'new name': 'attribute'}."
+        ) from None
+    if there:
+        tables = few([table.name for _, table in opened]) or "attrs="
+        raise OptionError(
+            f"columns {few([repr(name) for name in there])} are in the files and in {tables}. Give those of the table "
+            "other names: Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
+        )
+
+
+def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
+    """Return those of some names that columns of the files have."""
+    asked = tuple(name for name in names if name not in index.columns)
+    found: Collection[str] = ()
+    if asked and len(index.files):
+        (first,) = index.lookup.ask([index.files.path(0)], Question(asked))
+        found = first.columns
+    return [name for name in names if name in index.columns or name in found]
+
+
+def _is_in_files(index: RowIndex, name: str) -> bool:
+    try:
+        return bool(_in_files(index, [name]))
+    except UnsupportedColumnError:
+        return True
+
+
+def _joined(
+    index: RowIndex, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
+) -> JoinedTable:
+    lines = _lines(index, sidecar, table)
+    _check_missing(index, sidecar, table, lines)
+    return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
+
+
+def _joined_slices(
+    index: RowIndex, slices: Slices, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
+) -> JoinedTable:
+    """Return a table whose keys name rows of a dataset, and where its last axis ends in each row."""
+    column = slices.column_of(index.columns) if index.scope.by_axis else None
+    if column is None or len(index.files) > 1:
+        _check_sliced(slices, index.files.all_paths(), index.lookup)
+        return _joined(index, sidecar, table, columns, defaults)
+    lines = Lines(slices.lines(column, index.num_rows))
+    _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
+    shape = index.columns[column].row_shape
+    if not shape:
+        return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
+    name = column + LENGTH
+    stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
+    more = {**columns, name: (name, ColumnSpec(name, "number", np.dtype(np.int64), ()))}
+    with_length = WithColumn(table, name, pa.chunked_array([stops]))
+    return JoinedTable(with_length, lines, more, (*defaults, name), sidecar.missing == "drop")
+
+
+def _check_sliced(slices: Slices, paths: Sequence[str], lookup: Lookup) -> None:
+    """Raise if the keys of a table name rows of several datasets of a file; the error prints how to read them."""
+    scope = replace(lookup.scope, rows=None, windows=None)
+    with scope.open(paths[0]) as reader:
+        columns = slices.columns_of(reader.layout.columns)
+    if columns:
+        raise slices.one_by_one(paths[0], scope.group, columns)
+
+
+def _lines(index: RowIndex, sidecar: Sidecar, table: Table) -> Lines:
+    (first, *others), files = sidecar.row_keys, index.files
+    if not others and first in {"row", "row_id"} and sidecar.keys[0] not in table.types:
+        return _in_order(index, first, table)
+    parts = [_row_keys(index, name) for name in sidecar.row_keys]
+    keys = [one_array(table.column(name)) for name in sidecar.keys]
+    by_file = all(part.kind == "path" for part in parts)
+    if not by_file and all(part.kind in {"path", "number"} for part in parts):
+        return _by_place(index, parts, keys, sidecar, table)
+    if not by_file:
+        parts = _of_rows(parts, files.starts)
+    return Lines(lines_of(parts, keys, sidecar.keys, table.name), by_file)
+
+
+def _of_rows(parts: Sequence[RowKeys], starts: np.ndarray) -> list[RowKeys]:
+    """Return parts of keys with a value for each row, also where files have one each."""
+    file_of_row = pa.array(np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
+    return [replace(each, values=each.values.take(file_of_row)) if each.kind == "path" else each for each in parts]
+
+
+def _by_place(
+    index: RowIndex, parts: Sequence[RowKeys], keys: Sequence[pa.Array], sidecar: Sidecar, table: Table
+) -> Lines:
+    """Return the lines of rows by their numbers; warn of lines with numbers that no row has."""
+    rows, starts = index.rows_of_files()
+    numbers = {name: pa.array(each) for name, each in _numbers(np.arange(starts[-1]), starts).items()}
+    # All rows of the files: with windows, lines of steps without a window are not surplus.
+    every = [replace(each, values=numbers[each.name]) if each.kind == "number" else each for each in parts]
+    found = lines_of(_of_rows(every, starts), keys, sidecar.keys, table.name)
+    is_used = np.zeros(len(keys[0]), bool)
+    is_used[found[found >= 0]] = True
+    for part, key, name in zip(parts, keys, sidecar.keys, strict=True):
+        if part.kind == "path":  # the table may have lines of other files
+            encoded = key.dictionary_encode()
+            of_files = lines_of([part], [encoded.dictionary], [name], table.name)
+            is_used |= ~np.isin(encoded.indices.to_numpy(), of_files)
+    surplus = np.flatnonzero(~is_used)
+    if len(surplus):
+        what = "rows" if index.scope.windows is None else "steps"
+        texts = [tuple(key[line].as_py() for key in keys) for line in surplus[:_MAX_LISTED].tolist()]
+        logger.warning(
+            "%s: %d of %d lines are of no row, as the files have %d %s; their keys %s: %s%s",
+            table.name,
+            len(surplus),
+            len(is_used),
+            starts[-1],
+            what,
+            ", ".join(map(repr, sidecar.keys)),
+            ", ".join(repr(each[0] if len(each) == 1 else each) for each in texts),
+            "" if len(texts) == len(surplus) else ", ...",
+        )
+    return Lines(found[rows])
+
+
+def _numbers(rows: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the numbers of rows in all files, and in their file, by the names that `on` has for them."""
+    return {"row_id": rows, "row": rows - starts[np.searchsorted(starts, rows, side="right") - 1]}
+
+
+def _in_order(index: RowIndex, on: str, table: Table) -> Lines:
+    """Return the lines of a table without a key, which has a line for each row of the files."""
+    count = len(table.column(next(iter(table.types))))
+    rows, starts = index.rows_of_files()
+    if on == "row" and len(index.files) > 1:
+        raise UnknownColumnError(
+            f"{table.name}: no column 'row', and there are {len(index.files)} files. Pass on=['path', 'row'] and a "
+            "table with both columns; or on='row_id' for lines in the order of the rows of all files."
+        )
+    if count != starts[-1]:
+        what = "" if index.scope.windows is None else ", one for each step"
+        raise SchemaMismatchError(
+            f"{table.name}: has no column {on!r}, so its lines are the rows in order; expected {starts[-1]} "
+            f"lines{what}, found {count}"
+        )
+    return Lines(rows)
+
+
+def _row_keys(index: RowIndex, name: str) -> RowKeys:
+    """Return a part of the keys of rows: a column of the files or, if they have none of this name, a place."""
+    files, kind = index.files, index.scope.rows
+    try:
+        spec = index.find([name])[name]
+    except UnknownColumnError as exc:
+        if name not in _PLACES:
+            others = "on= also takes 'path', 'row', 'row_id', and 'group' with rows=Groups(...)"
+            raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}.") from None
+    else:
+        check_names([name], {name: spec})
+        is_group = name == GROUP or (isinstance(kind, Groups) and name == kind.key)
+        values = one_array(index.small_columns([spec])[name])
+        return RowKeys(name, values, "group" if is_group and not _is_own(index, name) else "value")
+    if name == "path":
+        texts = [path.decode("utf-8", "backslashreplace") for path in files.paths.to_pylist()]
+        return RowKeys(name, pa.array(texts, pa.large_string()), "path")
+    return RowKeys(name, pa.array(_numbers(*index.rows_of_files())[name]), "number")
+
+
+def _is_own(index: RowIndex, name: str) -> bool:
+    """Return whether the groups have a dataset of this name."""
+    return name == GROUP and name in index.columns
+
+
+def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines) -> None:
+    """Raise if rows lack a line, unless they are left out or have no values; and if no row has one."""
+    absent, total = lines.numbers < 0, len(lines.numbers)
+    if lines.by_file:  # one without rows needs no line
+        has_rows = np.diff(index.files.starts) > 0
+        absent, total = absent & has_rows, int(has_rows.sum())
+    count = int(absent.sum())
+    if not count:
+        return
+    if sidecar.missing != "error" and count < total:
+        return
+    what = "files" if lines.by_file else "rows"
+    first = np.flatnonzero(absent)
+    keys = _shown_keys(index, sidecar, first)
+    among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"
+    if count == total:
+        there = [one_array(table.column(key)).slice(0, 3).to_pylist() for key in sidecar.keys]
+        raise SchemaMismatchError(
+            f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
+            f"{few([repr(each[0] if len(each) == 1 else each) for each in zip(*there, strict=True)])}."
+        )
+    raise SchemaMismatchError(
+        f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}. Add lines for them; or "
+        "pass Sidecar(..., missing='drop') to leave these rows out, or missing='null' for rows without values."
+    )
+
+
+def _shown_keys(index: RowIndex, sidecar: Sidecar, rows: np.ndarray) -> list[str]:
+    """Return the first different keys of some rows, or of files, as text."""
+    columns = [_row_keys(index, name) for name in sidecar.row_keys]
+    by_file = all(part.kind == "path" for part in columns)
+    found: dict[str, None] = {}
+    for row in rows.tolist():
+        file = row if by_file else int(index.files.files_of(np.array([row]))[0])
+        parts = [part.values[file if part.kind == "path" else row].as_py() for part in columns]
+        found[repr(parts[0] if len(parts) == 1 else tuple(parts))] = None
+        if len(found) == _MAX_LISTED:
+            break
+    return list(found)
+
+
+def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> JoinedTable:
+    """Return attributes of the files as a table with a line for each file."""
+    wanted = tuple(dict.fromkeys(attrs.values()))
+    facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), attributes=wanted))
+    columns = {}
+    for name, attribute in attrs.items():
+        columns[name] = _common_values(attribute, [(each.path, each.attributes[attribute]) for each in facts])
+    table = MemoryTable("attributes of the files", pa.table(columns))
+    specs = {name: (name, spec) for name, kind in table.types.items() if (spec := spec_of(name, kind)) is not None}
+    return JoinedTable(table, Lines(np.arange(len(facts)), by_file=True), specs, tuple(specs))
+
+
+def _common_values(attribute: str, found: Sequence[tuple[str, pa.Array]]) -> pa.ChunkedArray:
+    """Return an attribute of all files, in a type that holds all values."""
+    are_text = [pa.types.is_large_string(values.type) for _, values in found]
+    if len(set(are_text)) > 1:
+        text, number = found[are_text.index(True)][0], found[are_text.index(False)][0]
+        raise SchemaMismatchError(
+            f"attribute {attribute!r} is a text in {text} and a number in {number}; leave it out of attrs=[...]"
+        )
+    if are_text[0]:
+        return one_chunk(pa.chunked_array([values for _, values in found]))
+    arrays = [values.to_numpy(zero_copy_only=False) for _, values in found]
+    dtype = np.result_type(*{each.dtype for each in arrays})
+    for (path, _), each in zip(found, arrays, strict=True):
+        if each.dtype.kind in "iu" and each.astype(dtype).tolist() != each.tolist():
+            raise SchemaMismatchError(
+                f"{path}: attribute {attribute!r} is {each[0]}, which {dtype} cannot hold, the dtype of all files "
+                "together; leave it out of attrs=[...]"
+            )
+    return pa.chunked_array([pa.array(np.concatenate([each.astype(dtype) for each in arrays]))])

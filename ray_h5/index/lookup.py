@@ -1,0 +1,273 @@
+"""How facts of many files are found: in memory, in index files, or in the files; and what was looked up since."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from itertools import zip_longest
+from typing import Any
+
+import pyarrow as pa
+
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.fork import PerProcess
+from ray_h5.index.facts.answers import learn
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
+from ray_h5.index.facts.source_files import Origin, SourceTable
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.stored.cache import MEMORY, get, put
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.storage_of_path import storage_of
+
+logger = logging.getLogger(__name__)
+
+_BATCH_FILES = 64
+_THREADS = 8
+_HEAD_BYTES = 64 << 10
+_PROGRESS_S = 5.0
+
+Spread = Callable[[Callable[[list[str]], list[FileFacts]], Sequence[list[str]]], Iterable[list[FileFacts]]]
+"""Applies a function to lists of paths, several at a time, and yields the results in the order of the lists."""
+
+
+def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Do the work in this process, list by list, while threads read the beginnings of the next files.
+
+    To do the work in threads is two to three times slower (measured): they take turns with the lock of libhdf5 and
+    with that of Python. But they can share the wait for a disk or a network.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
+            heads = deque(following)
+            for _ in range(min(_THREADS, len(heads))):
+                pool.submit(_fetch_all, heads)
+            yield work(list(batch))
+            heads.clear()
+
+
+def _fetch_all(paths: deque[str]) -> None:
+    with contextlib.suppress(IndexError):
+        while True:
+            _fetch(paths.popleft())
+
+
+def _fetch(path: str) -> None:
+    """Bring the beginning of a file into the page cache. The work itself reports what is wrong with the file."""
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK: if the path is a pipe, a plain open would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.read(descriptor, _HEAD_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How facts of files are found.
+
+    Attributes
+    ----------
+    scope : Scope
+        How the files are opened.
+    index_dir : str, optional
+        The folder of index files.
+    spread : callable
+        Runs the work, here or in tasks.
+    states : mapping of str to ObjectIdentity
+        The states of remote files in the listing, by URL.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    index_dir: str | None = None
+    spread: Spread = read_ahead
+    states: Mapping[str, ObjectIdentity] = field(default_factory=dict, repr=False)
+
+    def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
+        """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""
+        known: dict[str, FileFacts] = {}
+        progress = _Progress(len(paths))
+        joint = None
+        if self.index_dir is not None and not is_url(self.index_dir):
+            from ray_h5.index.stored.joint import JointIndex
+
+            joint = JointIndex(paths, self.scope, self.index_dir)
+        for path in paths:
+            facts = MEMORY.get(path, self.scope, self.states.get(path))
+            if facts is None or not facts.answers(question):
+                stored = None if joint is None else joint.get(path)
+                if stored is None:
+                    continue
+                facts = stored if facts is None else facts.merged(stored)
+                if not facts.answers(question):
+                    MEMORY.put(facts, self.scope)  # for those that look up more
+                    continue
+            if joint is None or not joint.takes(facts):
+                self._store(facts)
+            known[path] = facts
+            progress.add(1)
+        unknown = [path for path in paths if path not in known]
+        batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
+        work = partial(answer_files, question, self.scope, self.index_dir, self.states)
+        if joint is not None and joint.is_of_all(unknown):
+            work = partial(work, is_joint=True)
+        columns: dict[tuple[tuple[str, ColumnFacts], ...], Mapping[str, ColumnFacts]] = {}
+        origins: dict[Origin, Origin] = {}
+        for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
+            for facts in answers:
+                # Equal facts of many files share one object, to save memory.
+                shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
+                sources = tuple(origins.setdefault(each, each) for each in facts.origins)
+                known[facts.path] = found = replace(facts, columns=shared, origins=sources)
+                is_stored = joint is None or not joint.takes(found)
+                MEMORY.put(found, self.scope, self.index_dir if is_stored else None)
+            progress.add(len(answers))
+        if joint is not None:
+            joint.save()
+        return [known[path] for path in paths]
+
+    def _store(self, facts: FileFacts) -> None:
+        """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
+        if self.index_dir is None or is_url(self.index_dir):  # in a store, it is only read
+            return
+        if not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
+            stored = get(facts.path, self.scope, self.index_dir, self.states.get(facts.path))
+            put(facts, stored, self.scope, self.index_dir)
+            MEMORY.put(facts, self.scope, self.index_dir)
+
+
+def answer_files(
+    question: Question,
+    scope: Scope,
+    index_dir: str | None,
+    states: Mapping[str, ObjectIdentity],
+    paths: list[str],
+    *,
+    is_joint: bool = False,
+) -> list[FileFacts]:
+    """Return the facts of some files, and store them in `index_dir`. This may run in a task.
+
+    With `is_joint`, the caller stores those that have a place in an index file of their folder.
+    """
+    answer = partial(_answer, question, scope, index_dir, states, is_joint)
+    at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
+    if at_once > 1:
+        from ray_h5.storage.fetching import fetching_threads
+
+        # Each waits for its requests, and holds no lock meanwhile.
+        with fetching_threads(at_once, "ray_h5_index") as pool:
+            return list(pool.map(answer, paths))
+    return list(map(answer, paths))
+
+
+def _answer(
+    question: Question,
+    scope: Scope,
+    index_dir: str | None,
+    states: Mapping[str, ObjectIdentity],
+    is_joint: bool,
+    path: str,
+) -> FileFacts:
+    listed = states.get(path)
+    stored = None if index_dir is None else get(path, scope, index_dir, listed)
+    facts = MEMORY.get(path, scope, listed)
+    if stored is not None:
+        facts = stored if facts is None else stored.merged(facts)
+    if facts is None or not facts.answers(question):
+        facts = learn(facts, path, question, scope, listed)
+    if is_joint:
+        from ray_h5.index.stored.joint import is_light
+
+        index_dir = None if is_light(facts) else index_dir
+    if index_dir is not None:
+        put(facts, stored, scope, index_dir)
+    return facts
+
+
+class _Progress:
+    """Logs the progress of a long look-up."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._said = total, 0, time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if time.monotonic() - self._said > _PROGRESS_S:
+            self._said = time.monotonic()
+            logger.warning("index: %d of %d files", self._done, self._total)
+
+
+_MAX_CARRIED_BYTES = 32 << 20
+"""Values up to this size are pickled. Of more, another process reads what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Columns, values and sources that were looked up.
+
+    Attributes
+    ----------
+    columns : mapping of str to ColumnSpec
+        Virtual columns, and columns that are not in the schema of the index.
+    values : mapping of ColumnSpec to pyarrow.ChunkedArray
+        The values of small columns, of all rows.
+    sources : tuple of SourceTable
+        The other files that columns come from; no column is in two tables.
+    constants : tuple of str
+        With windows: those of `columns` that are constants of episodes, which is known from all files.
+    """
+
+    columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
+    values: Mapping[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict)
+    sources: tuple[SourceTable, ...] = ()
+    constants: tuple[str, ...] = ()
+
+    @property
+    def all_sources(self) -> SourceTable:
+        """The sources of all columns."""
+        return reduce(SourceTable.joined, self.sources, SourceTable())
+
+    def with_columns(self, columns: Mapping[str, ColumnSpec], constants: Iterable[str] = ()) -> Found:
+        known = tuple(dict.fromkeys([*self.constants, *constants]))
+        return replace(self, columns={**self.columns, **columns}, constants=known)
+
+    def with_values(self, values: Mapping[ColumnSpec, pa.ChunkedArray]) -> Found:
+        return replace(self, values={**self.values, **values})
+
+    def with_sources(self, found: SourceTable) -> Found:
+        """Add the sources of columns that no table has yet."""
+        new = found.only(name for name in found.columns if not any(name in known.columns for known in self.sources))
+        return replace(self, sources=(*self.sources, new)) if new.columns else self
+
+
+class FoundCell:
+    """Holds the present `Found` of a row index. Threads add to it one after the other; readers never see half a change.
+
+    Attributes
+    ----------
+    value : Found
+        What was found so far.
+    """
+
+    def __init__(self, value: Found | None = None) -> None:
+        self.value = value or Found()
+        self._lock = PerProcess(threading.Lock)
+
+    def update(self, change: Callable[[Found], Found]) -> None:
+        """Replace the value by what `change` returns for it."""
+        with self._lock.value:
+            self.value = change(self.value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        value = self.value
+        is_small = sum(values.nbytes for values in value.values.values()) <= _MAX_CARRIED_BYTES
+        return FoundCell, (value if is_small else replace(value, values={}),)

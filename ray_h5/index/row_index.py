@@ -1,0 +1,505 @@
+"""The facts of all files that planning needs: row counts, the common schema, small columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.hdf5.checks.changed_files import check_identity, check_state
+from ray_h5.index.facts.answers import check_planned
+from ray_h5.index.facts.common_schema import check_enums, common_columns
+from ray_h5.index.facts.file_facts import FileFacts, Question
+from ray_h5.index.facts.source_files import SourceTable
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.lookup import Found, FoundCell, Lookup
+from ray_h5.manifest.layout import FileState
+from ray_h5.predicates.virtual_names import AnyEqual, parse_virtual, read_for, virtual_name
+from ray_h5.read.arguments import as_names
+from ray_h5.rows.file_table import FileTable
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.storage_of_path import storage_of
+
+if TYPE_CHECKING:
+    from ray_h5.columns.labels import Classes
+    from ray_h5.columns.row_table import RowTable
+    from ray_h5.manifest.manifest import Manifest
+    from ray_h5.tables.joined_columns import Joined
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RowIndex(ComparedByContent):
+    """Row counts, schema and small columns of all files.
+
+    Attributes
+    ----------
+    files : FileTable
+        The files.
+    columns : mapping of str to ColumnSpec
+        The schema that they share, as they store it.
+    chunk_rows : mapping of str to int
+        Rows of a chunk of each column; the largest of all files.
+    lookup : Lookup
+        How more is looked up.
+    cast : Cast
+        The casts while columns are read.
+    found : FoundCell
+        What was looked up since: the one part that changes. It is no part of the value.
+    tables : tuple of RowTable
+        What is known of the rows of each file; empty if they lie along the first axis.
+    joined : Joined, optional
+        Tables beside the files, whose columns the rows have too.
+    chosen : tuple of str
+        The columns that are delivered, of files and of tables, in order; empty for `columns`.
+    known : tuple of Manifest
+        What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
+    varying : frozenset of str
+        Columns along the first axis whose rows differ in shape from file to file.
+    labels : tuple of Classes
+        The classes of columns that are delivered as numbers. Predicates and weights see their values.
+    """
+
+    files: FileTable
+    columns: Mapping[str, ColumnSpec]
+    chunk_rows: Mapping[str, int]
+    lookup: Lookup
+    cast: Cast = field(default_factory=Cast)
+    found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
+    tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
+    joined: Joined | None = field(default=None, repr=False)
+    chosen: tuple[str, ...] = ()
+    known: tuple[Manifest, ...] = field(default=(), repr=False, compare=False)
+    varying: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    labels: tuple[Classes, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are delivered, in order."""
+        return self.chosen or tuple(self.columns)
+
+    @property
+    def joined_specs(self) -> dict[str, ColumnSpec]:
+        """The columns of tables beside the files, as they are stored."""
+        return {} if self.joined is None else self.joined.specs
+
+    @property
+    def num_rows(self) -> int:
+        return self.files.num_rows
+
+    @property
+    def scope(self) -> Scope:
+        return self.lookup.scope
+
+    @property
+    def chunk_group_rows(self) -> int:
+        """Rows that are best read together: the largest number of rows that a chunk of a wide column holds.
+
+        Columns with less than a quarter of the bytes of the widest one do not count: to read them more than once is
+        cheap. The size of strings and lists is not known before they are read.
+        """
+        return max(self.chunk_rows[spec.name] for spec in self._wide())
+
+    def _wide(self) -> list[ColumnSpec]:
+        """Return the columns whose chunks count."""
+        unknown = {"string", "list"} if self._has_ranges else {"string", "list", "ragged"}
+        known = [spec for spec in self.columns.values() if spec.kind not in unknown]
+        columns = known or list(self.columns.values())
+        widest = max(spec.row_bytes for spec in columns)
+        return [spec for spec in columns if 4 * spec.row_bytes >= widest]
+
+    @property
+    def _has_ranges(self) -> bool:
+        """Whether rows of a column are ranges of a longer array; tables know of other columns, too."""
+        chunked = [table.chunked_by.keys() for table in self.tables if table is not None and self.scope.by_axis]
+        return any(not self.columns.keys().isdisjoint(names) for names in chunked)
+
+    def chunk_group_starts(self, chunks: int) -> np.ndarray | None:
+        """Return the first row id of each chunk group, where the rows of the widest column are ranges; else None.
+
+        Rows belong together that begin in the same `chunks` chunks of the array that they are ranges of.
+        """
+        if not self._has_ranges:
+            return None
+        from ray_h5.columns.range_columns import chunk_group_starts
+
+        widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
+        if self.chunk_rows[widest] == 1:
+            return None
+        found = []
+        for table, first in zip(self.tables, self.files.starts.tolist(), strict=False):
+            chunked = None if table is None else table.chunked_by.get(widest)
+            if table is None or chunked is None or chunked.key not in table.bounds:
+                return None
+            found.append(chunk_group_starts(table.bounds[chunked.key], chunked.size, chunks) + first)
+        return np.concatenate(found)
+
+    def rows_of_files(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number that each row has among the rows of all files, and the first number of each file.
+
+        With windows, the rows of files are their steps: some have no window.
+        """
+        from ray_h5.rows.window_rows import Numbering
+
+        windows = self.scope.windows
+        if windows is None or windows.at is not None:
+            return np.arange(self.num_rows), self.files.starts
+        from ray_h5.columns.row_table import RowTable
+
+        known = [Numbering(RowTable().lengths if table is None else table.lengths, windows) for table in self.tables]
+        starts = np.cumsum([0, *(each.step_starts[-1] for each in known)], dtype=np.int64)
+        steps = [
+            each.step_numbers(np.arange(each.row_starts[-1])) + first
+            for each, first in zip(known, starts, strict=False)
+        ]
+        return np.concatenate([*steps, np.empty(0, np.int64)]), starts
+
+    def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
+        """Return the specs of columns. They may be virtual, or columns of the files that are not in `columns`.
+
+        Raises
+        ------
+        UnknownColumnError, SchemaMismatchError
+            If a file lacks one, or its other columns have another number of rows.
+        """
+        known = {**{name: _virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.value.columns}
+        known.update(self.columns)
+        known.update(self.joined_specs)
+        absent = [name for name in names if name not in known]
+        if absent:
+            with self._noticing_changes():
+                more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
+                _check_same_rows(self, more.files, absent)
+            self._add_sources(more.sources_of(absent))
+            constants = () if more.scope.windows is None else more.scope.windows.constants
+            self.found.update(lambda found: found.with_columns(more.columns, constants))
+            known.update(more.columns)
+        return {name: known[name] for name in names}
+
+    @property
+    def outputs(self) -> dict[str, ColumnSpec]:
+        """The specs of all `names` as batches have them: labels are numbers."""
+        numbered, delivered = {each.name: each for each in self.labels}, self.delivered
+        return {name: _numbered(delivered[name], numbered.get(name)) for name in self.names}
+
+    @property
+    def delivered(self) -> dict[str, ColumnSpec]:
+        """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
+        known = {**self.columns, **self.joined_specs, **self.found.value.columns}
+        names = [*self.names, *self.columns, *(name for name in self.cast.dtypes if name in known)]
+        return {name: self.cast(spec) for name, spec in self.find(names).items()}
+
+    def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
+
+        Raises
+        ------
+        PredicateError
+            If one holds an array a row.
+        """
+        from ray_h5.predicates.evaluate import check_names
+
+        specs = {name: self.cast(spec) for name, spec in self.find(names).items()}
+        check_names(names, specs)
+        return self.small_columns(list(specs.values()))
+
+    def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
+        """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept.
+
+        Raises
+        ------
+        StaleIndexError, MissingSourceError
+            If a file, or another that the columns come from, is no longer as it was.
+        """
+        names = [spec.name for spec in columns]
+        columns = [self._of_delivered(spec) for spec in columns]
+        self._compute(columns)
+        known = self.found.value.values
+        absent = tuple(spec for spec in columns if spec not in known)
+        if len(absent) < len(columns):
+            self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
+        if absent:
+            with self._noticing_changes():
+                answers = self._lookup_of(absent).ask(self.files.all_paths(), Question(tuple(self.columns), absent))
+            self._check_current(answers, [spec.name for spec in absent])
+            for column, _ in filter(None, (parse_virtual(spec.name) for spec in absent)):
+                check_enums(answers, column)
+            new = {spec: _joined(answers, spec) for spec in absent}
+            self.found.update(lambda found: found.with_values(new))
+            known = {**known, **new}
+        return {name: known[spec] for name, spec in zip(names, columns, strict=True)}
+
+    def _of_delivered(self, spec: ColumnSpec) -> ColumnSpec:
+        """Return a column that is computed file by file so that it is computed from values as they are delivered."""
+        column, criterion = parse_virtual(spec.name) or ("", None)
+        if not isinstance(criterion, AnyEqual):
+            return spec
+        found = self.find([name for name in read_for(spec.name) if name in self.cast.dtypes])
+        cast = [self.cast(each) for each in found.values()]
+        casts = tuple((each.name, each.dtype.str, each.casting) for each in cast if each.kind in TENSOR_KINDS)
+        return _virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
+
+    def _lookup_of(self, columns: Sequence[ColumnSpec]) -> Lookup:
+        """Return how values of columns are looked up: with windows, all files say which of them are constants."""
+        if self.scope.windows is None:
+            return self.lookup
+        derived = {spec.name: parse_virtual(spec.name) for spec in columns}
+        steps = [name for name, each in derived.items() if each is not None and isinstance(each[1], AnyEqual)]
+        self.find([column for name in steps for column in read_for(name)])
+        return _with_constants(self.lookup, self.found.value.constants)
+
+    def _compute(self, columns: Sequence[ColumnSpec]) -> None:
+        """Find the virtual columns that are not computed file by file."""
+        beside = self.joined_specs
+        for spec in columns:
+            if self.joined is not None and spec.name in beside and spec not in self.found.value.values:
+                found = {spec: self.joined.of_all_rows(spec, self.files)}
+                self.found.update(partial(Found.with_values, values=found))
+            column, criterion = parse_virtual(spec.name) or ("", None)
+            if criterion is None:
+                continue
+            from ray_h5.index.index_columns import IndexDerived, compute_from_index
+
+            if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
+                values = compute_from_index(self, column, criterion)
+                self.found.update(partial(Found.with_values, values={spec: values}))
+
+    @property
+    def looked_up(self) -> list[str]:
+        """The columns whose values were looked up so far, by `small_columns`."""
+        return list({spec.name: None for spec in self.found.value.values})
+
+    def sources_of(self, names: Iterable[str]) -> SourceTable:
+        """Return the source files of columns, and of the columns that virtual ones are computed from."""
+        read = dict.fromkeys(each for name in names for each in read_for(name))
+        # Tables without these columns stay out: their files are not looked at.
+        tables = (table.only(read) for table in self.found.value.sources)
+        return reduce(SourceTable.joined, tables, SourceTable())
+
+    def _check_current(self, answers: Sequence[FileFacts], names: Sequence[str]) -> None:
+        for file, facts in enumerate(answers):
+            check_identity(facts.path, self.files.identity(file), facts.identity)
+        read = dict.fromkeys([*self.columns, *(each for name in names for each in read_for(name))])
+        self._add_sources(SourceTable.of([facts.origins for facts in answers], read))
+
+    def _add_sources(self, sources: SourceTable) -> None:
+        """Add the sources of columns that are new; raise if those of the other columns changed."""
+        for known in self.found.value.sources:
+            known.check_same(sources, self.files, self._state_now)
+        self.found.update(lambda found: found.with_sources(sources))
+
+    @contextlib.contextmanager
+    def _noticing_changes(self) -> Iterator[None]:
+        """If a look-up fails, and a file changed since the index was made, raise an error that says so."""
+        try:
+            yield
+        except RayH5Error:
+            self._check_unchanged(self.found.value.all_sources)
+            raise
+
+    def _check_unchanged(self, sources: SourceTable) -> None:
+        """Raise if a file or a source changed; looks at each of them once."""
+        for file, path in enumerate(self.files.all_paths()):
+            planned, storage = self.files.identity(file), storage_of(path, self.scope.storage)
+            check_identity(path, planned, storage.seen(path, planned) or storage.check(path))
+        found = [sources.source(number) for number in range(len(sources.paths))]
+        if not found:
+            return
+        from ray_h5.storage.fetching import each_waiting
+
+        if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
+            for file, path in enumerate(self.files.all_paths()):
+                state = FileState(self.files.identity(file), sources.of_file(file))
+                check_state(path, state, self.lookup.scope.storage)
+
+    def _state_now(self, path: str) -> Identity | None:
+        return storage_of(path, self.lookup.scope.storage).identity(path)
+
+
+def build_index(
+    paths: Sequence[str],
+    columns: Sequence[str] | None = None,
+    lookup: Lookup | None = None,
+    cast: Cast | None = None,
+    beside: Collection[str] = (),
+) -> RowIndex:
+    """Collect row counts and the common schema. No row is read.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files, in the order of row ids.
+    columns : sequence of str, optional
+        The columns to read; None takes all that can be read as rows.
+    lookup : Lookup, optional
+        How facts of files are looked up.
+    cast : Cast, optional
+        The casts while columns are read. The dtypes of columns that are cast may differ between files.
+    beside : collection of str
+        Columns that are not in the files.
+
+    Raises
+    ------
+    RayH5Error
+        If a file cannot be read.
+    SchemaMismatchError
+        If the files do not share one schema.
+    """
+    if not paths:
+        raise OptionError("paths: expected at least one file, found none")
+    wanted = None if columns is None else tuple(dict.fromkeys(as_names(columns)))
+    if wanted == ():
+        raise OptionError("columns: expected at least one name, found an empty list")
+    lookup, cast = lookup or Lookup(), cast or Cast()
+    try:
+        index = _build(paths, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError) as exc:
+        index = _without_empty(paths, wanted, lookup, cast, exc)
+    _find_cast(index, [name for name in index.cast.dtypes if name not in beside])
+    return index
+
+
+def _find_cast(index: RowIndex, names: Sequence[str]) -> None:
+    """Look up columns that are cast; raise for one that no file has.
+
+    One that is not delivered may have other rows, such as the values of a ragged column that is left out.
+    """
+    try:
+        index.find(names)
+    except UnknownColumnError:
+        raise
+    except SchemaMismatchError:
+        for name in names if len(names) > 1 else ():
+            _find_cast(index, [name])
+
+
+def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:
+    try:
+        facts = lookup.ask(paths, Question(columns))
+    except NotHDF5Error as exc:
+        from ray_h5.index.facts.left_out import list_others
+
+        raise list_others(paths, exc, lookup.scope) from exc
+    windows = lookup.scope.windows
+    if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
+        from ray_h5.rows.step_columns import constants_over_all
+
+        names = dict.fromkeys(name for each in facts for name in each.chosen(columns))
+        constants = constants_over_all(paths, [each.table for each in facts], names, windows)
+        if constants:
+            lookup = _with_constants(lookup, constants)
+            facts = lookup.ask(paths, Question(columns))
+    if columns is None and any(each.left_out for each in facts):
+        from ray_h5.index.facts.left_out import warn_of_left_out
+
+        warn_of_left_out(facts)
+    common = common_columns(facts, columns, lookup.scope, cast)
+    files = FileTable.of(
+        paths, [each.identity for each in facts], [_num_rows(each, columns, lookup.scope) for each in facts]
+    )
+    if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
+        from ray_h5.rows.patches import check_any_block
+
+        check_any_block(paths, lookup.scope.rows)
+    chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
+    sources = SourceTable.of([each.origins for each in facts], common)
+    tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
+    varying = frozenset(name for name in common if lookup.scope.by_axis and _varies(facts, common[name]))
+    if varying:  # rows are arrays of their own, which readers without a table do not deliver
+        from ray_h5.columns.row_table import RowTable
+
+        nothing = RowTable()
+        tables = tuple(nothing if each.table is None else each.table for each in facts)
+    if lookup.scope.windows is not None:
+        from ray_h5.rows.window_rows import check_any_row
+
+        check_any_row(paths, tables, lookup.scope.windows)
+    known = tuple(
+        each.known.without(lookup.scope.unread(each.columns, common)) if each.known else each.known for each in facts
+    )
+    found = FoundCell(Found().with_sources(sources))
+    return RowIndex(
+        files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else (), varying=varying
+    )
+
+
+def _with_constants(lookup: Lookup, names: Iterable[str]) -> Lookup:
+    """Return a look-up that knows of columns that they are constants of episodes; one file does not say so."""
+    windows = lookup.scope.windows
+    if windows is None or {*names} <= {*windows.constants}:
+        return lookup
+    return replace(lookup, scope=replace(lookup.scope, windows=windows.with_constants(names)))
+
+
+def _varies(facts: Sequence[FileFacts], common: ColumnSpec) -> bool:
+    """Return whether rows of a column differ in shape from file to file, and not in each file."""
+    return common.kind == "ragged" and any(each.columns[common.name].spec.kind != "ragged" for each in facts)
+
+
+def _num_rows(facts: FileFacts, columns: tuple[str, ...] | None, scope: Scope) -> int:
+    try:
+        return facts.num_rows(columns)
+    except SchemaMismatchError:
+        if chosen := facts.chosen(columns):  # how the file begins may say more
+            with scope.open(facts.path, facts.state) as reader:
+                reader.base.rows_of(chosen, facts.state.sources)
+        raise
+
+
+def _without_empty(
+    paths: Sequence[str], wanted: tuple[str, ...] | None, lookup: Lookup, cast: Cast, refused: RayH5Error
+) -> RowIndex:
+    """Return the index of the files that hold something, with a warning about the others.
+
+    A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
+    either.
+    """
+    from ray_h5.index.facts.left_out import empty_files, warn_of_empty
+
+    empty = empty_files(paths, lookup)
+    filled = [path for path in paths if path not in empty]
+    if not filled or not empty:
+        raise refused
+    try:
+        index = _build(filled, wanted, lookup, cast)
+    except (NotHDF5Error, SchemaMismatchError):
+        raise refused from None
+    warn_of_empty(empty, len(paths))
+    return index
+
+
+def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:
+    expected = index.files
+    for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
+        check_identity(expected.path(file), expected.identity(file), found.identity(file))
+    wanted, has = np.diff(expected.starts), np.diff(found.starts)
+    for file in np.flatnonzero(wanted != has)[:1].tolist():
+        with index.scope.open(expected.path(file), FileState(expected.identity(file))) as reader:
+            check_planned(reader, next(iter(index.columns)), int(wanted[file]))
+        raise SchemaMismatchError(
+            f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
+            f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."
+        )
+
+
+def _numbered(spec: ColumnSpec, classes: Classes | None) -> ColumnSpec:
+    return spec if classes is None else classes.spec(spec)
+
+
+def _virtual_spec(name: str) -> ColumnSpec:
+    from ray_h5.predicates.virtual_columns import virtual_spec
+
+    return virtual_spec(name)
+
+
+def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:
+    """Return a column of all files, copied into memory of its own."""
+    whole = pa.chunked_array([facts.values[spec] for facts in answers], spec.kept_type)
+    return pa.chunked_array([whole.combine_chunks()], spec.kept_type)

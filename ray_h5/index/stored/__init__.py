@@ -1,0 +1,1 @@
+"""Facts of files in memory and in index files."""

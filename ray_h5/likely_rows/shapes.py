@@ -1,0 +1,95 @@
+"""What the shapes of columns say: images, volumes, bags, steps of time, rows along the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ray_h5.likely_rows.tree import Seen
+from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, PLACES, TIMES, last, words
+
+_IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
+"""Least columns of an image and pixels of a side; most times that one side is the other, and channels."""
+
+_VOLUME_AXES, _VOLUME_SIDE, _BLOCK_SIDE = 3, 32, 64
+"""Axes of a volume; least length of two of them; length of a block."""
+
+
+def is_image(columns: Mapping[str, Seen]) -> bool:
+    """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
+    shapes = [each.shape for each in columns.values()]
+    sides = {shape[:2] for shape in shapes}
+    if len(shapes) < _IMAGE_COLUMNS or len(sides) > 1 or None in (side := sides.pop()) or len(side) < len("HW"):
+        return False
+    height, width = (int(n or 0) for n in side)
+    found = {word for name in columns for word in words(name)}
+    return (
+        min(height, width) >= _IMAGE_SIDE
+        and max(height, width) <= _IMAGE_RATIO * min(height, width)
+        and all(len(shape) == len("HW") or _has_channels(shape) for shape in shapes)
+        and bool(found & OF_IMAGES)
+    )
+
+
+def _has_channels(shape: Sequence[int | None]) -> bool:
+    return len(shape) == len("HWC") and (shape[2] or 0) <= _IMAGE_CHANNELS
+
+
+def is_bag(columns: Mapping[str, Seen]) -> bool:
+    """Return whether the columns of a file are likely one bag: features of parts of a slide, and where these are."""
+    found = [set(words(name)) | {last(name)} for name in columns]
+    return any(each & FEATURES for each in found) and any(each & PLACES for each in found)
+
+
+def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the arrays of a volume and the shape of a block of each; nothing if the columns are no volume.
+
+    With `differ`, files have other shapes, and names say less.
+    """
+    volumes = {name: each for name, each in columns.items() if len(each.shape) >= _VOLUME_AXES}
+    if not volumes or len(volumes) < len(columns):
+        return {}
+    named = any(OF_VOLUMES & (set(words(name)) | {*name.lower().split("/")}) for name in columns)
+    shape = next(iter(volumes.values())).shape[:_VOLUME_AXES]
+    plain = all(each.shape == shape for each in volumes.values())
+    if not plain or not (named or differ) or None in shape[1:]:
+        return {}
+    if sum((n or 0) >= _VOLUME_SIDE for n in shape) < _VOLUME_AXES - 1:
+        return {}
+    block = tuple(min(n or 1, _BLOCK_SIDE) for n in shape)
+    return dict.fromkeys(volumes, block)
+
+
+def time_axis(columns: Mapping[str, Seen]) -> tuple[str, str] | None:
+    """Return a column whose second axis is as long as a column of times, and that column; None if there are none."""
+    times = {each.rows: name for name, each in columns.items() if len(each.shape) == 1 and last(name) in TIMES}
+    for name, each in columns.items():
+        if len(each.shape) > 1 and (time := times.get(each.shape[1] or -1)) is not None and each.rows not in times:
+            return name, time
+    return None
+
+
+def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tuple[int, list[str]] | None:
+    """Return the length of the last axis and the columns that share it, where first axes differ; None otherwise.
+
+    With `any_of`, some columns are enough: those with the most values.
+    """
+    by_length: dict[int, list[str]] = {}
+    for name, each in columns.items():
+        by_length.setdefault(each.shape[-1] or 0, []).append(name)
+    if not by_length:
+        return None
+    rows, names = max(by_length.items(), key=lambda each: sum(columns[name].values for name in each[1]))
+    differ = len({columns[name].rows for name in names}) > 1
+    # Arrays that differ in their first axis alone are more often samples of several lengths.
+    differ = differ and (any_of or len({len(columns[name].shape) for name in names}) > 1)
+    if rows < 2 or len(names) < 2 or not differ or (len(names) < len(columns) and not any_of):
+        return None
+    return rows, names
+
+
+def main_columns(columns: Mapping[str, Seen]) -> tuple[int, list[str]]:
+    """Return the length of the first axis and the names of the columns of one length that have the most values."""
+    by_length: dict[int, list[str]] = {}
+    for name, each in columns.items():
+        by_length.setdefault(each.rows, []).append(name)
+    return max(by_length.items(), key=lambda each: sum(columns[name].values for name in each[1]))

@@ -1,0 +1,296 @@
+"""What a row of a file probably is, and the exact options that read it so: the one place that guesses.
+
+`ray-h5 inspect`, warnings and errors print these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ray_h5.likely_rows.alike import Alike, likely_samples
+from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
+from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, PIECES, SPLITS, last, words
+from ray_h5.messages import few
+
+_FEW = 3
+_MAX_COPIED = 40
+_MAX_ALIKE = 2
+_WINDOW = "range(0, 16)"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What rows probably are.
+
+    Attributes
+    ----------
+    found : str
+        What was seen.
+    when : str
+        When the options are right: ``if each is a sample``. Empty if there are no options.
+    options : str
+        The arguments of `read_h5`, as they are written.
+    is_surprise : bool
+        Whether what is read without them is probably not what is meant.
+    more : str
+        What else there is to say.
+    in_errors : str
+        What else an error says.
+    """
+
+    found: str
+    when: str = ""
+    options: str = ""
+    is_surprise: bool = False
+    more: str = ""
+    in_errors: str = ""
+
+    @property
+    def as_call(self) -> str:
+        """A sentence with a call, for a report."""
+        said = f". {_capital(self.when)}, write read_h5(paths, {self.options})" if self.options else ""
+        more = f"; {self.more}" if self.more else ""
+        return f"{self.found}{said}{more}" + (": see docs/rows.md" if self.options else "")
+
+    @property
+    def as_advice(self) -> str:
+        """Sentences with options, for a message of whatever was called."""
+        said = f" {_capital(self.when)}, pass {self.options}." if self.options else ""
+        return f"{self.found}.{said}" + "".join(f" {_capital(each)}." for each in (self.more, self.in_errors) if each)
+
+
+def suggestions(tree: FileTree) -> list[Suggestion]:
+    """Return what rows of a file probably are, the likeliest first; nothing if they are as they are read."""
+    if not tree.columns:
+        return []
+    if _is_model(tree.columns):
+        said = "this looks like the weights of a Keras model; they are no rows of samples"
+        return [Suggestion(said, is_surprise=True)]
+    rules = (
+        _pieces,
+        _splits,
+        _samples,
+        _sparse,
+        _times,
+        _reversed,
+        _ragged,
+        _files,
+        _volumes,
+        _main,
+        _episodes,
+        _cf,
+    )
+    return [each for rule in rules for each in rule(tree)]
+
+
+def _is_model(columns: Mapping[str, Seen]) -> bool:
+    """Return whether columns are the weights of a model, as versions of Keras name them."""
+    names = list(columns)
+    layers = [name.split("/") for name in names]
+    twice = [len(each) > 2 and each[-3] == each[-2] for each in layers]
+    return (
+        any("/vars/" in f"/{name}/" or name.endswith(("kernel:0", "bias:0")) for name in names)
+        or all(each[0] == "model_weights" for each in layers)
+        or (all(twice) and len(twice) > 1)
+    )
+
+
+def _pieces(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield datasets of one group that hold rows one after the other."""
+    found: dict[tuple[str, object], list[str]] = {}
+    for name, each in tree.columns.items():
+        if len(each.shape) > 2 and re.search(r"\d$", name):
+            found.setdefault((re.sub(r"\d+$", "", name), (each.dtype, each.shape[1:])), []).append(name)
+    for (begin, _), names in found.items():
+        if len(names) > 1 and PIECES & {*words(last(begin)), last(begin).strip("_")}:
+            whole = sum(tree.columns[name].rows for name in names)
+            beside = [name for name, each in tree.columns.items() if each.rows == whole and name not in names]
+            columns = ", ".join([f"ray_h5.joined({begin + '*'!r})", *map(repr, beside)])
+            said = f"{names[0]} ... {names[-1]}: {len(names)} datasets with rows of one shape"
+            yield Suggestion(said, "if their rows follow each other", f"columns=[{columns}]", True)
+            return
+
+
+def _splits(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield groups, or columns, of the splits of a dataset."""
+    by_group: dict[str, set[str]] = {}
+    for name in tree.columns:
+        first, _, rest = name.partition("/")
+        by_group.setdefault(first, set()).add(rest)
+    groups = [name for name in SPLITS if by_group.get(name, {""}) - {""}]
+    if len(groups) > 1 and all(by_group[name] == by_group[groups[0]] for name in groups):
+        said = f"{few(groups)}: these look like splits of one dataset"
+        yield Suggestion(said, "for the rows of one", f"group={groups[0]!r}", True)
+        return
+    by_split: dict[str, list[str]] = {}
+    for name in tree.columns:
+        for split in {*re.split(r"[_\-/]|(?=[A-Z])", last(name).lower())} & {*SPLITS}:
+            by_split.setdefault(split, []).append(name)
+    splits = [name for name in SPLITS if name in by_split]
+    if len(splits) > 1 and len({len(by_split[name]) for name in splits}) == 1 and len(tree.lengths) > 1:
+        names = sorted(by_split[splits[0]])
+        if len({tree.columns[name].rows for name in names}) == 1:
+            said = f"{few(splits)}: these look like splits of one dataset"
+            yield Suggestion(said, "for the rows of one", f"columns={names!r}", True)
+
+
+def _samples(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield groups or datasets that are samples."""
+    shown: list[Alike] = []
+    for alike in likely_samples(tree.columns, tree.others):
+        if len(shown) >= _MAX_ALIKE or any({*alike.paths} <= {*each.paths} for each in shown):
+            continue
+        shown.append(alike)
+        first = _below(tree.columns, alike.paths[0])
+        step = _of_steps(first) if alike.are_groups else "value"
+        more = f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {_WINDOW}}})"
+        joined = ""
+        rows, last_rows = (
+            {each.rows for each in _below(tree.columns, path).values()} for path in alike.paths[:: len(alike.paths) - 1]
+        )
+        if len(rows) == len(last_rows) == 1 and rows != last_rows:
+            joined = (
+                f"if each has rows of its own, read each by itself, as with group={alike.paths[0]!r}, and join them: "
+                "ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset"
+            )
+        yield Suggestion(str(alike), "if each is a sample", alike.options, True, more, joined)
+
+
+def _below(columns: Mapping[str, Seen], group: str) -> dict[str, Seen]:
+    first = f"{group}/"
+    return {name[len(first) :]: each for name, each in columns.items() if name.startswith(first)}
+
+
+def _sparse(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield sparse matrices that nothing says to be some."""
+    ends = [name.removesuffix("/indptr") for name in tree.columns if name.endswith("/indptr")]
+    groups = sorted(each for each in ends if {f"{each}/data", f"{each}/indices"} <= tree.columns.keys())
+    if groups:
+        rows = tree.columns[f"{groups[0]}/indptr"].rows - 1
+        beside = [repr(name) for name, each in tree.columns.items() if each.rows == rows]
+        columns = ", ".join([f"ray_h5.csr({groups[0]!r})", *beside])
+        said = f"{few(list(map(repr, groups)), _FEW)} holds a sparse matrix"
+        yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
+
+
+def _times(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the grid of columns with an axis of time after the first axis."""
+    found = time_axis(tree.columns)
+    if found is not None:
+        name, time = found
+        said = f"{name} of {tree.columns[name].shape}: the second axis is as long as {time!r}"
+        yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
+
+
+def _reversed(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the last axis as rows, where columns share it and not the first."""
+    if len(tree.lengths) < 2:
+        return
+    found = along_last_axis(tree.columns, any_of=tree.of_matlab)
+    if found is not None:
+        rows, names = found
+        some = len(names) < len(tree.columns)
+        columns = f", columns={sorted(names)!r}" if some else ""
+        said = f"{few(names, _FEW)}: the last axes have one length, {rows}, and the first ones several"
+        yield Suggestion(said, "if rows lie along the last axis", f"axes='reversed'{columns}", True)
+
+
+def _ragged(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield columns of varying length whose ends are beside them, as NWB writes them."""
+    for name, each in tree.columns.items():
+        ends = tree.columns.get(f"{name}_index")
+        if ends is not None and len(ends.shape) == 1 and ends.dtype.lstrip("<>|=")[:1] in {"i", "u"}:
+            group = name.rpartition("/")[0]
+            own = [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})"]
+            for other, seen in tree.columns.items():
+                above = other.rpartition("/")[0]
+                if above == group and seen.rows == ends.rows and other not in {name, f"{name}_index"}:
+                    own.append(repr(other))
+            said = f"{name}_index has the end of each row of {name}, of {each.rows} values"
+            yield Suggestion(said, "for these rows", f"columns=[{', '.join(own)}]", True)
+            return
+
+
+def _files(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield files as rows."""
+    columns, several = tree.columns, tree.files > 1
+    surprise = True
+    if several and is_image(columns):
+        said = "each file looks like one image, whose lines are no samples"
+    elif several and tree.rows_differ and is_bag(columns):
+        said = "each file looks like one bag of features, whose rows are parts of a sample"
+    elif several and block_of(columns, differ=tree.rows_differ):
+        said = "each file looks like one volume, whose planes are no samples"
+    elif several and len(tree.lengths) > 1 and not likely_samples(columns):
+        said = "the columns have first axes of several lengths"
+    elif several and tree.single_values and not likely_samples(columns):
+        said, surprise = "each file has single values beside its columns", False
+    else:
+        return
+    yield Suggestion(said, "if each file is a sample", "rows=ray_h5.Files()", surprise)
+
+
+def _volumes(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield blocks of volumes."""
+    shapes = block_of(tree.columns, differ=tree.files > 1 and tree.rows_differ)
+    if shapes:
+        name = next(iter(shapes))
+        said = f"{name} of {tree.columns[name].shape} looks like a volume"
+        yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({shapes!r})", True)
+
+
+def _main(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the columns of one length that have the most values, where lengths differ."""
+    if len(tree.lengths) < 2 or any(_sparse(tree)):
+        return
+    rows, names = main_columns(tree.columns)
+    if len(names) <= _MAX_COPIED and not likely_samples(tree.columns):
+        yield Suggestion(
+            f"{few(sorted(names), _FEW)}: of {rows} rows, these have the most values",
+            "for these rows", f"columns={sorted(names)!r}",
+        )  # fmt: skip
+
+
+def _episodes(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield windows of rows that are steps of episodes."""
+    names = {name for name, each in tree.columns.items() if len(each.shape) == 1}
+    flags = [name for name in names if last(name) in FLAGS and "/" not in name]
+    ends = sorted(name for name in names if last(name) in ENDS)
+    numbers = sorted(name for name in names if last(name) in EPISODES)
+    if ends:
+        columns, option = ends, f"episode_ends={ends[0]!r}"
+    elif numbers:
+        columns, option = numbers, f"episode={numbers[0]!r}"
+    elif flags:
+        columns = [name for name in tree.columns if name in flags]
+        option = f"episode_flags={columns!r}"
+    else:
+        return
+    step = _of_steps(tree.columns)
+    others = sorted(name for name, each in tree.columns.items() if each.rows == tree.columns[step].rows)
+    chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= _MAX_COPIED else ""
+    yield Suggestion(
+        f"{', '.join(columns)}: rows may be steps of episodes", "for windows of an episode",
+        f"windows=ray_h5.Windows({{{step!r}: {_WINDOW}}}, {option}){chosen}",
+    )  # fmt: skip
+
+
+def _cf(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the decoding of columns that are stored as netCDF says."""
+    if tree.of_cf:
+        said = f"{few(tree.of_cf, _FEW)}: stored as packed numbers or times, as the CF conventions say"
+        yield Suggestion(said, "for their values", "decode_cf=True")
+
+
+def _of_steps(columns: Mapping[str, Seen]) -> str:
+    """Return the column of which windows are most likely wanted: actions, or else the first one of arrays."""
+    arrays = [name for name, each in columns.items() if len(each.shape) > 1]
+    actions = [name for name in columns if last(name).startswith("action")]
+    return next(iter([*actions, *arrays, *columns]), "actions")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

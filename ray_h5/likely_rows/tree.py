@@ -1,0 +1,80 @@
+"""What is seen of a file: its columns, their types and shapes, and what else says which rows it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_MAX_DEPTH = 32
+"""Nested groups that become nodes of a tree; the rest of a deeper name is one node."""
+
+
+class Seen(NamedTuple):
+    """A column: its dtype as text, and its shape with the row axis; None for axes along which rows differ."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] or 0
+
+    @property
+    def values(self) -> int:
+        """How many values it has, about."""
+        count = 1
+        for length in self.shape:
+            count *= 1 if length is None else length
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class FileTree:
+    """What is seen of a file.
+
+    Attributes
+    ----------
+    columns : mapping of str to Seen
+        Its columns.
+    others : tuple of str
+        Names that are no columns: single values, and what cannot be read.
+    files : int
+        How many files there are; 0 if that is not known.
+    rows_differ : bool
+        Whether files have other numbers of rows.
+    of_matlab : bool
+        Whether MATLAB wrote it.
+    single_values : bool
+        Whether it has single values beside its columns.
+    of_cf : tuple of str
+        Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
+    """
+
+    columns: Mapping[str, Seen]
+    others: tuple[str, ...] = ()
+    files: int = 0
+    rows_differ: bool = False
+    of_matlab: bool = False
+    single_values: bool = False
+    of_cf: tuple[str, ...] = ()
+
+    @property
+    def lengths(self) -> set[int]:
+        """The lengths of first axes."""
+        return {each.rows for each in self.columns.values()}
+
+
+def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of columns: a dict for each group, whose name ends with ``"/"``.
+
+    A group may be a column too, and have others below it: the sparse matrix of a 10x file, and its barcodes.
+    """
+    tree: dict[str, Any] = {}
+    for name, found in columns.items():
+        *groups, last = name.split("/", _MAX_DEPTH)
+        here = tree
+        for group in groups:
+            here = here.setdefault(group + "/", {})
+        here[last] = found
+    return tree

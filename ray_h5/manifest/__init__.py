@@ -1,0 +1,1 @@
+"""What is known of a file, as frozen values: arrays, joined arrays, chunk tables."""

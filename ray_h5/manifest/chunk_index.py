@@ -1,0 +1,148 @@
+"""The chunk index: where the chunks of a column are. It is built once for a file and column, and checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request, RowRange
+
+MAX_CHUNK_BYTES = 1 << 32
+"""HDF5's own limit for a chunk; a header with a larger one is damaged."""
+
+UNALLOCATED = -1
+"""Offset of a chunk that was never written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """The chunks of a column as a grid, numbered in C order.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the column.
+    chunk_shape : tuple of int
+        Shape of a chunk.
+    counts : tuple of int
+        Chunks along each axis.
+    per_row : int
+        Number of chunks that contain a part of one row.
+    """
+
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    per_row: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Computed once: they are needed for each chunk that is decoded.
+        counts = tuple(-(-n // c) if c else 0 for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "per_row", math.prod(counts[1:]))
+
+    @classmethod
+    def of(cls, layout: ColumnLayout) -> ChunkGrid:
+        """Return the grid of a column. A column that is not chunked has one chunk."""
+        chunk_shape = layout.chunk_shape or layout.shape
+        # An array type adds axes to the rows. Chunks do not have these axes.
+        return cls(layout.shape[: len(chunk_shape)], chunk_shape)
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk; all rows of a column that is not chunked."""
+        return self.chunk_shape[0]
+
+    def numbers(self, along: np.ndarray) -> np.ndarray:
+        """Return the numbers of all chunks at positions `along` of the first axis, counted in chunks."""
+        return (along[:, None] * self.per_row + np.arange(self.per_row)).reshape(-1)
+
+    def first_row(self, number: int) -> int:
+        """Return the first row of chunk `number`."""
+        return number // self.per_row * self.chunk_rows
+
+    def corners(self, numbers: np.ndarray) -> list[tuple[int, ...]]:
+        """Return the first index of each chunk along each axis."""
+        cells = np.unravel_index(numbers, self.counts)
+        axes = [(cell * size).tolist() for cell, size in zip(cells, self.chunk_shape, strict=True)]
+        return list(zip(*axes, strict=True))
+
+    def slices(self, number: int) -> tuple[slice, ...]:
+        """Return the slices of the axes after the first that chunk `number` covers."""
+        cells = np.unravel_index(number % self.per_row, self.counts[1:]) if self.counts[1:] else ()
+        extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
+        return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
+
+    def sticks_out(self, numbers: np.ndarray) -> np.ndarray:
+        """Return for each chunk whether it extends past the end of an axis."""
+        found = np.zeros(len(numbers), bool)
+        cells = np.unravel_index(numbers, self.counts)
+        for cell, size, length in zip(cells, self.chunk_shape, self.shape, strict=True):
+            found |= (cell + 1) * size > length
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkIndex:
+    """The allocated chunks of a column, as a struct of arrays sorted by chunk number.
+
+    Attributes
+    ----------
+    numbers, offsets, sizes : numpy.ndarray
+        int64: number in the grid, place in the file in bytes, stored size in bytes.
+    masks : numpy.ndarray
+        uint32 filter masks. Partial chunks may be unfiltered although their mask in the file is 0: all bits are set
+        here.
+    """
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    masks: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(each.nbytes for each in (self.numbers, self.offsets, self.sizes, self.masks))
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return offsets, sizes and masks of chunks; the offset of a missing chunk is `UNALLOCATED`."""
+        if not len(self.numbers):  # searchsorted would return positions past the end
+            nothing = np.zeros(len(numbers), np.int64)
+            return nothing + UNALLOCATED, nothing, nothing.astype(np.uint32)
+        at = np.searchsorted(self.numbers, numbers)
+        at[at == len(self.numbers)] = 0
+        offsets = np.where(self.numbers[at] == numbers, self.offsets[at], UNALLOCATED)
+        return offsets, self.sizes[at], self.masks[at]
+
+    def holding(self, request: Request, grid: ChunkGrid) -> np.ndarray:
+        """Return the positions in the arrays of the chunks that hold some rows, ascending with the rows.
+
+        Missing chunks are left out: they are not counted, as there may be any number of them.
+        """
+        if isinstance(request, RowRange):
+            low, high = request.bounds
+            edges = np.array([low // grid.chunk_rows, -(-high // grid.chunk_rows)]) * grid.per_row
+            return np.arange(*np.searchsorted(self.numbers, edges))
+        first = request.by_chunk(grid.chunk_rows)[0] * grid.per_row
+        starts, stops = np.searchsorted(self.numbers, first), np.searchsorted(self.numbers, first + grid.per_row)
+        counts = stops - starts
+        return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+
+def corrupt_chunk(
+    path: str, layout: ColumnLayout, number: int, offset: int | None, size: int, reason: str
+) -> CorruptChunkError:
+    """Return the error for a damaged chunk: which one, its place if that is known, and the reason."""
+    grid = ChunkGrid.of(layout)
+    first = grid.first_row(number)
+    last = min(first + grid.chunk_rows, layout.num_rows) - 1
+    at = "" if offset is None else f", bytes {offset} to {offset + size - 1} of the file"
+    return CorruptChunkError(
+        f"{path}: column {layout.name!r}, chunk {number} (rows {first} to {last}{at}): {reason}. The file is damaged "
+        "there: restore it from a copy."
+    )

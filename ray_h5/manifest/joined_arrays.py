@@ -1,0 +1,257 @@
+"""Columns that consist of many datasets, as tables: which datasets, of which shapes, and where they are in the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
+
+if TYPE_CHECKING:
+    from ray_h5.manifest.known_columns import PackedIndex
+
+
+@dataclass(frozen=True, eq=False)
+class Texts(Sequence[bytes]):
+    """Many short texts as one: 10^6 of them are two arrays, and not 10^6 objects, in memory and in a pickle.
+
+    Attributes
+    ----------
+    data : bytes
+        The texts, one after the other.
+    ends : numpy.ndarray
+        int64: where each of them ends.
+    """
+
+    data: bytes
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Texts:
+        """Return the same texts."""
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        return cls(b"".join(texts), np.cumsum(sizes))
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) + self.ends.nbytes
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Texts: ...
+    def __getitem__(self, at: int | slice) -> bytes | Texts:
+        if isinstance(at, slice):
+            return Texts.of([self[i] for i in range(*at.indices(len(self)))])
+        at = range(len(self))[at]
+        return self.data[self.ends[at - 1] if at else 0 : self.ends[at]]
+
+    def take(self, at: np.ndarray) -> np.ndarray:
+        """Return some texts, as an array of objects."""
+        begins = np.where(at > 0, self.ends[at - 1], 0).tolist() if len(self) else []
+        found = np.empty(len(at), object)
+        found[:] = [self.data[a:b] for a, b in zip(begins, self.ends[at].tolist(), strict=True)]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Paths(Sequence[str]):
+    """Paths in a file: those of groups, or of what has one name in each of them.
+
+    Attributes
+    ----------
+    groups : Texts
+        The groups, in UTF-8.
+    below : str
+        What is added to each: ``"/actions"``; nothing for the groups themselves.
+    """
+
+    groups: Texts
+    below: str = ""
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> Paths:
+        """Return the same paths."""
+        return cls(Texts.of([path.encode() for path in paths]))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Paths: ...
+    def __getitem__(self, at: int | slice) -> str | Paths:
+        if isinstance(at, slice):
+            return Paths(self.groups[at], self.below)
+        return self.groups[at].decode() + self.below
+
+
+NOT_WRITTEN = -1
+"""Offset of a contiguous dataset that was never written."""
+
+
+MISSING = -1
+"""Class of a segment where a group lacks the column."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """One column whose values are in many datasets of a file, the segments.
+
+    A *unit* is one index of the first axis of a segment; a segment with a single value is one unit. Units are numbered
+    through all segments.
+
+    Attributes
+    ----------
+    name : str
+        The column.
+    paths : Paths
+        The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
+    layouts : tuple of ColumnLayout
+        One layout for each class of segments: segments that agree in all but their names, lengths and places. Its
+        first axis has one unit.
+    class_of : numpy.ndarray
+        int32: the class of each segment, or `MISSING`.
+    shapes : numpy.ndarray
+        int64 of shape (segments, axes): the shape of each dataset, with the axes of an array type.
+    offsets : numpy.ndarray
+        int64: where a contiguous dataset begins in the file, or `NOT_WRITTEN`.
+    single : bool
+        Whether each segment has a single value, and no axis.
+    chunks : PackedIndex, optional
+        Of a file in a store: the chunks of all segments, those of segment i numbered from ``first_chunks[i]``.
+    """
+
+    name: str
+    paths: Paths
+    layouts: tuple[ColumnLayout, ...]
+    class_of: np.ndarray
+    shapes: np.ndarray
+    offsets: np.ndarray
+    single: bool = False
+    chunks: PackedIndex | None = None
+
+    def __len__(self) -> int:
+        return len(self.class_of)
+
+    @cached_property
+    def is_there(self) -> np.ndarray:
+        """bool: whether each group has the column."""
+        return self.class_of != MISSING
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64: the units of each segment."""
+        if self.single:
+            return self.is_there.astype(np.int64)
+        return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int64: the first unit of each segment; the last entry is the number of units."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @property
+    def is_chunked(self) -> np.ndarray:
+        """bool: whether each segment consists of chunks that are read without libhdf5."""
+        of_class = np.array([each.direct and each.storage == "chunked" for each in self.layouts])
+        return of_class[self.class_of] & self.is_there
+
+    @cached_property
+    def first_chunks(self) -> np.ndarray:
+        """int64: the number of the first chunk of each segment; the last entry is how many there may be."""
+        rows, per_row = np.ones((2, len(self.layouts)), np.int64)
+        for number, each in enumerate(self.layouts):
+            if each.chunk_shape:
+                rows[number] = each.chunk_shape[0]
+                per_row[number] = math.prod(
+                    -(-n // c) for n, c in zip(each.row_shape, each.chunk_shape[1:], strict=False)
+                )
+        counts = -(-self.lengths // rows[self.class_of]) * per_row[self.class_of] * self.is_chunked
+        return np.concatenate([[0], np.cumsum(counts)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about, without the paths."""
+        arrays = self.class_of, self.shapes, self.offsets, self.is_there, self.lengths, self.starts
+        packed = 0 if self.chunks is None else len(self.chunks.data)
+        return sum(each.nbytes for each in arrays) + len(self.layouts) * LAYOUT_BYTES + packed
+
+    @cached_property
+    def unit_shape(self) -> tuple[int, ...] | None:
+        """Shape of a unit; None if segments differ in it, so that no array holds units of all segments."""
+        shapes = {layout.row_shape for layout in self.layouts}
+        return shapes.pop() if len(shapes) == 1 else None
+
+    @property
+    def common_shape(self) -> tuple[int | None, ...]:
+        """Shape of a segment; None for an axis along which they differ."""
+        if self.single:
+            return self.layouts[0].row_shape
+        there = self.shapes[self.is_there]
+        if not len(there):
+            return (None,) * self.shapes.shape[1]
+        same = (there == there[0]).all(axis=0)
+        return tuple(int(n) if alike else None for n, alike in zip(there[0], same, strict=True))
+
+    @property
+    def unit(self) -> ColumnLayout:
+        """A layout with the type of all segments, and the shape of a unit of the first class."""
+        return replace(self.layouts[0], stored_dtype=self.dtype) if len(self.layouts) > 1 else self.layouts[0]
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Dtype of an array that holds values of all segments. Texts may have several lengths."""
+        return np.result_type(*(layout.dtype for layout in self.layouts))
+
+    def segments_of(self, units: np.ndarray) -> np.ndarray:
+        """Return the segment of each unit."""
+        return np.searchsorted(self.starts, units, side="right") - 1
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTable:
+    """The groups, or datasets, of a file that match a pattern, in the order of rows.
+
+    Attributes
+    ----------
+    names : Paths
+        Their paths, below the group that the file was opened with.
+    columns : dict of str to Segments
+        Their datasets, by the name below each group.
+    attributes : dict of str to numpy.ndarray or Texts
+        The attributes that were asked for: one value for each group.
+    """
+
+    names: Paths
+    columns: dict[str, Segments]
+    attributes: dict[str, np.ndarray | Texts]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def merged(self, found: GroupTable) -> GroupTable:
+        """Return the columns and attributes of both; they are of the same groups."""
+        return GroupTable(found.names, {**self.columns, **found.columns}, {**self.attributes, **found.attributes})
+
+    def holds(self, other: GroupTable) -> bool:
+        """Return whether all columns and attributes of another table of the same groups are here too."""
+        return self.columns.keys() >= other.columns.keys() and self.attributes.keys() >= other.attributes.keys()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about. Columns share the paths of groups."""
+        texts = {
+            id(each): each.nbytes for each in (self.names.groups, *(c.paths.groups for c in self.columns.values()))
+        }
+        held = (*self.columns.values(), *self.attributes.values())
+        return sum(texts.values()) + sum(each.nbytes for each in held)

@@ -1,0 +1,185 @@
+"""What has to be known of a file to read it without libhdf5: layouts, chunk indexes, and what planning asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import imagecodecs
+import numpy as np
+
+from ray_h5.errors import StaleIndexError
+from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.selections import Selection
+
+_BYTES_A_CHUNK = 28
+_LEVEL = 3
+_OBJECT_BYTES = 56
+"""What a text takes, besides its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedIndex:
+    """A chunk index as a few bytes: chunks mostly follow each other.
+
+    Attributes
+    ----------
+    count : int
+        Number of chunks.
+    data : bytes
+        Differences of numbers, offsets and sizes, and masks, compressed by zstd.
+    """
+
+    count: int
+    data: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the chunk index."""
+        return self.count * _BYTES_A_CHUNK
+
+    @classmethod
+    def of(cls, index: ChunkIndex) -> PackedIndex:
+        parts = [np.diff(each, prepend=0).astype("<i8") for each in (index.numbers, index.offsets, index.sizes)]
+        whole = b"".join([*(each.tobytes() for each in parts), index.masks.astype("<u4").tobytes()])
+        return cls(len(index.numbers), imagecodecs.zstd_encode(whole, level=_LEVEL))
+
+    def unpacked(self, most: int, file_bytes: int) -> ChunkIndex:
+        """Return the chunk index; raise a ValueError unless its chunks are below number `most`, and in the file."""
+        nbytes = self.count * _BYTES_A_CHUNK
+        try:
+            whole = bytes(imagecodecs.zstd_decode(self.data, out=nbytes)) if nbytes else b""
+        except imagecodecs.ZstdError as exc:
+            raise ValueError(f"a chunk index that cannot be decompressed ({exc})") from None
+        if len(whole) != nbytes:
+            raise ValueError(f"a chunk index of {len(whole)} bytes, expected {nbytes}")
+        numbers, offsets, sizes = np.cumsum(np.frombuffer(whole, "<i8", 3 * self.count).reshape(3, -1), axis=1)
+        if self.count and not (
+            (np.diff(numbers) > 0).all()
+            and numbers[0] >= 0
+            and numbers[-1] < most
+            and (offsets >= 0).all()
+            and ((sizes > 0) & (sizes < MAX_CHUNK_BYTES)).all()
+            and (offsets + sizes <= file_bytes).all()
+        ):
+            raise ValueError("a chunk index of chunks that are not in the file")
+        masks = np.frombuffer(whole, "<u4", offset=24 * self.count)
+        numbers, offsets, sizes = (np.ascontiguousarray(each, np.int64) for each in (numbers, offsets, sizes))
+        return ChunkIndex(numbers, offsets, sizes, masks)
+
+    def chunks(self, where: str, most: int, file_bytes: int) -> ChunkIndex:
+        """Return the chunk index as `unpacked` does; `where` names the column in the error."""
+        try:
+            return self.unpacked(most, file_bytes)
+        except ValueError as exc:
+            raise StaleIndexError(
+                f"{where}: its entry in index_dir is wrong: {exc}. Delete that folder, and build the index again."
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownColumn:
+    """What is known of a dataset.
+
+    Attributes
+    ----------
+    layout : ColumnLayout
+        Its layout.
+    index : PackedIndex, optional
+        Its chunks, if it is chunked, direct, and its values are in the file.
+    notes : ColumnNotes, optional
+        What the file says about its values.
+    elsewhere : Elsewhere, optional
+        Where its values are, if they are in other files.
+    """
+
+    layout: ColumnLayout
+    index: PackedIndex | None = None
+    notes: ColumnNotes | None = None
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are read without libhdf5, or no more than this is ever known."""
+        is_chunked = self.layout.direct and self.layout.storage == "chunked"
+        return self.notes is not None and (self.elsewhere is not None or self.index is not None or not is_chunked)
+
+    @property
+    def indexes(self) -> list[PackedIndex]:
+        """All chunk indexes that it has, with those of the datasets that its values are in."""
+        there = [] if self.elsewhere is None else [each.known for each in self.elsewhere.columns if each.known]
+        return [*([] if self.index is None else [self.index]), *(each for known in there for each in known.indexes)]
+
+    def chunks(self, path: str, file_bytes: int) -> ChunkIndex:
+        """Return the chunk index of a chunked column."""
+        assert self.index is not None
+        return self.index.chunks(f"{path}: column {self.layout.name!r}", num_chunks(self.layout), file_bytes)
+
+
+def num_chunks(layout: ColumnLayout) -> int:
+    """Return how many chunks a column can have."""
+    grid = ChunkGrid.of(layout)
+    return grid.per_row * (grid.counts[0] if grid.counts else 0)
+
+
+How = Literal["link", "virtual", "external"]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherColumn:
+    """A dataset that values come from.
+
+    Attributes
+    ----------
+    path, name : str
+        Its file, and its path in it.
+    known : KnownColumn, optional
+        What is known of it, so that libhdf5 need not be asked.
+    """
+
+    path: str
+    name: str
+    known: KnownColumn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """A part of the values of external storage: bytes of a file that is not HDF5."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where the values of a column are.
+
+    Attributes
+    ----------
+    how : str
+        ``"link"``: in the dataset that a link leads to; ``"virtual"``: in those of a virtual dataset; ``"external"``:
+        in raw files.
+    columns : tuple of OtherColumn
+        The datasets, each once; one for a link.
+    mappings : tuple of (int, Selection, Selection or None)
+        Of a virtual dataset: the number of a dataset, what is selected here, and there (None for all of it).
+    raw : tuple of RawPart
+        The raw files, in the order of the values.
+    fill : numpy.ndarray, optional
+        0-d: the value of rows that no mapping has; None for values of varying length.
+    """
+
+    how: How
+    columns: tuple[OtherColumn, ...] = ()
+    mappings: tuple[tuple[int, Selection, Selection | None], ...] = ()
+    raw: tuple[RawPart, ...] = ()
+    fill: np.ndarray | None = None
+
+    def with_known(self, known: list[KnownColumn | None]) -> Elsewhere:
+        """Return the same with what is known of each dataset."""
+        return replace(
+            self, columns=tuple(replace(each, known=of) for each, of in zip(self.columns, known, strict=True))
+        )

@@ -1,0 +1,206 @@
+"""Layouts of files and columns, as frozen values that pickle, print and compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ray_h5.storage.byte_source import Identity
+
+Kind = Literal[
+    "number", "bool", "string", "time", "binary", "struct", "list", "ragged", "sparse", "category", "optional"
+]
+Storage = Literal["contiguous", "chunked", "compact", "virtual", "external"]
+
+LAYOUT_BYTES = 2 << 10
+"""What a layout takes in memory, about (measured): caches count it."""
+
+SourceStates: TypeAlias = tuple[tuple[str, Identity | None], ...]
+"""Other files that values come from, and their states; None for a missing file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The state of a file, and of the other files that its columns come from.
+
+    Attributes
+    ----------
+    identity : Identity
+        State of the file.
+    sources : mapping of str to SourceStates
+        The sources of columns, by column. Sources of other columns may be in any state.
+    """
+
+    identity: Identity
+    sources: Mapping[str, SourceStates] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStep:
+    """One step of a filter pipeline: its registered id, name and parameters."""
+
+    id: int
+    name: str
+    client_data: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPipeline:
+    """The filters that were applied to a chunk when it was written, in that order."""
+
+    steps: tuple[FilterStep, ...] = ()
+
+    def __str__(self) -> str:
+        return "+".join(step.name for step in self.steps) or "none"
+
+    @property
+    def all_skipped(self) -> int:
+        """The filter mask of a chunk to which none of them was applied."""
+        return (1 << len(self.steps)) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLayout:
+    """How one column is stored.
+
+    Attributes
+    ----------
+    name : str
+        Path of the dataset below the group.
+    kind : Kind
+        Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
+        bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
+        ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
+        object arrays of arrays ("list"). Columns that are made of several datasets are object arrays:
+        of arrays ("ragged"), of rows of a sparse matrix ("sparse"), and of values or None ("category"
+        and "optional").
+    shape : tuple of int
+        Shape of the dataset, followed by the shape of its array type if it has one. The first axis
+        is the row axis.
+    stored_dtype : numpy.dtype
+        dtype of the bytes in the file; big-endian if the file says so.
+    storage : str
+        Layout class of the dataset.
+    chunk_shape : tuple of int, optional
+        Shape of a chunk, if chunked.
+    pipeline : FilterPipeline
+        The filter pipeline.
+    offset : int, optional
+        Where contiguous data begins in the file, in bytes.
+    fill : numpy.ndarray, optional
+        0-d array of `stored_dtype`: the value of rows that were never written.
+    element : numpy.dtype, optional
+        For arrays of varying length: dtype of their elements.
+    enum : tuple of (str, int)
+        For enums: the names of their integers. Those of a field begin with its name.
+    item_bytes : int
+        Size of a value in the file; 0 if it is not known.
+    lists_its_chunks : bool
+        Whether libhdf5 lists the chunks under their own coordinates.
+    user_block : int
+        Size of the user block, which is before the HDF5 part of the file, in bytes. Versions of
+        libhdf5 differ in whether offsets of chunks include it.
+    sources : tuple of (str, Identity or None)
+        Other files that the values come from, through external links, virtual datasets or external
+        storage. None is a missing file; it is used once it exists.
+    direct : bool
+        Whether this package decodes the bytes itself; otherwise h5py does.
+    odd_type : str
+        For numbers and booleans of a type that numpy does not have: a description of that type.
+    lost_fields : tuple of str
+        For compound values: fields of HDF5's own time, which neither h5py nor numpy has, and references.
+    ragged_shape : tuple of (int or None)
+        For rows of varying shape ("ragged"): the shape of a row; None for axes along which rows differ.
+        For rows of a sparse matrix ("sparse"): their length.
+    dense : bool
+        For rows of a sparse matrix: whether batches of tensors are dense.
+    path : str
+        The file, for messages: layouts of two files may be equal.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    stored_dtype: np.dtype
+    storage: Storage
+    chunk_shape: tuple[int, ...] | None = None
+    pipeline: FilterPipeline = FilterPipeline()
+    offset: int | None = None
+    fill: np.ndarray | None = None
+    element: np.dtype | None = None
+    enum: tuple[tuple[str, int], ...] = ()
+    item_bytes: int = 0
+    lists_its_chunks: bool = True
+    user_block: int = 0
+    sources: SourceStates = ()
+    direct: bool = False
+    odd_type: str = ""
+    ragged_shape: tuple[int | None, ...] = ()
+    dense: bool = False
+    lost_fields: tuple[str, ...] = ()
+    path: str = field(default="", compare=False)
+
+    @property
+    def where(self) -> str:
+        """File and column, for the beginning of a message."""
+        return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the values that a read returns: the stored one in native byte order."""
+        return self.stored_dtype.newbyteorder("=")
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.row_shape) * self.stored_dtype.itemsize
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are fetched and decoded together; 1 if each row can be read alone."""
+        return self.chunk_shape[0] if self.chunk_shape else 1
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a decoded chunk."""
+        return math.prod(self.chunk_shape or ()) * (self.item_bytes or self.stored_dtype.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The columns below one group of one file.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    group : str
+        The group that column names are relative to.
+    identity : Identity
+        The state of the file that was read.
+    columns : mapping of str to ColumnLayout
+        The columns that can be read.
+    refused : mapping of str to Exception
+        The columns that cannot be read, and the error that reading each raises.
+    sought : SourceStates
+        Other files that decide which columns there are: those that links to groups lead to, and those of columns that
+        cannot be read.
+    """
+
+    path: str
+    group: str
+    identity: Identity
+    columns: Mapping[str, ColumnLayout]
+    refused: Mapping[str, Exception]
+    sought: SourceStates = ()

@@ -1,0 +1,1 @@
+"""In which order the rows of an epoch come: shuffle, draws, blocks, position, resume."""

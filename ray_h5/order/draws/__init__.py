@@ -1,0 +1,1 @@
+"""Permutations and draws as functions of (seed, epoch, position)."""

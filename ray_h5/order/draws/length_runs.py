@@ -1,0 +1,264 @@
+"""Rows of similar length near each other: windows of an order, sorted by length, in runs that are shuffled."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import OptionError
+from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.lru import LRU
+from ray_h5.order.draws.shuffle import Shuffle, make_key, permute
+from ray_h5.order.draws.values_of_rows import Option, check_length, columns_of, row_values
+from ray_h5.order.draws.weighted_draws import hashed, uniform
+
+_NOISE, _RUNS, _SHORT_RUN = range(200, 203)
+"""The purposes of keys; those of orders and draws are below."""
+
+_JITTER = 0.02
+"""Lengths count as up to this part longer when they are sorted, so that each epoch has other batches."""
+
+_WINDOW_ROWS = 64_000
+"""Rows that are sorted together by default: a multiple of `_RUN_ROWS`."""
+
+_RUN_ROWS = 640
+"""The longest default run. Batches of 10, 16, 20, 32, 64, 80 and 128 rows divide it."""
+
+_LEAST_RUN_ROWS, _LEAST_RUNS = 5, 5
+
+_BALANCING_STEPS = 8
+"""How often a lower bound of a part is tried."""
+
+_LOOKED_AT = 1 << 20
+"""How many lengths are looked at for the size of a block."""
+
+LENGTHS = Option("by_length", "length", "name a column with the length of each row, or pass lengths as an array")
+
+Base = Callable[[np.ndarray], np.ndarray]
+"""The order that is sorted: positions of an epoch -> selected indices."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LengthRuns(ComparedByContent):
+    """An order in which rows of similar length follow each other.
+
+    The positions of an epoch are cut into windows. The rows that a window has in the order without lengths are sorted
+    by length and cut into runs, and the runs are shuffled. A run is sorted upwards if a run of longer rows follows it,
+    else downwards: a batch that has rows of two runs then has rows that differ less. A run with fewer rows than the
+    others comes last; which rows it has is drawn.
+
+    Attributes
+    ----------
+    lengths : numpy.ndarray
+        Of the selected rows.
+    window_rows : int
+        Positions whose rows are sorted together.
+    run_rows : int
+        Rows of a run.
+    token : str
+        The key of a cache. It goes with copies to other processes.
+    """
+
+    lengths: np.ndarray
+    window_rows: int
+    run_rows: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
+
+    def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows: int, base: Base) -> np.ndarray:
+        """Return the selected index at each position of an epoch of `rows` rows."""
+        found = np.empty(len(positions), np.int64)
+        windows = positions // self.window_rows
+        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
+        cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
+        for here in np.split(by_window, cuts) if len(positions) else ():
+            window = int(windows[here[0]])
+            start = window * self.window_rows
+
+            def ordered(known: np.ndarray | None, start: int = start, window: int = window) -> np.ndarray:
+                if known is not None:
+                    return known
+                stop = min(start + self.window_rows, rows)
+                return self._sorted(base(np.arange(start, stop, dtype=np.int64)), seed, epoch, window)
+
+            found[here] = _SORTED.update((self.token, seed, epoch, window), ordered)[positions[here] - start]
+        return found
+
+    def digest(self) -> bytes:
+        """Return a digest that is equal for equal lengths, windows and runs only, for the hash of a plan."""
+        found = hashlib.blake2b(b"%d %d " % (self.window_rows, self.run_rows), digest_size=16)
+        found.update(self.lengths.dtype.str.encode())
+        found.update(np.ascontiguousarray(self.lengths).data)
+        return found.digest()
+
+    @property
+    def longest_ratio(self) -> float:
+        """About how much longer than the mean the rows of the longest run of a window are."""
+        some = self.lengths[:: -(-len(self.lengths) // _LOOKED_AT) or 1]
+        mean = float(some.mean(dtype=np.float64)) if len(some) else 0.0
+        if not mean:
+            return 1.0
+        count = min(-(-len(some) * self.run_rows // self.window_rows), len(some))
+        longest = np.partition(some, len(some) - count)[-count:]
+        return float(longest.mean(dtype=np.float64)) / mean
+
+    def _sorted(self, rows: np.ndarray, seed: int, epoch: int, window: int) -> np.ndarray:
+        noise = uniform(hashed(make_key(seed, epoch, _NOISE), np.arange(len(rows)) + window * self.window_rows))
+        rows = rows[np.argsort(self.lengths[rows] * (1 + _JITTER * noise), kind="stable")]
+        runs, rest = divmod(len(rows), self.run_rows)
+        place = int(permute(np.zeros(1, np.int64), runs + 1, make_key(seed, epoch, _SHORT_RUN, window))[0])
+        short = slice(place * self.run_rows, place * self.run_rows + rest)
+        whole = np.delete(rows, short).reshape(runs, self.run_rows)
+        drawn = permute(np.arange(runs), runs, make_key(seed, epoch, _RUNS, window))
+        whole = whole[drawn]
+        is_down = np.zeros(runs, bool)
+        is_down[:-1] = drawn[1:] < drawn[:-1]
+        whole[is_down] = whole[is_down, ::-1]
+        return np.concatenate([whole.reshape(-1), rows[short]])
+
+
+def cuts_of(lengths: np.ndarray, most: float) -> list[int]:
+    """Return where some rows are cut so that the lengths of a part sum up to at most `most`: the ends of parts.
+
+    Parameters
+    ----------
+    lengths : numpy.ndarray
+        Of shape (ranks, rows): each rank has its own rows, and all are cut at the same places.
+    most : float
+        The bound. A longer row is a part of its own. Parts are as few as the bound allows, and about equally long.
+    """
+    sums = np.cumsum(np.pad(lengths.astype(np.float64), [(0, 0), (1, 0)]), axis=1)
+    found = _cut(sums, most)
+    low, high = most / 2, most
+    for _ in range(_BALANCING_STEPS if len(found) > 1 else 0):
+        middle = (low + high) / 2
+        tried = _cut(sums, middle)
+        if len(tried) == len(found):
+            found, high = tried, middle
+        else:
+            low = middle
+    return found
+
+
+def _cut(sums: np.ndarray, most: float) -> list[int]:
+    ends = [0]
+    while ends[-1] < sums.shape[1] - 1:
+        at = ends[-1]
+        end = min(int(np.searchsorted(each, each[at] + most, side="right")) - 1 for each in sums)
+        ends.append(max(end, at + 1))
+    return ends[1:]
+
+
+_SORTED: LRU[np.ndarray] = LRU(4)
+"""The rows of the last windows in their order: a window is many blocks or batches."""
+
+
+def make_runs(
+    index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, rows: int, window_rows: int | None
+) -> LengthRuns:
+    """Return the runs of a shuffle with `by_length`.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    selection : numpy.ndarray, optional
+        int64: the selected row ids.
+    shuffle : Shuffle
+        The shuffle.
+    rows : int
+        Rows of an epoch.
+    window_rows : int, optional
+        Rows that are sorted together; None for the default.
+
+    Raises
+    ------
+    OptionError
+        If a length is missing, negative, infinite or NaN, or the column holds no number a row.
+    UnknownColumnError
+        If there is no such column.
+    """
+    lengths = _shapes(index, shuffle.by_length)
+    if lengths is None:
+        lengths = row_values(index, selection, shuffle.by_length, LENGTHS)
+    elif selection is not None:
+        lengths = lengths[selection]
+    return runs_of(lengths, shuffle.run_rows, rows, window_rows)
+
+
+def length_columns(index: RowIndex, by_length: object) -> tuple[str, ...]:
+    """Return the columns that lengths are made from."""
+    return columns_of(index, by_length, LENGTHS)
+
+
+def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:
+    """Return the runs of a dataset of which only the number of rows is known.
+
+    Raises
+    ------
+    OptionError
+        If the lengths are no array with a number for each row.
+    """
+    lengths = shuffle.by_length
+    if not isinstance(lengths, np.ndarray):
+        raise OptionError(f"{shuffle}: only an H5Dataset knows its columns; pass by_length as an array")
+    check_length(lengths, num_rows, "the dataset", LENGTHS)
+    return runs_of(lengths, shuffle.run_rows, rows, shuffle.window_rows)
+
+
+def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: int | None) -> LengthRuns:
+    """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
+    # At most one pass over the rows: the copies of a row would be next to each other.
+    window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
+    return LengthRuns(_small(lengths), window, run_rows or default_run_rows(min(window, rows)))
+
+
+def sorted_window(rows: int, window_rows: int) -> int:
+    """Return about `window_rows`; all `rows`, if they are not many more."""
+    return max(rows, 1) if rows <= 2 * window_rows else window_rows
+
+
+def default_run_rows(window_rows: int) -> int:
+    """Return the rows of a run: 5 times a power of two, so that a window has at least five runs.
+
+    The batches of usual sizes, with two, five or ten in them, are then inside one run.
+    """
+    rows = _RUN_ROWS
+    while rows > _LEAST_RUN_ROWS and _LEAST_RUNS * rows > window_rows:
+        rows //= 2
+    return rows
+
+
+def _small(lengths: np.ndarray) -> np.ndarray:
+    """Return lengths in few bytes: tasks get a copy."""
+    if lengths.dtype.kind == "f" or not len(lengths):
+        return lengths
+    return lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
+
+
+def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
+    """Return the lengths of all rows of a column of varying shape, which the tables of groups have; else None."""
+    # With windows the lengths are those of episodes, and not of rows.
+    if not isinstance(name, str) or index.scope.windows is not None or index.find([name])[name].kind != "ragged":
+        return None
+    found = _segment_lengths(index, name)
+    if found is None:  # it is not read: its shapes are not known yet
+        found = _segment_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+    return found
+
+
+def _segment_lengths(index: RowIndex, name: str) -> np.ndarray | None:
+    found = []
+    for table in index.tables:
+        groups = None if table is None else table.groups
+        if table is not None and name in table.entries:
+            found.append(np.array([table.entries[name]], np.int64))
+        elif groups is None or name not in groups.columns:
+            return None
+        else:
+            found.append(groups.columns[name].lengths)
+    return np.concatenate(found) if found else None

@@ -1,0 +1,133 @@
+"""A number for each selected row, which an option of a `Shuffle` names: a column, an expression or an array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.errors import OptionError, PredicateError
+from ray_h5.index.row_index import RowIndex
+from ray_h5.index.select_rows import named_columns
+from ray_h5.order.draws.shuffle import UnusableRowsError
+from ray_h5.order.draws.weights import Computed, first_wrong, shown
+from ray_h5.predicates.evaluate import project
+
+
+class Option(NamedTuple):
+    """An option of a `Shuffle`, for messages."""
+
+    name: str
+    noun: str
+    """What the numbers are, one of them."""
+    advice: str
+    """What to write instead of a column without numbers; it may have a place for the name of the column."""
+
+
+def columns_of(index: RowIndex, value: Any, option: Option) -> tuple[str, ...]:
+    """Return the columns that the numbers are made from."""
+    if isinstance(value, Computed):
+        try:
+            return tuple(named_columns(index, index.columns, value.expression))
+        except PredicateError as exc:
+            raise OptionError(
+                f"Shuffle: {option.name}={value!r}: a column holds an array a row; expected one value a row. Pass what "
+                "you compute from it as an array with a number for each row."
+            ) from exc
+    return (value,) if isinstance(value, str) else ()
+
+
+def row_values(
+    index: RowIndex, selection: np.ndarray | None, value: str | Computed | np.ndarray, option: Option
+) -> np.ndarray:
+    """Return a number for each selected row.
+
+    Raises
+    ------
+    OptionError
+        If one is missing, negative, infinite or NaN, or the values are no numbers.
+    UnknownColumnError
+        If there is no such column.
+    """
+    if isinstance(value, np.ndarray):
+        check_length(value, index.num_rows, "the files", option)
+        return value if selection is None else value[selection]
+    names = columns_of(index, value, option)
+    if isinstance(value, str):
+        spec = index.find(names)[value]
+        if spec.is_scalar:  # before it is read: lists may be large
+            _check_numbers(spec.kept_type, value, value, option)
+        column, what = scalars(index, names, option)[value], f"column {value!r}"
+    else:
+        columns = scalars(index, names, option)
+        column, what = _computed(value, columns, index.num_rows, option), f"{option.name}={value!r}"
+        _check_numbers(column.type, value, names[0] if names else "", option)
+    check_present(index, column, selection, what)
+    values = as_array(column).to_numpy(zero_copy_only=False)
+    values = values if selection is None else values[selection]
+    wrong = first_wrong(values)
+    if wrong is not None:
+        row = wrong if selection is None else int(selection[wrong])
+        raise UnusableRowsError(
+            f"{index.files.where(row)}: {what} is {values[wrong]}: expected a {option.noun}, a finite number of 0 or "
+            f"more. Filter these rows, or pass {option.name} as an array."
+        )
+    return values
+
+
+def _check_numbers(found: pa.DataType, value: str | Computed, name: str, option: Option) -> None:
+    if not (pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found)):
+        advice = option.advice.format(name)
+        raise OptionError(f"Shuffle: {option.name}={value!r}: expected a column of numbers, found {found}; {advice}")
+
+
+def check_length(values: np.ndarray, rows: int, where: str, option: Option) -> None:
+    """Raise unless there is a number for each row."""
+    if len(values) != rows:
+        raise OptionError(
+            f"Shuffle: {option.name}={shown(values)}: expected {rows}, one for each row of {where}, selected or not"
+        )
+
+
+def scalars(index: RowIndex, names: Sequence[str], option: Option) -> dict[str, pa.ChunkedArray]:
+    """Return columns of one value a row, as the files store them: draws are the same, whatever a dataset casts."""
+    specs = index.find(names)
+    for name, spec in specs.items():
+        if not spec.is_scalar:
+            held = "rows of varying shape" if spec.kind == "ragged" else f"an array of shape {spec.tensor_shape} a row"
+            raise OptionError(
+                f"Shuffle: {option.name}: column {name!r} holds {held}; expected one "
+                "value a row. Pass what you compute from it as an array with a number for each row."
+            )
+    return index.small_columns(list(specs.values()))
+
+
+def check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, what: str) -> None:
+    """Raise if a selected row has no value. NaN is a number here."""
+    if not column.null_count:
+        return
+    absent = column.is_null().to_numpy()
+    rows = np.flatnonzero(absent) if selection is None else selection[absent[selection]]
+    if len(rows):
+        raise UnusableRowsError(
+            f"{index.files.where(int(rows[0]))}: {what} has no value here, and in {len(rows)} selected rows in all. "
+            "Filter these rows."
+        )
+
+
+def as_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _computed(
+    value: Computed, columns: Mapping[str, pa.ChunkedArray], num_rows: int, option: Option
+) -> pa.ChunkedArray:
+    table = pa.table(dict(columns) or {"": pa.nulls(num_rows)})
+    try:
+        return project(value.expression, table)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
+        raise OptionError(f"Shuffle: {option.name}={value!r} cannot be computed from {types}: {exc}") from exc

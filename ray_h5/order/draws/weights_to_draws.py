@@ -1,0 +1,227 @@
+"""Weights of a `Shuffle` -> draws: looks up the columns and files that the weights name."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import OptionError
+from ray_h5.index.row_index import RowIndex
+from ray_h5.messages import few
+from ray_h5.order.draws.class_turns import make_pattern, turns_of
+from ray_h5.order.draws.shuffle import Shuffle, UnusableRowsError
+from ray_h5.order.draws.values_of_rows import (
+    Option,
+    as_array,
+    check_present,
+    columns_of,
+    row_values,
+    scalars,
+)
+from ray_h5.order.draws.weighted_draws import BalancedDraws, Draws, IndependentDraws, RankedDraws
+from ray_h5.order.draws.weights import Balance, Weights
+from ray_h5.predicates.evaluate import comparable_type
+
+_MAX_TABLE = 1 << 24
+"""Up to this number of possible classes, those that occur are found by counting."""
+
+_PIECE = 1 << 20
+
+WEIGHTS = Option("weights", "weight", "to draw each class equally often, write weights=balance({!r})")
+
+
+def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Draws:
+    """Return the draws of a shuffle with weights.
+
+    Raises
+    ------
+    OptionError
+        If a weight is missing, negative, infinite or NaN, all are zero, or a class or share has no row.
+    UnknownColumnError
+        If there is no such column.
+    """
+    weights = shuffle.weights
+    if isinstance(weights, Balance):
+        return _balanced_by_column(index, selection, weights)
+    if isinstance(weights, Mapping):
+        return _balanced_by_file(index, selection, weights)
+    assert weights is not None
+    return weighted_draws(row_values(index, selection, weights, WEIGHTS), shuffle)
+
+
+def weighted_draws(weights: np.ndarray, shuffle: Shuffle) -> Draws:
+    """Return the draws of rows by their weights: independent, or each row once.
+
+    Raises
+    ------
+    OptionError
+        If all weights are zero, their sum is infinite, or more rows are to be drawn than there are.
+    """
+    if not shuffle.replacement:
+        drawable = int(np.count_nonzero(weights))
+        _check_sum(float(drawable), len(weights))
+        if (shuffle.rows_per_epoch or 1) > drawable:
+            raise OptionError(
+                f"Shuffle: rows_per_epoch={shuffle.rows_per_epoch}, replacement=False: only {drawable} of "
+                f"{len(weights)} selected rows have a weight above 0; lower rows_per_epoch, or pass replacement=True"
+            )
+        return RankedDraws(weights)
+    ends = _cumulative(weights)
+    _check_sum(float(ends[-1]), len(weights))
+    return IndependentDraws(ends)
+
+
+def _cumulative(weights: np.ndarray) -> np.ndarray:
+    """Return sums from left to right, which have the same bits on all machines."""
+    ends = np.empty(len(weights), np.float64)
+    total = 0.0
+    with np.errstate(over="ignore"):
+        for start in range(0, len(ends), _PIECE):  # piece by piece: numpy would convert all weights first
+            piece = weights[start : start + _PIECE].astype(np.float64)
+            piece[0] += total
+            np.cumsum(piece, out=ends[start : start + _PIECE])
+            total = ends[start + len(piece) - 1]
+    return ends
+
+
+def _check_sum(total: float, rows: int) -> None:
+    if not 0 < total < np.inf:
+        what = "infinite" if total else "0"
+        raise OptionError(f"Shuffle: weights: the sum of the weights of {rows} selected rows is {what}")
+
+
+def weighing_columns(index: RowIndex, weights: Weights) -> tuple[str, ...]:
+    """Return the columns that weights are made from."""
+    return weights.columns if isinstance(weights, Balance) else columns_of(index, weights, WEIGHTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The class of each selected row, and the values of the classes."""
+
+    codes: np.ndarray
+    values: list[Any]
+
+
+def _balanced_by_column(index: RowIndex, selection: np.ndarray | None, weights: Balance) -> Draws:
+    columns = scalars(index, weights.columns, WEIGHTS)
+    for name, column in columns.items():
+        check_present(index, column, selection, f"column {name!r}")
+    found = [_encoded(index, column, selection, name) for name, column in columns.items()]
+    classes = found[0] if len(found) == 1 else _combined(found)
+    return _balanced(classes.codes, _shares(weights, classes.values))
+
+
+def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
+    array = as_array(column)
+    kind = comparable_type(array.type)
+    array = array if kind == array.type else array.cast(kind)
+    if pa.types.is_floating(kind):
+        array = pc.add(array, pa.scalar(0, kind))  # -0.0 becomes 0.0
+    try:
+        encoded = array.dictionary_encode()
+    except pa.ArrowNotImplementedError as exc:
+        raise OptionError(f"balance({name!r}): values of type {array.type} cannot be classes") from exc
+    codes = encoded.indices.fill_null(0).to_numpy()  # only rows that are not selected have no value
+    values = encoded.dictionary.to_pylist()
+    codes, present = _renumbered(codes if selection is None else codes[selection], max(len(values), 1))
+    values = [values[number] for number in present.tolist()]
+    if any(value != value for value in values):  # NaN
+        place = int(np.argmax(codes == next(i for i, value in enumerate(values) if value != value)))
+        row = place if selection is None else int(selection[place])
+        raise UnusableRowsError(
+            f"{index.files.where(row)}: column {name!r} is NaN, which is no class. Filter these rows."
+        )
+    return _Classes(codes, values)
+
+
+def _combined(parts: Sequence[_Classes]) -> _Classes:
+    """Return a class for each combination of values that occurs."""
+    codes, values = parts[0].codes.astype(np.int64), [(value,) for value in parts[0].values]
+    for part in parts[1:]:
+        size = len(part.values)
+        codes, present = _renumbered(codes * size + part.codes, size * len(values))
+        values = [(*values[number // size], part.values[number % size]) for number in present.tolist()]
+    return _Classes(codes, values)
+
+
+def _renumbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers without gaps for the codes that occur, and these codes, ascending."""
+    if size > _MAX_TABLE:
+        present, numbers = np.unique(codes, return_inverse=True)
+        return numbers, present
+    counts = np.bincount(codes, minlength=size)
+    present = np.flatnonzero(counts)
+    if len(present) == size:
+        return codes, present
+    numbers = np.zeros(size, np.int64)
+    numbers[present] = np.arange(len(present))
+    return numbers[codes], present
+
+
+def _shares(weights: Balance, values: list[Any]) -> list[Fraction]:
+    """Return the share of each class; those that are not named share the rest equally."""
+    numbers = {value: number for number, value in enumerate(values)}
+    given: dict[int, Fraction] = {}
+    for value, share in weights.shares:
+        number = numbers.get(value)
+        if number is None:
+            raise OptionError(
+                f"{weights!r}: no selected row is of class {value!r}; there are {len(values)} classes: "
+                f"{few([repr(each) for each in values])}"
+            )
+        given[number] = Fraction(share).limit_denominator(10**6)
+    rest, others = 1 - sum(given.values(), Fraction()), len(values) - len(given)
+    if not others and abs(rest) > Fraction(1, 10**5):
+        raise OptionError(f"{weights!r}: all {len(values)} classes have a share; expected the sum 1")
+    each = max(rest, Fraction()) / others if others else Fraction()
+    return [given.get(number, each) for number in range(len(values))]
+
+
+def _balanced_by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str, float]) -> Draws:
+    files = index.files
+    groups = _file_groups(files.all_paths(), list(shares))
+    rows = np.diff(files.starts if selection is None else np.searchsorted(selection, files.starts))
+    for number, pattern in enumerate(shares):
+        if not rows[groups == number].sum():
+            why = "no selected row" if (groups == number).any() else "no file"
+            raise OptionError(f"Shuffle: weights={dict(shares)!r}: {pattern!r} has {why} of {len(files)} files")
+    return _balanced(np.repeat(groups, rows), [Fraction(share).limit_denominator(10**6) for share in shares.values()])
+
+
+def _file_groups(paths: Sequence[str], patterns: Sequence[str]) -> np.ndarray:
+    """Return the number of the pattern of each file."""
+    found = np.empty(len(paths), np.int64)
+    for file, path in enumerate(paths):
+        matching = [number for number, pattern in enumerate(patterns) if _matches(path, pattern)]
+        if len(matching) != 1:
+            what = f"matches {few([repr(patterns[number]) for number in matching])}" if matching else "has no share"
+            raise OptionError(f"Shuffle: weights: {path} {what}; expected exactly one pattern for each file")
+        found[file] = matching[0]
+    return found
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Return whether a path, or its last parts, match a pattern. ``*`` of an absolute pattern matches folders too."""
+    return fnmatch.fnmatchcase(path, pattern) or PurePath(path).match(pattern)
+
+
+def _balanced(codes: np.ndarray, shares: list[Fraction]) -> BalancedDraws:
+    """Return draws of classes, given the class of each selected row and the share of each class."""
+    counts = np.bincount(codes, minlength=len(shares))
+    small = np.min_scalar_type(len(shares))  # numpy sorts 16 bits in linear time
+    members = np.argsort(codes.astype(small), kind="stable")
+    drawn = [number for number, share in enumerate(shares) if share > 0]
+    total = sum((shares[number] for number in drawn), Fraction())
+    pattern = np.array(drawn)[make_pattern([shares[number] / total for number in drawn])]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    as_stored = members.astype(np.min_scalar_type(max(len(members), 1)))
+    return BalancedDraws(as_stored, starts, pattern, turns_of(pattern), len(drawn))

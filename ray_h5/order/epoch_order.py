@@ -1,0 +1,351 @@
+"""The order of an epoch: position -> selected index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import OptionError
+from ray_h5.index.row_index import RowIndex
+from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
+from ray_h5.order.draws.shuffle import RoundKeys, Shuffle, Unit, make_key, permute
+from ray_h5.rows.file_table import FileTable
+from ray_h5.splitmix import mix_in_place
+
+if TYPE_CHECKING:
+    from ray_h5.order.draws.chunk_groups import ChunkGroups
+    from ray_h5.order.draws.length_runs import LengthRuns
+    from ray_h5.order.draws.weighted_draws import Draws
+
+
+_RANGE_CHUNKS = 4
+"""Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
+decoded twice; with 4, a quarter of them."""
+
+_RANGE_GROUPS = 64
+"""Such chunk groups that a window mixes, if memory allows it."""
+
+_LEAST_SORTED = 8192
+"""Rows that are sorted by length together, at least: a window has to be many batches."""
+
+_WITHIN_WINDOW, _CHUNK_GROUPS, _ROWS, _ROW_KEYS = range(4)
+"""The purposes of round keys: no two draws share a key."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Order(ComparedByContent):
+    """The order of an epoch.
+
+    Attributes
+    ----------
+    num_rows : int
+        Selected rows.
+    shuffle : Shuffle, optional
+        With its unit decided and, for chunks, its window; None keeps the order of the files.
+    chunk_groups : ChunkGroups, optional
+        Rows that are drawn as a whole. Where files are drawn, each file is one chunk group.
+    chunk_group_rows : int, optional
+        Rows of a chunk group, where chunks are drawn.
+    range_chunks : int, optional
+        Chunks of a chunk group, where its rows are ranges: the last of them ends in a further chunk.
+    draws : Draws, optional
+        What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
+    runs : LengthRuns, optional
+        What `by_length` of the shuffle became; the shuffle has none then.
+    """
+
+    num_rows: int
+    shuffle: Shuffle | None = None
+    chunk_groups: ChunkGroups | None = None
+    chunk_group_rows: int | None = None
+    range_chunks: int | None = None
+    draws: Draws | None = None
+    runs: LengthRuns | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the shuffle; 0 without one."""
+        return (self.shuffle and self.shuffle.seed) or 0
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch: the selected rows, unless the shuffle draws another number of rows."""
+        drawn = None if self.shuffle is None else self.shuffle.rows_per_epoch
+        return self.num_rows if drawn is None else drawn
+
+    @property
+    def window_rows(self) -> int | None:
+        """Rows that are mixed with each other, where chunks are drawn."""
+        return self.shuffle.window_rows if self.shuffle is not None else None
+
+    def draw_numbers(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the number of the draw at each position, for rows whose values are drawn: int64.
+
+        It is the epoch; if rows may come several times in an epoch, each position has a draw of its own.
+        """
+        if not self.may_repeat:
+            return np.full(len(positions), epoch, np.int64)
+        return epoch * self.epoch_rows + positions % max(self.epoch_rows, 1)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a row more than once."""
+        return self.epoch_rows > self.num_rows or (self.draws is not None and self.draws.may_repeat)
+
+    def with_drawn_seed(self, seed: int | None) -> Order:
+        """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""
+        shuffle = self.shuffle
+        if seed is None or shuffle is None or not shuffle.is_drawn or shuffle.seed == seed:
+            return self
+        return replace(self, shuffle=replace(shuffle, seed=seed))
+
+    def selected_indices(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return which of the selected rows an epoch has at some positions.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray
+            int64, each in ``range(epoch_rows)``.
+        epoch : int
+            The epoch.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64: ordinals among the selected rows, which are in path order.
+        """
+        if self.shuffle is None:
+            return positions if self.draws is None else self.draws.selected_indices(positions, 0, epoch, self.num_rows)
+        if self.runs is None:
+            return self._by_shuffle(positions, epoch)
+        assert self.shuffle.seed is not None
+        base = partial(self._by_shuffle, epoch=epoch)
+        return self.runs.selected_indices(positions, self.shuffle.seed, epoch, self.epoch_rows, base)
+
+    def _by_shuffle(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        assert self.shuffle is not None
+        count = self.shuffle.rows_per_epoch
+        if count is None:
+            return self._permuted(positions, epoch)
+        if (epoch + 1) * count >= 1 << 63:
+            raise OptionError(f"epoch {epoch} of {count} rows each: the rows of all epochs cannot be counted")
+        if self.draws is not None:
+            assert self.shuffle.seed is not None
+            return self.draws.selected_indices(positions, self.shuffle.seed, epoch, count)
+        # One long sequence of permutations, cut into epochs.
+        passes, positions = np.divmod(positions + epoch * count, self.num_rows)
+        found = np.empty_like(positions)
+        for each in np.unique(passes).tolist():
+            here = passes == each
+            found[here] = self._permuted(positions[here], each)
+        return found
+
+    def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        if self.chunk_groups is None:
+            return permute(positions, self.num_rows, self._key(epoch, _ROWS))
+        window_rows = self.window_rows
+        if window_rows is not None:
+            positions = self._within_windows(positions, window_rows, epoch)
+        return self.chunk_groups.selected_indices(positions, self._key(epoch, _CHUNK_GROUPS))
+
+    def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
+        found = np.empty_like(positions)
+        windows = positions // size
+        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
+        cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
+        for here in np.split(by_window, cuts) if len(positions) else ():
+            window = int(windows[here[0]])
+            start = window * size
+            length = min(size, self.num_rows - start)
+            found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))
+        return found
+
+    def _key(self, epoch: int, *purpose: int) -> RoundKeys:
+        assert self.shuffle is not None
+        assert self.shuffle.seed is not None
+        return make_key(self.shuffle.seed, epoch, *purpose)
+
+
+def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None) -> Order:
+    """Return the order of an epoch, with its unit decided.
+
+    It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
+    blocks.
+    """
+    unit = decide_unit(shuffle, index.chunk_group_rows)
+    order = _permutation(index, selection, shuffle, unit)
+    base = order.shuffle
+    if shuffle is None or base is None:
+        return order
+    if shuffle.weights is not None:
+        from ray_h5.order.draws.weights_to_draws import make_draws
+
+        order = _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+    else:
+        order = replace(order, shuffle=replace(base, rows_per_epoch=shuffle.rows_per_epoch))
+    if shuffle.by_length is None:
+        return order
+    from ray_h5.order.draws.length_runs import make_runs
+
+    window = order.window_rows or shuffle.window_rows
+    return replace(order, runs=make_runs(index, selection, shuffle, order.epoch_rows, window))
+
+
+def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
+    """Return the order of a dataset of which only the number of rows is known: rows are drawn.
+
+    Raises
+    ------
+    OptionError
+        If the weights, or the lengths, of the shuffle are no array with a number for each row.
+    """
+    if shuffle is None or num_rows == 0:
+        return Order(num_rows)
+    order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))
+    weights = shuffle.weights
+    if weights is not None:
+        from ray_h5.order.draws.values_of_rows import check_length
+        from ray_h5.order.draws.weights_to_draws import WEIGHTS, weighted_draws
+
+        if not isinstance(weights, np.ndarray):
+            raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
+        check_length(weights, num_rows, "the dataset", WEIGHTS)
+        order = _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+    if shuffle.by_length is None:
+        return order
+    from ray_h5.order.draws.length_runs import plain_runs
+
+    return replace(order, runs=plain_runs(num_rows, shuffle, order.epoch_rows))
+
+
+def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
+    """Return an order with draws, which replace the weights of the shuffle: an array of them may be large."""
+    from ray_h5.order.draws.weighted_draws import IndependentDraws
+
+    assert order.shuffle is not None
+    count = shuffle.rows_per_epoch or draws.default_rows(order.num_rows)
+    order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count))
+    if isinstance(draws, IndependentDraws) and order.chunk_groups is not None:
+        assert order.window_rows is not None
+        assert order.chunk_group_rows is not None
+        groups = max(1, round(order.window_rows / order.chunk_group_rows))
+        draws = replace(draws, chunk_groups=order.chunk_groups, window_rows=order.window_rows, window_groups=groups)
+    return replace(order, draws=draws)
+
+
+def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: Unit | None) -> Order:
+    """Return the order in which each selected row comes once."""
+    num_rows = index.num_rows if selection is None else len(selection)
+    if shuffle is None or unit is None or num_rows == 0:
+        return Order(num_rows)
+    by_length = shuffle.by_length
+    shuffle = shuffle.once(unit)
+    if unit == "rows":
+        return Order(num_rows, shuffle)
+    from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
+
+    files = index.files
+    if unit == "files":
+        starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
+        return Order(num_rows, shuffle, ListedChunkGroups(np.unique(starts)))
+    of_ranges = index.chunk_group_starts(_RANGE_CHUNKS)
+    window = shuffle.window_rows or (_default_window if of_ranges is None else _range_window)(index, num_rows)
+    if by_length is not None and shuffle.window_rows is None:
+        from ray_h5.order.draws.length_runs import sorted_window
+
+        window = sorted_window(num_rows, max(window, _LEAST_SORTED))
+    shuffle = replace(shuffle, window_rows=window)
+    if of_ranges is not None:
+        return _of_ranges(index, selection, shuffle, of_ranges)
+    if selection is None:
+        return Order(num_rows, shuffle, EvenChunkGroups(files.starts, index.chunk_group_rows), index.chunk_group_rows)
+    groups = ListedChunkGroups(_chunk_groups(files, selection, index.chunk_group_rows))
+    return Order(num_rows, shuffle, groups, index.chunk_group_rows)
+
+
+def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, starts: np.ndarray) -> Order:
+    """Return the order in which chunk groups are drawn whose rows are ranges; `starts` are their first row ids."""
+    num_rows = index.num_rows if selection is None else len(selection)
+    if selection is None:
+        cuts = starts
+    else:
+        group = np.searchsorted(starts, selection, side="right")
+        cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
+    from ray_h5.order.draws.chunk_groups import ListedChunkGroups
+
+    groups = ListedChunkGroups(np.append(cuts, num_rows))
+    return Order(num_rows, shuffle, groups, max(1, round(index.num_rows / max(len(starts), 1))), _RANGE_CHUNKS)
+
+
+def _range_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    group_rows = _RANGE_CHUNKS * index.chunk_group_rows
+    wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * group_rows)
+    # A small file is cut into several blocks, but no smaller than a chunk group.
+    rows = min(wanted, RANGE_WINDOW_BYTES // row_bytes, max(num_rows // MIN_BLOCKS, min(2 * group_rows, num_rows)))
+    return 1 << max(rows, 1).bit_length() - 1
+
+
+def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
+    """Return what is drawn: rows if each can be read alone, or weights need it, else chunks."""
+    if shuffle is None:
+        return None
+    if shuffle.draws_single_rows:
+        return "rows"
+    if shuffle.unit != "auto":
+        return shuffle.unit
+    has_window = shuffle.window_rows is not None and shuffle.by_length is None
+    return "rows" if chunk_group_rows == 1 and not has_window else "chunks"
+
+
+def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:
+    """Return the first selected index of each chunk group, then the number of selected rows."""
+    selected = np.diff(np.searchsorted(selection, files.starts))
+    lengths = np.diff(files.starts)
+    first_chunk = np.concatenate([[0], np.cumsum(-(-lengths // chunk_group_rows))[:-1]])
+    chunk = selection - np.repeat(files.starts[:-1], selected)
+    chunk //= chunk_group_rows
+    chunk += np.repeat(first_chunk, selected)
+    return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
+
+
+def _default_window(index: RowIndex, num_rows: int) -> int:
+    """Return a window that mixes 16 chunks or more, if a block can hold them."""
+    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    wanted = max(BLOCK_BYTES // row_bytes, 16 * index.chunk_group_rows)
+    rows = min(wanted, MAX_BLOCK_BYTES // row_bytes, num_rows // MIN_BLOCKS)
+    return 1 << max(rows, 1).bit_length() - 1
+
+
+@lru_cache(maxsize=8)
+def _of_epoch(seed: int, epoch: int) -> RoundKeys:
+    """Return the words that the keys of all rows of an epoch are made from. Plain datasets need them batch by batch."""
+    return make_key(seed, epoch, _ROW_KEYS)
+
+
+def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """Return a key for the randomness of each row in an epoch.
+
+    Parameters
+    ----------
+    row_ids : numpy.ndarray
+        Integers.
+    seed, epoch : int
+        Zero or more.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint64: a hash of (seed, epoch, row id), the same in every task and worker.
+    """
+    first, second = _of_epoch(seed, epoch)[:2]
+    keys = np.asarray(row_ids).astype(np.uint64)
+    keys += np.uint64(first)
+    mix_in_place(keys)
+    keys ^= np.uint64(second)
+    return mix_in_place(keys)

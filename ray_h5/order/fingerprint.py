@@ -1,0 +1,211 @@
+"""The parts that decide which row has which position in an epoch: an error names those that differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ray_h5.errors import PositionError
+from ray_h5.options import check_count
+from ray_h5.order.epoch_order import Order
+from ray_h5.rows.file_table import FileTable
+
+if TYPE_CHECKING:
+    from ray_h5.columns.labels import Classes
+
+_CHUNKS = "the widest column decides: columns= of the run before, and files that are stored as they were"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Files, selected rows and shuffle, as numbers and digests. The seed is not among them.
+
+    Attributes
+    ----------
+    num_files, file_rows : int
+        Files, and the rows in them. No files, and all rows, if only the length of a dataset is known.
+    names, starts : str
+        Digests of the names of the files, and of how many rows each has.
+    num_rows : int
+        Selected rows.
+    selection : str
+        Digest of the selected rows; empty if all are selected.
+    unit : str, optional
+        What is drawn; None without a shuffle, and ``auto`` where mixed datasets differ in it.
+    window_rows, chunk_group_rows : int, optional
+        If chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
+    rows_per_epoch : int, optional
+        If the shuffle says how many rows an epoch has, or has weights.
+    draws : str
+        Digest of what the weights of the shuffle became; empty without weights.
+    lengths : str
+        Digest of the lengths, windows and runs, if rows come by length.
+    chunk_groups : str
+        Digest of the chunk groups, if chunks or files are drawn.
+    labels : str
+        Digest of the classes whose numbers are delivered.
+    parts : tuple of Fingerprint
+        The files and rows of each dataset, if several are joined or mixed.
+    """
+
+    num_files: int
+    file_rows: int
+    names: str
+    starts: str
+    num_rows: int
+    selection: str
+    unit: str | None
+    window_rows: int | None
+    chunk_group_rows: int | None
+    rows_per_epoch: int | None = None
+    draws: str = ""
+    lengths: str = ""
+    chunk_groups: str = ""
+    labels: str = ""
+    parts: tuple[Fingerprint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("num_files", "file_rows", "num_rows"):
+            check_count(f"Position: plan: {name}", getattr(self, name), 0)
+        for name in ("window_rows", "chunk_group_rows", "rows_per_epoch"):
+            if getattr(self, name) is not None:
+                check_count(f"Position: plan: {name}", getattr(self, name), 1)
+        for name in ("names", "starts", "selection", "draws", "lengths", "chunk_groups", "labels"):
+            if not isinstance(getattr(self, name), str):
+                raise PositionError(f"Position: plan: {name}={getattr(self, name)!r}: expected a string")
+        if self.unit not in (None, "auto", "rows", "chunks", "files"):
+            raise PositionError(
+                f"Position: plan: unit={self.unit!r}: expected None, 'auto', 'rows', 'chunks' or 'files'"
+            )
+
+    @classmethod
+    def from_dict(cls, found: Any) -> Fingerprint:
+        """Return the fingerprint that `to_dict` described."""
+        names = {each.name for each in fields(cls)}
+        # Those with a default came later: orders that have nothing of them are the same without.
+        needed = {each.name for each in fields(cls) if each.default is MISSING}
+        if not isinstance(found, Mapping) or not needed <= set(found) <= names:
+            raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
+        parts = found.get("parts", ())
+        if not isinstance(parts, (list, tuple)):
+            raise PositionError(f"Position: plan: parts={parts!r}: expected a list")
+        return cls(**{**found, "parts": tuple(map(cls.from_dict, parts))})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fingerprint as plain values."""
+        return {**asdict(self), "parts": [each.to_dict() for each in self.parts]}
+
+    def shuffle(self, seed: int) -> str:
+        """Return the shuffle as a user writes it."""
+        if self.unit is None:
+            return "None"
+        window = f", window_rows={self.window_rows}" if self.unit == "chunks" else ""
+        weights = ", weights=..." if self.draws else ""
+        count = "" if self.rows_per_epoch is None else f", rows_per_epoch={self.rows_per_epoch}"
+        lengths = ", by_length=..." if self.lengths else ""
+        return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count}{lengths})"
+
+    def differences(self, other: Fingerprint) -> list[str]:
+        """Return the differences, each in the form ``"3 files, not 4"``: the value of this one first."""
+        found = [*self._file_differences(other), *self._row_differences(other), *self._shuffle_differences(other)]
+        if self.labels != other.labels:
+            found.append(f"{_labelled(self.labels)}, not {_labelled(other.labels)}")
+        if len(self.parts) != len(other.parts):
+            return [*found, f"{len(self.parts)} joined datasets, not {len(other.parts)}"]
+        pairs = enumerate(zip(self.parts, other.parts, strict=True))
+        return found + [f"dataset {number}: {each}" for number, (one, two) in pairs for each in one.differences(two)]
+
+    def _file_differences(self, other: Fingerprint) -> list[str]:
+        found = []
+        if self.num_files != other.num_files:
+            found.append(f"{self.num_files} files, not {other.num_files}")
+        elif self.names != other.names:
+            found.append("files of other names")
+        if self.file_rows != other.file_rows:
+            place = " in the files" if self.num_files or other.num_files else ""
+            found.append(f"{self.file_rows} rows{place}, not {other.file_rows}")
+        elif self.num_files == other.num_files and self.starts != other.starts:
+            found.append("files with other numbers of rows")
+        return found
+
+    def _row_differences(self, other: Fingerprint) -> list[str]:
+        if self.selection == other.selection:
+            return []
+        if self.num_rows != other.num_rows:
+            return [f"a predicate that selects {self._selected()}, not {other._selected()}"]
+        return [f"a predicate that selects {self._selected()}, but not the same"] if self.starts == other.starts else []
+
+    def _selected(self) -> str:
+        return f"{self.num_rows} rows" if self.selection else f"all {self.num_rows} rows"
+
+    def _shuffle_differences(self, other: Fingerprint) -> list[str]:
+        if self.unit != other.unit:
+            return [f"{_drawn(self.unit)}, not {_drawn(other.unit)}"]
+        found = []
+        if self.window_rows != other.window_rows:
+            found.append(f"window_rows {self.window_rows}, not {other.window_rows}")
+        same_rows = (self.names, self.starts, self.selection) == (other.names, other.starts, other.selection)
+        if self.chunk_group_rows != other.chunk_group_rows:
+            found.append(f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} ({_CHUNKS})")
+        elif same_rows and self.chunk_groups != other.chunk_groups:
+            found.append(f"other rows that share chunks ({_CHUNKS})")
+        if self.rows_per_epoch != other.rows_per_epoch:
+            found.append(f"rows_per_epoch {self.rows_per_epoch}, not {other.rows_per_epoch}")
+        if self.draws != other.draws:
+            found.append(f"{_weighted(self.draws)}, not {_weighted(other.draws)}")
+        if self.lengths != other.lengths:
+            found.append(f"{_by_length(self.lengths)}, not {_by_length(other.lengths)}")
+        return found
+
+
+def fingerprint(
+    files: FileTable | None,
+    selection: np.ndarray | None,
+    order: Order,
+    parts: Iterable[Fingerprint] = (),
+    labels: Iterable[Classes] = (),
+) -> Fingerprint:
+    """Return the fingerprint of the files, the selected rows and the order of a plan; or of joined datasets."""
+    return Fingerprint(
+        num_files=0 if files is None else len(files),
+        file_rows=order.num_rows if files is None else files.num_rows,
+        names=_digest(b"") if files is None else files.names_digest,
+        starts="" if files is None else _digest(files.starts.tobytes()),
+        num_rows=order.num_rows,
+        selection="" if selection is None else _digest(np.ascontiguousarray(selection).data),
+        unit=None if order.shuffle is None else order.shuffle.unit,
+        window_rows=order.window_rows,
+        chunk_group_rows=order.chunk_group_rows,
+        rows_per_epoch=None if order.shuffle is None else order.shuffle.rows_per_epoch,
+        draws="" if order.draws is None else order.draws.digest().hex(),
+        lengths="" if order.runs is None else order.runs.digest().hex(),
+        chunk_groups="" if order.chunk_groups is None else _digest(order.chunk_groups.to_bytes()),
+        labels=_digest(repr(named).encode())
+        if (named := sorted((each.name, each.by_value) for each in labels))
+        else "",
+        parts=tuple(parts),
+    )
+
+
+def _drawn(unit: str | None) -> str:
+    return "in path order" if unit is None else f"shuffled by {unit}"
+
+
+def _weighted(draws: str) -> str:
+    return f"weights of digest {draws}" if draws else "no weights"
+
+
+def _by_length(lengths: str) -> str:
+    return f"by_length (lengths, window_rows and run_rows of digest {lengths})" if lengths else "no by_length"
+
+
+def _labelled(labels: str) -> str:
+    return f"labels of digest {labels} (which number stands for which class)" if labels else "no labels"
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,96 @@
+"""Rows of a plan, read from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.read.file_reads import FileRead, request_cost_of, run_reads
+from ray_h5.read.jobs import ReadStats
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.file_table import FileTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockRows:
+    """The rows of one block, as arrays.
+
+    Attributes
+    ----------
+    row_ids : numpy.ndarray
+        int64.
+    arrays : mapping of str to numpy.ndarray
+        The columns.
+    stats : ReadStats
+        The cost of reading them.
+    key_numbers : numpy.ndarray, optional
+        int64: with windows, the numbers of the steps.
+    """
+
+    row_ids: np.ndarray
+    arrays: Mapping[str, np.ndarray]
+    stats: ReadStats = field(default_factory=ReadStats)
+    key_numbers: np.ndarray | None = None
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """int64: the numbers that row keys are made from."""
+        return self.row_ids if self.key_numbers is None else self.key_numbers
+
+
+def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = None) -> BlockRows:
+    """Read rows in the order given: a pure function, with the same result at each call.
+
+    `draws` has the draw of each row, if their values are drawn; by default the first.
+
+    Raises
+    ------
+    StaleIndexError, MissingSourceError
+        If a file, or a source of its columns or of the selection, changed since the plan was made.
+    """
+    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.of_files}
+    keys = None if plan.scope.windows is None else np.empty(len(row_ids), np.int64)
+    if not arrays and keys is None:
+        for file, _ in by_file(plan.files, row_ids) if plan.selection is not None else ():
+            # Nothing is read of it, but its values may decide the selection.
+            check_state(plan.files.path(file), plan.state(file), plan.scope.storage)
+        return BlockRows(row_ids, arrays)
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
+        if keys is not None and not isinstance(reader, RowReader):
+            keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
+        drawn = {"draws": draws[places]} if draws is not None and plan.is_drawn else {}
+        return reader.planned(arrays, rows, places, **plan.read_options, **drawn)
+
+    stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
+    return BlockRows(row_ids, arrays, stats, keys)
+
+
+def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
+    """Return the requests that `read_rows` makes for rows of files in stores, and their bytes. No row is read.
+
+    Columns that h5py reads, such as strings, are not counted.
+    """
+    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
+
+    return request_cost_of([partial(planned, *part) for part in by_file(plan.files, row_ids)])
+
+
+def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return the files of some rows, ascending; and for each the places of its rows in `row_ids`, ascending too."""
+    of = files.files_of(row_ids)
+    order = np.argsort(of, kind="stable")
+    of = of[order]
+    cuts = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+    return [(int(of[start]), order[start:stop]) for start, stop in pairwise(cuts) if stop > start]

@@ -1,0 +1,237 @@
+"""Positions in an epoch: what a checkpoint of Ray or of a sampler stores, and how a run of either resumes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.options import check_count
+from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.fingerprint import Fingerprint
+from ray_h5.order.plan_reads import BlockRows, read_rows
+from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
+from ray_h5.order.read_plan import ReadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The point that a training run has reached in an epoch. Store it in the checkpoint.
+
+    It is the same in Ray and in plain PyTorch: the state of a sampler or loader is the `to_dict` of its position.
+
+    Attributes
+    ----------
+    seed, epoch : int
+        The order. A dataset that has drawn its seed, as with ``shuffle=True``, takes over this seed when it resumes.
+    rows : int
+        Rows that each rank has done in this run.
+    world_size : int
+        Ranks.
+    block_rows : int
+        Rows of a block, which ranks take in turn: those of a read task, or the `run_length` of a sampler.
+    plan : Fingerprint
+        The files, the selected rows and the shuffle: an error names the parts that differ.
+    earlier : tuple of RunProgress
+        What earlier runs have done of the epoch.
+    tail : Tail, optional
+        The treatment of the last rows in this run. The run that resumes may have another one.
+    """
+
+    seed: int
+    epoch: int
+    rows: int
+    world_size: int
+    block_rows: int
+    plan: Fingerprint
+    earlier: tuple[RunProgress, ...] = ()
+    tail: Tail | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "epoch", "rows", "world_size", "block_rows"):
+            check_count(f"Position: {name}", getattr(self, name), 1 if name in {"world_size", "block_rows"} else 0)
+        if not isinstance(self.plan, Fingerprint):
+            raise PositionError(f"Position: plan={self.plan!r}: expected a Fingerprint, as ReadPlan has")
+
+    @property
+    def done(self) -> tuple[RunProgress, ...]:
+        """What is done of the epoch, run by run."""
+        done = RunProgress(self.rows, self.world_size, self.block_rows, self.tail) if self.rows else None
+        return self.earlier if done is None else (*self.earlier, done)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the position as plain values, for JSON or a checkpoint; `load_state_dict` of a sampler takes them."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        earlier = [[done.rows, done.world_size, done.block_rows, _listed(done.tail)] for done in self.earlier]
+        return {**found, "earlier": earlier, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
+
+    @classmethod
+    def from_dict(cls, found: PositionLike) -> Position:
+        """Return the position that `to_dict`, or `state_dict` of a sampler or loader, described.
+
+        Raises
+        ------
+        PositionError
+            If `found` is neither that nor a position.
+        """
+        if isinstance(found, Position):
+            return found
+        names = {each.name for each in fields(cls)}
+        if isinstance(found, Mapping) and {"done", "within", "split"} <= set(found):
+            raise PositionError(
+                "Position: found the state that a sampler of an earlier version saved, which does not say enough to "
+                f"resume inside its epoch. Begin the epoch again: set_epoch({found.get('epoch')!r})"
+            )
+        # The last version stored a hash beside the parts that it was made of.
+        if not isinstance(found, Mapping) or not names <= set(found) <= names | {"plan_hash"}:
+            raise PositionError(
+                f"Position: expected a Position, or the dict of to_dict() or state_dict() with "
+                f"{', '.join(sorted(names))}; found {found!r}"
+            )
+        earlier = found["earlier"]
+        if not isinstance(earlier, (list, tuple)) or not all(
+            isinstance(each, (list, tuple)) and len(each) == len(fields(RunProgress)) for each in earlier
+        ):
+            raise PositionError(
+                f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows, tail]"
+            )
+        done = tuple(RunProgress(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
+        others = {name: found[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
+        plan = Fingerprint.from_dict(found["plan"])
+        return cls(**others, plan=plan, earlier=done, tail=_tail_of(found["tail"]))
+
+    def checked_order(self, plan: Fingerprint, order: Order) -> Order:
+        """Return the order that the position is in: `order`, with the seed of the position if its own was drawn.
+
+        Raises
+        ------
+        PositionError
+            If the position is of other files, another selection or another shuffle; it says what differs.
+        """
+        order = order.with_drawn_seed(self.seed)
+        differences = self.plan.differences(plan)
+        if order.shuffle is not None and self.plan.unit is not None and self.seed != order.seed:
+            differences.insert(0, f"seed {self.seed}, not {order.seed}")
+        if differences:
+            raise PositionError(
+                "the position is of other files, another predicate or another shuffle than this dataset. What differs: "
+                f"{'; '.join(differences)}. Read the data as the run before did, with "
+                f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
+            )
+        run_extents(order.epoch_rows, self.done, self.tail)
+        return order
+
+
+PositionLike: TypeAlias = Position | Mapping[str, Any]
+"""A position, or its dict."""
+
+
+def _listed(tail: Tail | None) -> list[Any] | None:
+    return None if tail is None else [tail.rule, tail.rows]
+
+
+def _tail_of(listed: Any) -> Tail | None:
+    if listed is None:
+        return None
+    try:
+        return Tail(*listed)
+    except (TypeError, OptionError) as exc:
+        raise PositionError(f"Position: tail={listed!r}: expected None, or [rule, rows]: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The positions of an epoch that a run has to read: all, or what earlier runs have not done.
+
+    It is small, and tasks need nothing else beside the plan.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch.
+    done : tuple of RunProgress
+        What earlier runs have done of it.
+    world_size : int
+        Ranks that take its blocks in turn.
+    seed : int, optional
+        The seed of the run that is resumed. It replaces a seed that the plan has drawn.
+    """
+
+    epoch: int = 0
+    done: tuple[RunProgress, ...] = ()
+    world_size: int = 1
+    seed: int | None = None
+
+    def block_layout(self, plan: ReadPlan) -> BlockLayout:
+        """Return how these positions are cut into blocks."""
+        extent = run_extents(plan.epoch_rows, self.done, plan.tail)[-1]
+        return BlockLayout(extent.num_positions, plan.block_rows, self.world_size)
+
+    def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
+        """Return the positions of a block; at most the first `limit`."""
+        start, stop = self.block_layout(plan).bounds(block)
+        ordinals = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
+        return epoch_positions(plan.epoch_rows, self.done, plan.tail, ordinals)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The result of one read task.
+
+    Attributes
+    ----------
+    rows : BlockRows
+        Row ids and the columns of the files.
+    positions : numpy.ndarray
+        int64: the positions of the rows in the epoch.
+    epoch : int
+        The epoch.
+    seed : int
+        The seed of the order.
+    """
+
+    rows: BlockRows
+    positions: np.ndarray
+    epoch: int
+    seed: int = 0
+
+
+def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None) -> Block:
+    """Read one block of an epoch: a pure function, with the same result at each call."""
+    plan = plan.with_drawn_seed(remainder.seed)
+    positions = remainder.positions(plan, block, limit)
+    epoch = remainder.epoch
+    rows = read_rows(
+        plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None
+    )
+    return Block(rows, positions, epoch, plan.seed)
+
+
+def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
+    """Return the position after `rows` rows of each rank; `resume` continues from there."""
+    return Position(
+        plan.order.with_drawn_seed(remainder.seed).seed,
+        remainder.epoch,
+        rows,
+        remainder.world_size,
+        plan.block_rows,
+        plan.fingerprint,
+        remainder.done,
+        plan.tail,
+    )
+
+
+def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
+    """Return the rest of the epoch of a position. The seed of the position replaces one that the plan has drawn.
+
+    Raises
+    ------
+    PositionError
+        If the position is of other files, another selection or another shuffle; it says what differs.
+    """
+    order = position.checked_order(plan.fingerprint, plan.order)
+    return Remainder(position.epoch, position.done, world_size, order.seed)

@@ -1,0 +1,257 @@
+"""Which rows are read, and in which order: a frozen value, made on the driver and executed in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import OptionError, StaleIndexError
+from ray_h5.index.facts.answers import wrong_index
+from ray_h5.index.facts.source_files import SourceTable
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.layout import FileState
+from ray_h5.order.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.epoch_order import Order, make_order
+from ray_h5.order.fingerprint import Fingerprint, fingerprint
+from ray_h5.rows.file_table import FileTable
+
+if TYPE_CHECKING:
+    from ray_h5.columns.row_table import RowTable
+    from ray_h5.manifest.manifest import Manifest
+    from ray_h5.rows.row_view import FileReader
+    from ray_h5.tables.joined_columns import JoinedColumns
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReadPlan(ComparedByContent):
+    """Which rows are read, in which order, and in blocks of which size.
+
+    Attributes
+    ----------
+    files : FileTable
+        The files.
+    columns : tuple of ColumnSpec
+        The columns to read.
+    scope : Scope
+        How the files are opened.
+    selection : numpy.ndarray, optional
+        int64: the selected row ids, ascending; None selects all.
+    order : Order
+        The order of an epoch.
+    block_rows : int
+        Rows of a block; the last blocks may have fewer.
+    tail : Tail, optional
+        The treatment of the last rows; None keeps them.
+    sources : SourceTable
+        The other files that hold values of the columns, or values that the selection was made from.
+    cast : frozenset of str
+        The columns that are cast while they are read. The others have the dtypes that files store.
+    tables : tuple of RowTable
+        What is known of the rows of each file; empty if they lie along the first axis.
+    joined : JoinedColumns, optional
+        The columns that come from tables beside the files.
+    known : tuple of Manifest
+        What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
+    """
+
+    files: FileTable
+    columns: tuple[ColumnSpec, ...]
+    scope: Scope
+    selection: np.ndarray | None
+    order: Order
+    block_rows: int
+    tail: Tail | None = None
+    sources: SourceTable = field(default_factory=SourceTable)
+    cast: frozenset[str] = frozenset()
+    tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
+    joined: JoinedColumns | None = None
+    known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def of_files(self) -> tuple[ColumnSpec, ...]:
+        """The columns that are read from the files."""
+        joined = self.joined
+        return self.columns if joined is None else tuple(each for each in self.columns if each.name not in joined.specs)
+
+    @property
+    def num_rows(self) -> int:
+        """Selected rows."""
+        return self.files.num_rows if self.selection is None else len(self.selection)
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch without its tail: the selected rows, unless the shuffle draws another number of rows."""
+        return self.order.epoch_rows
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of an epoch: its rows, and the tail."""
+        return self.epoch_rows if self.tail is None else self.tail.apply(self.epoch_rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return sum(column.row_bytes for column in self.columns)
+
+    @cached_property
+    def read_options(self) -> dict[str, Any]:
+        """Options of `RowReader.read_into`: how columns are cast, if not all casts are checked."""
+        casting = {column.name: column.casting for column in self.of_files if column.casting != "checked"}
+        return {"casting": casting} if casting else {}
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order; 0 without a shuffle."""
+        return self.order.seed
+
+    def state(self, file: int) -> FileState:
+        """Return the state of a file when the plan was made."""
+        return FileState(self.files.identity(file), self.sources.of_file(file))
+
+    def open(self, file: int) -> FileReader:
+        """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
+        table = self.tables[file] if self.tables else None
+        known = self.known[file] if self.known else None
+        reader = self.scope.open(self.files.path(file), self.state(file), table, known, is_planned=True)
+        self.check(file, reader)
+        return reader
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """All that decides which row has which position, except the seed: files, selection and shuffle.
+
+        Files count by their names and rows. Their folders do not count: they may be mounted elsewhere.
+        """
+        return fingerprint(self.files, self.selection, self.order, labels=self.scope.labels)
+
+    def with_drawn_seed(self, seed: int | None) -> ReadPlan:
+        """Return the plan with the seed of a run that is resumed. A seed that the user gave stays."""
+        order = self.order.with_drawn_seed(seed)
+        return self if order is self.order else replace(self, order=order)
+
+    def check(self, file: int, reader: FileReader) -> None:
+        """Raise unless a file holds what the plan was made for. An index on disk may be wrong about it.
+
+        Raises
+        ------
+        StaleIndexError
+            With what was expected and what was found.
+        """
+        rows = int(self.files.starts[file + 1] - self.files.starts[file])
+        planned_columns = {column.name: column for column in self.of_files}
+        for name, layout in reader.find(list(planned_columns)).items():
+            expected = planned_columns[name]
+            found = ColumnSpec.of(layout)
+            if layout.num_rows != rows or not expected.is_read_from(found, name in self.cast):
+                planned = f"{rows} rows of {expected}"
+                raise StaleIndexError(wrong_index(layout, planned, f"{layout.num_rows} of {found}"))
+
+    @cached_property
+    def step_starts(self) -> np.ndarray:
+        """int64: with windows, the number of the first step of each file. Row keys are made from these numbers."""
+        steps = [0 if table is None else table.num_steps for table in self.tables]
+        return np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each epoch has other values of the same rows."""
+        return (self.scope.rows is not None and self.scope.rows.is_drawn) or any(
+            each.name in self.scope.drawn_columns for each in self.columns
+        )
+
+    def row_ids(self, selected: np.ndarray) -> np.ndarray:
+        """Return the row ids of some selected indices."""
+        return selected if self.selection is None else self.selection[selected]
+
+    def at(self, positions: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the row ids at some positions of an epoch. Positions of a tail begin the order again."""
+        return self.row_ids(self.order.selected_indices(positions % max(self.epoch_rows, 1), epoch))
+
+
+def make_plan(
+    index: RowIndex,
+    columns: Sequence[ColumnSpec],
+    selection: np.ndarray | None = None,
+    shuffle: Shuffle | None = None,
+    block_rows: int | None = None,
+    num_blocks: int | None = None,
+    tail: Tail | None = None,
+    selected_by: Iterable[str] | None = None,
+) -> ReadPlan:
+    """Return the plan for some rows and columns.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The files.
+    columns : sequence of ColumnSpec
+        The columns to read.
+    selection : numpy.ndarray, optional
+        int64: the selected row ids, ascending; None selects all.
+    shuffle : Shuffle, optional
+        The order; None keeps the order of the files.
+    block_rows, num_blocks : int, optional
+        Rows of a block, or the number of blocks; by default blocks are sized by their bytes.
+    tail : Tail, optional
+        The treatment of the last rows.
+    selected_by : iterable of str, optional
+        The columns whose values decide the selection; None for all whose values were looked up.
+
+    Raises
+    ------
+    OptionError
+        If rows are selected, and the tail drops all of them.
+    """
+    columns = tuple(columns)
+    if index.joined is not None:
+        selection = index.joined.restricted(selection)
+    order = make_order(index, selection, shuffle)
+    num_rows = order.epoch_rows
+    row_bytes = sum(column.row_bytes for column in columns)
+    positions = num_rows if tail is None else tail.apply(num_rows)
+    if tail is not None and num_rows and not positions:
+        chosen = "selected" if num_rows == order.num_rows else "in an epoch"
+        raise OptionError(
+            f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
+            "Lower tail_rows (workers * batch size), or pass tail='pad'."
+        )
+    # The longest rows are in one block, if rows come by length.
+    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
+    rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
+    window = order.window_rows
+    most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
+    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= most:
+        # Whole windows: each chunk is then read by one task only.
+        rows = -(-max(rows, window) // window) * window
+    named = () if selection is None else index.looked_up if selected_by is None else selected_by
+    if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
+        from ray_h5.order.draws.length_runs import length_columns
+        from ray_h5.order.draws.weights_to_draws import weighing_columns
+
+        named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
+    sources = index.sources_of([*(column.name for column in columns), *named])
+    cast = _cast_columns(index, columns)
+    joined = None if index.joined is None else index.joined.planned(columns, index.files, selection, index.labels)
+    scope = replace(index.scope, labels=index.labels)
+    unread = index.scope.unread(index.columns, [column.name for column in columns])
+    known = tuple(each.without(unread) for each in index.known)
+    return ReadPlan(
+        index.files, columns, scope, selection, order, rows, tail, sources, cast, index.tables, joined, known
+    )
+
+
+def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:
+    """Return the columns that are cast, or may be: their dtypes in the files do not matter."""
+    if type(index.cast) is not Cast:  # a subclass may cast any column
+        return frozenset(column.name for column in columns)
+    stored = index.columns
+    changed = {each.name for each in columns if each.name not in stored or stored[each.name].dtype != each.dtype}
+    return frozenset(changed | index.cast.dtypes.keys())

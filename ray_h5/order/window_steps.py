@@ -1,0 +1,68 @@
+"""The steps that windows hold, each once, as a plan of its own: windows overlap, and moments count each value once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.rows.window_rows import Numbering
+from ray_h5.rows.windows import Windows
+
+
+def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
+    """Return a plan whose rows are the steps that columns of windows hold in the selected rows, each once.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        A plan with windows.
+    names : collection of str
+        Columns with the same offsets.
+    """
+    windows = plan.scope.windows
+    assert windows is not None
+    (offsets,) = {each.offsets for each in windows.columns if each.name in names}
+    starts = plan.files.starts
+    selected = plan.selection
+    found = []
+    for file, table in enumerate(plan.tables):
+        if table is None or table.episode_lengths is None:
+            continue
+        if selected is None:
+            rows = np.arange(starts[file + 1] - starts[file])
+        else:
+            low, high = np.searchsorted(selected, starts[file : file + 2])
+            rows = selected[low:high] - starts[file]
+        found.append(_steps(rows, table.episode_lengths, windows, offsets) + plan.step_starts[file])
+    steps = np.concatenate([*found, np.empty(0, np.int64)])
+    columns = tuple(
+        replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
+    )
+    return replace(
+        plan,
+        files=replace(plan.files, starts=plan.step_starts),
+        columns=columns,
+        scope=replace(plan.scope, windows=windows.single_steps()),
+        selection=steps,
+        order=Order(len(steps)),
+        joined=None,
+    )
+
+
+def _steps(rows: np.ndarray, lengths: np.ndarray, windows: Windows, offsets: tuple[int, ...]) -> np.ndarray:
+    """Return the ordinals of the steps that rows of a file hold, ascending."""
+    numbering = Numbering(lengths, windows)
+    episodes, at = numbering.of(rows)
+    wanted = at[:, None] + np.array(offsets)
+    last = lengths[episodes][:, None] - 1
+    held = np.ones(wanted.shape, bool)
+    # Zeros are no values of the file. The first and last step, which stand for padding otherwise, are.
+    if windows.pad[0] == "zero":
+        held &= wanted >= 0
+    if windows.pad[1] == "zero":
+        held &= wanted <= last
+    return np.unique((numbering.step_starts[episodes][:, None] + np.clip(wanted, 0, last))[held])

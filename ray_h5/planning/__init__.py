@@ -1,1 +1,0 @@
-"""Which rows, in which order, in which block."""

@@ -1,1 +1,0 @@
-"""Facts of files: row counts, schema, small columns."""

@@ -1,1 +1,0 @@
-"""Predicates: criteria of a user -> expressions -> row ids."""

@@ -1,1 +1,0 @@
-"""Row kinds: what a row of a file is."""

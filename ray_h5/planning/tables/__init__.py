@@ -1,1 +1,0 @@
-"""Tables beside the files: their columns join the rows while planning."""

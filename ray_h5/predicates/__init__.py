@@ -1,0 +1,1 @@
+"""What users write to choose rows -> the rows that pass."""

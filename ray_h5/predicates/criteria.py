@@ -1,0 +1,307 @@
+"""Criteria: what users write to choose rows -> an expression of pyarrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_, or_
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import PredicateError
+from ray_h5.predicates.comparisons import at_least, at_most, equals, one_of
+from ray_h5.predicates.virtual_names import (
+    AnyEqual,
+    Between,
+    DatedText,
+    Derived,
+    FileFold,
+    RowFold,
+    RowMask,
+    virtual_name,
+)
+
+_MONTH = re.compile(r"\d{4}-\d\d")
+_MAX_BITS = 1 << 13
+"""Integers of more bits cannot be printed: Python refuses it."""
+_DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)?")
+"""Text that numpy reads as a time. A year alone is more often a name."""
+
+
+def between(low: Any, high: Any) -> Between:
+    """Choose rows whose value is in a range, both ends included.
+
+    Parameters
+    ----------
+    low, high : number, string or None
+        The ends; None leaves a side open.
+
+    Raises
+    ------
+    PredicateError
+        If both sides are open, or the lower end is above the upper one.
+    """
+    low, high = _plain(low), _plain(high)
+    if low is None and high is None:
+        raise PredicateError("between(None, None): expected at least one end")
+    for end in (low, high):
+        _check_scalar(f"between({low!r}, {high!r})", end, "numbers, strings or None")
+    try:
+        is_empty = low is not None and high is not None and not low <= high
+    except TypeError as exc:
+        raise PredicateError(f"between({low!r}, {high!r}): expected ends of one type: {exc}") from exc
+    if is_empty:
+        raise PredicateError(f"between({low!r}, {high!r}): expected low <= high")
+    return Between(low, high)
+
+
+def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
+    """Choose rows in which a value occurs at any time step.
+
+    Parameters
+    ----------
+    value : int or float
+        Of a column of shape (T,) or (T, 1), the value; of a one-hot column of shape (T, C), the class whose
+        entry is not zero.
+    valid : str, optional
+        A column of shape (T,) or (T, 1). Only time steps at which it is greater than zero count.
+    """
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PredicateError(f"any_equal({value!r}): expected a number")
+    if value != value or (isinstance(value, int) and not -(2**63) <= value < 2**64):
+        raise PredicateError(f"any_equal({value!r}): no value of a column equals it")
+    if valid is not None and not isinstance(valid, str):
+        raise PredicateError(f"any_equal({value!r}, valid={valid!r}): expected the name of a column")
+    return AnyEqual(value, valid)
+
+
+def row_mask() -> RowMask:
+    """Choose rows by a mask in the file: ``where(**{"mask/train": row_mask()})``.
+
+    The HDF5 dataset holds a boolean for each row, or the numbers of the rows to take; or names of groups, with
+    ``rows=Groups(...)``. With windows, the rows of a file are its steps, also those without a window.
+    """
+    return RowMask()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Criterion(ComparedByContent):
+    """What is wanted of one column, and the predicate for it.
+
+    Attributes
+    ----------
+    column : str
+        The column.
+    wanted : object
+        As `where` takes it.
+    expression : pyarrow.compute.Expression
+        The predicate.
+
+    Raises
+    ------
+    PredicateError
+        If `where` does not take `wanted`.
+    """
+
+    column: str
+    wanted: Any
+    expression: pc.Expression = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expression", _expression(self.column, self.wanted))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a dataset that are compared. Masks and folds are none: they belong to the files."""
+        if isinstance(self.wanted, (RowMask, RowFold, FileFold)):
+            return []
+        valid = self.wanted.valid if isinstance(self.wanted, AnyEqual) else None
+        return [self.column] if valid is None else [self.column, valid]
+
+    @property
+    def named(self) -> str:
+        """The column that the predicate names: this one, or the virtual column that is computed from it."""
+        return virtual_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
+
+    def over(self, columns: Sequence[str]) -> Criterion:
+        """Return the same criterion for columns with other names."""
+        if list(columns) == self.columns:
+            return self
+        column, *valid = columns
+        return Criterion(column, replace(self.wanted, valid=valid[0]) if valid else self.wanted)
+
+
+def where(**criteria: Any) -> pc.Expression:
+    """Return the predicate that all criteria hold.
+
+    Parameters
+    ----------
+    **criteria
+        ``column=value``, ``column=[value, ...]``, ``column=None`` (is null),
+        ``column=between(low, high)``, ``column=any_equal(value)`` or ``column=row_mask()``. Text such as
+        ``"2024-01-31"`` or ``"2024-01-31T12:00"`` is a time where the column holds times. Write
+        ``**{"obs/label": 3}`` for names that are no Python names. ``True`` and ``False`` match 1 and 0 in columns of
+        numbers; 1 and 0 match them in boolean columns. An empty list selects no row. With a column of floats, a float
+        is compared in the dtype of the column, as in numpy 2: 0.1 equals the 0.1 of float32. (float16 is compared as
+        float32, so 0.1 does not equal the 0.1 of float16.) Columns of integers are compared exactly: no integer equals
+        1.5 or NaN.
+
+    Returns
+    -------
+    pyarrow.compute.Expression
+        Pass it to `H5Dataset`. Combine it with others by ``&``, ``|`` and ``~``.
+
+    Raises
+    ------
+    PredicateError
+        If there is no criterion, or one has none of the forms above.
+
+    Notes
+    -----
+    A comparison with null is null, and drops the row: ``~where(x=1)`` and ``~where(x=[1, 2])`` choose no nulls, either.
+    ``where(x=None)`` and a list with None choose them. A comparison with NaN is false, so ``~where(x=1)`` keeps NaN.
+    """
+    return reduce(and_, (each.expression for each in as_criteria(criteria)))
+
+
+def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
+    """Return the criteria that `where` is given, checked.
+
+    Raises
+    ------
+    PredicateError
+        As `where` does.
+    """
+    if not criteria:
+        raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
+    return [Criterion(name, as_dated(wanted)) for name, wanted in criteria.items()]
+
+
+def as_dated(wanted: Any) -> Any:
+    """Return text that can stand for times as `DatedText`, and anything else as it is."""
+    texts: list[Any]
+    if isinstance(wanted, str):
+        how, texts = "equal", [wanted]
+    elif isinstance(wanted, Between):
+        how, texts = "between", [wanted.low, wanted.high]
+    else:
+        how, texts = "one_of", _values(wanted) or []
+    given = [text for text in texts if text is not None or how != "between"]
+    return DatedText(how, tuple(texts)) if given and all(map(_is_dated, given)) else wanted
+
+
+def _is_dated(text: Any) -> bool:
+    if not isinstance(text, str) or not _DATED.fullmatch(text):
+        return False
+    try:
+        return not np.isnat(_as_time(text))
+    except ValueError:  # such as the 31st of February
+        return False
+
+
+def _as_time(text: str) -> np.datetime64:
+    return np.datetime64(text.removesuffix("Z"))
+
+
+def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
+    """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
+    unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
+    first = np.datetime64(text, "D")
+    last = (np.datetime64(text, "M") + 1).astype(f"M8[{unit}]") - 1
+    return PredicateError(
+        f"predicate: {text!r} is a month, and column {name!r} holds times; expected a day, such as '{first}', or a "
+        f"moment of it. For all of the month, write between('{first}', '{last}')."
+    )
+
+
+def time_expression(name: str, wanted: DatedText, kind: pa.DataType) -> pc.Expression:
+    """Return the comparison of a column of some type with text: as times in a column of times.
+
+    Raises
+    ------
+    PredicateError
+        If text is a month, in a column of times.
+    """
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    for text in wanted.texts if is_time else ():
+        if text is not None and _MONTH.fullmatch(text):
+            raise _month(name, text, kind)
+    values = [text if text is None or not is_time else _plain(_as_time(text)) for text in wanted.texts]
+    if wanted.how == "between":
+        return _expression(name, Between(*values))
+    if wanted.how == "equal" or is_time:
+        column = pc.field(name)
+        return reduce(or_, (column.is_null() if value is None else equals(column, value) for value in values))
+    return _expression(name, values)
+
+
+def _expression(name: str, wanted: Any) -> pc.Expression:
+    column = pc.field(name)
+    if isinstance(wanted, Between):
+        ends = [] if wanted.low is None else [at_least(column, wanted.low)]
+        ends += [] if wanted.high is None else [at_most(column, wanted.high)]
+        return reduce(and_, ends)
+    if isinstance(wanted, Derived):
+        return pc.field(virtual_name(name, wanted)) == True  # noqa: E712  an expression
+    if wanted is None:
+        return column.is_null()
+    values = _values(wanted)
+    if values is None:
+        value = _plain(wanted)
+        _check_scalar(
+            f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
+        )
+        return equals(column, value)
+    try:
+        is_plain = not pa.types.is_nested(_array(values).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
+    if not is_plain:
+        raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
+    return one_of(column, values)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # pyarrow makes int64 of integers
+        return pa.array(values, pa.decimal128(20))
+
+
+def _values(wanted: Any) -> list[Any] | None:
+    """Return the values of a collection, or None if `wanted` is one value."""
+    if isinstance(wanted, (set, frozenset)):
+        wanted = sorted(wanted, key=repr)
+    if isinstance(wanted, np.ndarray) and wanted.ndim == 1:
+        wanted = list(wanted) if wanted.dtype.kind in "mM" else wanted.tolist()
+    if isinstance(wanted, (pa.Array, pa.ChunkedArray)):
+        wanted = wanted.to_pylist()
+    return [_plain(value) for value in wanted] if isinstance(wanted, (list, tuple, range)) else None
+
+
+def _check_scalar(where: str, value: Any, expected: str) -> None:
+    try:
+        kind = _array([value]).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        kind = None
+    if kind is None and isinstance(value, int):
+        raise PredicateError(f"{where}: expected a number of at most 20 digits; no column holds larger integers")
+    if kind is None or pa.types.is_nested(kind):
+        raise PredicateError(f"{where}: expected {expected}, found {type(value).__name__}")
+
+
+def _plain(value: Any) -> Any:
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        value = value.to_numpy()  # of pandas: pyarrow would drop the nanoseconds
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, int) and plain.bit_length() > _MAX_BITS:
+        raise PredicateError("where: expected a number of at most 20 digits, found an integer of thousands of digits")
+    # Python's times have no nanoseconds: `item` gives an integer for these.
+    return value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain

@@ -1,0 +1,171 @@
+"""A predicate, as a pyarrow expression -> the row ids that pass it."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
+from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
+from ray_h5.messages import no_column
+from ray_h5.predicates.in_words import in_words
+from ray_h5.predicates.refusals import why_not_evaluated
+from ray_h5.predicates.virtual_columns import step_shape
+from ray_h5.predicates.virtual_names import read_for
+
+
+def as_expression(predicate: Any) -> pc.Expression:
+    """Return a predicate as an expression of pyarrow. Expressions of Ray are converted.
+
+    Raises
+    ------
+    OptionError
+        If the predicate is no expression.
+    PredicateError
+        If pyarrow has no such expression, as for a Python function.
+    """
+    try:
+        expression = predicate.to_pyarrow() if hasattr(predicate, "to_pyarrow") else predicate
+    except (TypeError, ValueError) as exc:
+        raise PredicateError(f"predicate: {exc}") from exc
+    if not isinstance(expression, pc.Expression):
+        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+    return expression
+
+
+def fingerprint(expression: pc.Expression) -> bytes | None:
+    """Return bytes that are equal for two expressions only if they select the same rows of any column.
+
+    `Expression.equals` is too coarse: to it -0.0 and 0.0 are equal, but `is_in` distinguishes them. None if pyarrow
+    cannot serialize the expression.
+    """
+    try:
+        return hashlib.blake2b(pickle.dumps(expression, 5), digest_size=16).digest()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None:
+    """Raise unless a predicate can be evaluated on the columns that it names.
+
+    Raises
+    ------
+    PredicateError
+        If a column holds an array a row.
+    """
+    for name in names:
+        spec = columns[name]
+        if not spec.is_scalar:
+            are_numbers = spec.kind in TENSOR_KINDS and spec.dtype.kind != "c"
+            raise no_scalar(name, spec.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
+
+
+def no_scalar(name: str, shape: tuple[int | None, ...], *, are_numbers: bool) -> PredicateError:
+    """Return the error for a column that holds an array a row.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    shape : tuple of (int or None)
+        The shape of a row; None for axes along which rows differ.
+    are_numbers : bool
+        Whether all rows are arrays of real numbers or booleans, which `any_equal` compares.
+    """
+    steps = step_shape(shape)
+    advice = ""
+    if are_numbers and None not in shape and len(steps) <= 2:
+        what = "in which a value occurs" if len(steps) == 1 else "in which a class of a one-hot column occurs"
+        advice = f"To choose rows {what}, write where(**{{{name!r}: any_equal(value)}}). "
+    return PredicateError(
+        f"predicate: column {name!r} holds an array of shape {shown_shape(shape)} a row; a predicate "
+        f"compares one value a row. {advice}To choose by a value that you compute, use ds.map(...) and then "
+        "ds.filter(...) in Ray, and torch.utils.data.Subset in PyTorch."
+    )
+
+
+def check_there(names: Iterable[str], columns: Collection[str]) -> None:
+    """Raise unless `columns` has all columns that are read for a predicate.
+
+    Raises
+    ------
+    UnknownColumnError
+        If one is missing; the message lists near names.
+    """
+    for name in (each for named in names for each in read_for(named)):
+        if name not in columns:
+            raise UnknownColumnError(f"predicate: {no_column([name], columns)}")
+
+
+def evaluate(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> np.ndarray:
+    """Return the rows that pass, as ascending int64 positions; `columns` are the arrays that the expression names.
+
+    A row passes where the expression is true: not where it is false and not where it is null.
+    Comparisons with NaN are false.
+    """
+    return np.flatnonzero(passing(expression, columns, num_rows).fill_null(False).to_numpy())
+
+
+def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int) -> pa.ChunkedArray:
+    """Return for each row whether it passes; null if that depends on a null.
+
+    Raises
+    ------
+    PredicateError
+        If the types of the columns cannot be compared.
+    """
+    # A table without columns would have no rows; an expression such as a constant names none.
+    table = pa.table(columns or {"": pa.nulls(num_rows)})
+    comparable = _comparable(table)
+    try:
+        return _mask(expression, comparable)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        why = why_not_evaluated(exc, expression, comparable)
+        raise PredicateError(
+            f"predicate: {in_words(expression)} cannot be evaluated on {_types(table)}: {why}"
+        ) from exc
+
+
+def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
+    found = project(expression, table)
+    if not pa.types.is_boolean(found.type):
+        raise pa.ArrowTypeError(f"expected a boolean a row, found {found.type}")
+    return found
+
+
+def project(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the value of an expression for each row of a table."""
+    source = Declaration("table_source", TableSourceNodeOptions(table))
+    computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
+    return computed.to_table(use_threads=False)["value"]  # threads would not keep the order
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which values are compared exactly.
+
+    pyarrow does not compare float16. `isin` casts what it looks up to the type of the column; dictionaries, and
+    decimals of few digits, refuse that.
+    """
+    if pa.types.is_dictionary(kind):
+        return comparable_type(kind.value_type)
+    if pa.types.is_decimal(kind):
+        # With the digits of any integer of 64 bits; sums have one more.
+        return pa.decimal256(min(max(kind.precision, 20 + kind.scale), 75), kind.scale)
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def _comparable(table: pa.Table) -> pa.Table:
+    kinds = [(field.name, comparable_type(field.type)) for field in table.schema]
+    return table.cast(pa.schema(kinds))
+
+
+def _types(table: pa.Table) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in table.schema)

@@ -1,0 +1,173 @@
+"""Virtual columns: one boolean a row, computed from columns of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import PredicateError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.predicates.virtual_names import AnyEqual, Derived, RowMask
+from ray_h5.rows.row_view import FileReader, RowView
+
+_Length = TypeVar("_Length", int, int | None)
+
+_PIECE_BYTES = 16 << 20
+
+
+class ColumnShape(NamedTuple):
+    """Name, kind and shape of a column, as `any_equal` checks them."""
+
+    name: str
+    kind: str
+    row_shape: tuple[int, ...]
+
+
+def virtual_spec(name: str) -> ColumnSpec:
+    """Return the spec of a virtual column."""
+    return ColumnSpec(name, "bool", np.dtype(bool), ())
+
+
+def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
+    """Return a virtual column of one file: bool of shape (num_rows,).
+
+    Raises
+    ------
+    PredicateError
+        If the columns that it is computed from have other shapes than it needs.
+    """
+    if isinstance(criterion, RowMask):
+        return _row_mask(reader, num_rows, column)
+    assert isinstance(criterion, AnyEqual)  # the others are computed from the index
+    return _any_equal(reader, num_rows, column, criterion)
+
+
+def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:
+    """Return for each row of an array whether a value occurs in it, as `compute` does for a file.
+
+    Raises
+    ------
+    PredicateError
+        As `compute` does.
+    """
+    steps = ColumnShape(column, _kind(values), values.shape[1:])
+    other = None if valid is None else ColumnShape(criterion.valid or "", _kind(valid), valid.shape[1:])
+    _check_shapes("", steps, other, criterion)
+    return _occurs(values, valid, criterion.value)
+
+
+def _kind(values: np.ndarray) -> str:
+    return "number" if values.dtype.kind in "biuf" else str(values.dtype)
+
+
+def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
+    names = [column] if criterion.valid is None else [column, criterion.valid]
+    layouts = reader.find(names)
+    dtypes = {name: np.dtype(dtype) for name, dtype, _ in criterion.casts}
+    casting = {name: casting for name, _, casting in criterion.casts}
+    steps = {
+        name: ColumnShape(name, "number" if name in dtypes else layout.kind, layout.row_shape)
+        for name, layout in layouts.items()
+    }
+    _check_shapes(f"{reader.path}: ", steps[column], steps.get(criterion.valid or ""), criterion)
+    for layout in layouts.values():
+        if layout.num_rows != num_rows:
+            raise PredicateError(
+                f"{reader.path}: any_equal: column {layout.name!r} has {layout.num_rows} rows, the others {num_rows}"
+            )
+    found = empty((num_rows,), np.dtype(bool), layouts[column].where)
+    for piece in _pieces(num_rows, list(layouts.values())):
+        arrays = {
+            name: empty((piece.stop - piece.start, *layout.row_shape), dtypes.get(name, layout.dtype), layout.where)
+            for name, layout in layouts.items()
+        }
+        reader.read_into(arrays, piece, casting=casting)
+        found[piece] = _occurs(arrays[column], arrays.get(criterion.valid or ""), criterion.value)
+    return found
+
+
+def _occurs(values: np.ndarray, valid: np.ndarray | None, wanted: float) -> np.ndarray:
+    values, valid = _by_step(values), None if valid is None else _by_step(valid)
+    with np.errstate(over="ignore"):  # a value that is too large for the dtype becomes infinite
+        hits = values[:, :, int(wanted)] != 0 if values.ndim == 3 else values == wanted
+    if valid is not None:
+        hits = hits & (valid > 0)
+    return hits.any(axis=1) if hits.ndim == 2 else hits
+
+
+def _by_step(values: np.ndarray) -> np.ndarray:
+    return values.reshape(len(values), *step_shape(values.shape[1:]))
+
+
+def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:
+    """Return the shape of a row. (T, 1) is (T,): values, and not one-hot."""
+    return shape[:1] if shape[1:] == (1,) else shape
+
+
+def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, criterion: AnyEqual) -> None:
+    shape = step_shape(column.row_shape)
+    where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
+    if column.kind not in {"number", "bool"} or len(shape) > 2:
+        held = (
+            "rows that differ in length" if column.kind == "ragged" else f"{column.kind} values of shape {shape} a row"
+        )
+        raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
+    if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
+        raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
+    if valid is not None and (step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
+        raise PredicateError(
+            f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
+            f"{valid.kind} values of shape {valid.row_shape}"
+        )
+
+
+def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
+    base = reader.base if isinstance(reader, RowView) else reader  # the mask is a dataset of the file, not of a row
+    layout = base.find([column])[column]
+    where = f"{reader.path}: row_mask: {column!r}"
+    if isinstance(reader, RowView) and layout.kind == "string" and not layout.row_shape:
+        return reader.rows_named(base.read_whole(column).tolist(), where)
+    if layout.row_shape or layout.dtype.kind not in "biu":
+        raise PredicateError(
+            f"{where} holds {layout.dtype} values of shape {layout.row_shape}; expected a boolean a row, or row numbers"
+        )
+    values = base.read_whole(column)
+    # A mask is about the rows of the file. With windows, these are the steps, of which not each has a window.
+    windowed = reader if isinstance(reader, RowView) and reader.has_windows else None
+    expected, what = (num_rows, "rows") if windowed is None else (windowed.num_steps, "steps")
+    if layout.kind == "bool":
+        if len(values) != expected:
+            raise PredicateError(f"{where} has {len(values)} entries; expected one for each of the {expected} {what}")
+        found = values.astype(bool)
+    else:
+        found = _listed(values, expected, what, where, column)
+    return found if windowed is None else found[windowed.step_numbers(np.arange(num_rows))]
+
+
+def _listed(values: np.ndarray, count: int, what: str, where: str, column: str) -> np.ndarray:
+    """Return, as bools, which of the rows of a file some row numbers name."""
+    outside = values[(values < 0) | (values >= count)]
+    if len(outside):
+        raise PredicateError(f"{where} lists row {outside[0]}; the file has {count} {what}")
+    found = empty((count,), np.dtype(bool), where)
+    found[:] = False
+    found[values.astype(np.int64)] = True
+    if np.count_nonzero(found) != len(values):
+        raise PredicateError(
+            f"{where} lists a row more than once; expected row numbers, each once. If its 0 and 1 say which rows to "
+            f"take, choose them with where(**{{{column!r}: 1}})."
+        )
+    return found
+
+
+def _pieces(num_rows: int, layouts: Sequence[ColumnLayout]) -> Iterator[slice]:
+    widest = max(layouts, key=lambda layout: layout.row_bytes)
+    rows = _PIECE_BYTES // max(sum(layout.row_bytes for layout in layouts), 1)
+    # Whole chunks: a chunk in two pieces would be decoded twice.
+    step = max(1, -(-rows // widest.chunk_rows)) * widest.chunk_rows
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))

@@ -1,0 +1,63 @@
+"""DecodeImage for Ray: images that cannot be decoded are nulls of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ray.data.block import BlockAccessor
+from ray.data.extensions import ArrowTensorArray
+
+from ray_h5.transforms import decode_image
+from ray_h5.transforms.decode_image import IS_NULL
+
+__all__ = ["DecodeImage"]
+
+
+@dataclass(frozen=True)
+class DecodeImage(decode_image.DecodeImage):
+    """Decode images; see `ray_h5.transforms.decode_image.DecodeImage`."""
+
+    __doc__ = decode_image.DecodeImage.__doc__
+
+    def __call__(self, batch: Mapping[str, Any]) -> Any:
+        """Return a batch, or one sample, with the columns decoded; see `ray_h5.transforms.DecodeImage`."""
+        found = super().__call__(batch)
+        if self.on_error != "null" or not isinstance(found.get(self.columns[0] + IS_NULL), np.ndarray):
+            return found
+        null = {name: np.asarray(found[name + IS_NULL]) for name in self.columns}
+        if not any(each.any() for each in null.values()):
+            return found
+        arrays = {name: values for name, values in found.items() if name not in null or values.dtype != object}
+        table = BlockAccessor.batch_to_block(arrays)
+        for name, missing in null.items():
+            if name in arrays:
+                table = table.set_column(table.column_names.index(name), name, _with_nulls(arrays[name], missing, name))
+            else:
+                table = table.append_column(name, _objects(found[name]))
+        return table.select(list(found))
+
+
+def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
+    """Return images of one shape as Ray's tensors, some of them null."""
+    plain = ArrowTensorArray.from_numpy(np.ascontiguousarray(values), column_name=name)
+    storage = plain.storage
+    parts = [pa.py_buffer(np.packbits(~missing, bitorder="little")), *storage.buffers()[1:2]]
+    if pa.types.is_fixed_size_list(storage.type):
+        parts = parts[:1]
+    flat = storage.values
+    nulls = pa.Array.from_buffers(storage.type, len(storage), parts, children=[flat])
+    return plain.type.wrap_array(nulls)
+
+
+def _objects(values: np.ndarray) -> Any:
+    """Return images of several shapes as Ray's tensors of varying shape, some of them null."""
+    from ray_h5.columns.schema import ColumnSpec
+    from ray_h5.ray_data.ragged_blocks import ragged_array
+
+    there = next((each for each in values if each is not None), np.empty((0, 0, 0), np.uint8))
+    spec = ColumnSpec("image", "ragged", np.dtype(object), (), there.dtype, ragged_shape=(None,) * there.ndim)
+    return ragged_array(values, spec)

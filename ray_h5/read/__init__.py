@@ -1,0 +1,1 @@
+"""Manifests and bytes -> arrays: the reader of one file."""

@@ -1,0 +1,127 @@
+"""Checks of the arguments of `RowReader`: rows, names of columns, output arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ray_h5.errors import OptionError, RowIndexError
+from ray_h5.manifest.layout import SourceStates
+from ray_h5.manifest.row_requests import Request, RowRange, request_of
+
+Rows = slice | Sequence[int] | np.ndarray
+
+
+def as_rows(rows: Rows, num_rows: int, where: str) -> np.ndarray:
+    """Return `rows` as an int64 array of row numbers, each checked to be below `num_rows`."""
+    if isinstance(rows, slice):
+        return np.arange(*_indices(rows, num_rows), dtype=np.int64)
+    wanted = _one_axis("rows", rows, "iub", "a slice or a 1-d array of int or bool")
+    if wanted.dtype.kind == "b":
+        if len(wanted) != num_rows:
+            raise RowIndexError(f"{where}: expected a mask of {num_rows} rows, found one of {len(wanted)}")
+        return np.flatnonzero(wanted)
+    # Checked before the cast: a number that int64 cannot hold would become another row.
+    outside = (wanted < 0) | (wanted >= num_rows)
+    if outside.any():
+        numbers = f" (0 to {num_rows - 1})" if num_rows else ""
+        raise RowIndexError(f"{where}: row {wanted[outside][0]} is not among its {num_rows} rows{numbers}")
+    return wanted.astype(np.int64)
+
+
+def as_request(rows: Rows, num_rows: int, where: str) -> Request:
+    """Return a request for `rows`; errors as in `as_rows`."""
+    if isinstance(rows, slice):
+        start, stop, step = _indices(rows, num_rows)
+        if step == 1:
+            return RowRange(start, 0, max(0, stop - start))
+    return request_of(as_rows(rows, num_rows, where))
+
+
+def _indices(rows: slice, num_rows: int) -> tuple[int, int, int]:
+    try:
+        return rows.indices(num_rows)
+    except (TypeError, ValueError) as exc:
+        raise OptionError(f"rows={rows}: expected a slice of integers, of a step other than 0") from exc
+
+
+def _one_axis(option: str, given: Any, kinds: str, expected: str) -> np.ndarray:
+    try:
+        found = np.asarray(given)
+    except ValueError as exc:
+        raise OptionError(f"{option}: expected {expected}, found lists of several lengths") from exc
+    if found.ndim != 1 or (found.size and found.dtype.kind not in kinds):
+        raise OptionError(f"{option}: expected {expected}, found {found.dtype} {found.shape}")
+    return found
+
+
+def as_places(places: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return `places` as an int64 array. Numbers that int64 cannot hold become negative; `check_fit` refuses them."""
+    return _one_axis("places", places, "iu", "a 1-d array of int").astype(np.int64, copy=False)
+
+
+def as_names(columns: Any, option: str = "columns") -> list[str]:
+    """Return the names of columns that a user gave as `option`; a single string is an error."""
+    if isinstance(columns, str):
+        raise OptionError(f"{option}={columns!r}: expected a list of names, found one; write {option}=[{columns!r}]")
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    for name in names:
+        if not isinstance(name, str):
+            raise OptionError(f"{option}: expected a list of names, such as 'signal' or 'obs/image', found {name!r}")
+    return names
+
+
+def check_fit(array: object, row_shape: tuple[int, ...], count: int, places: np.ndarray | None, where: str) -> None:
+    """Raise `OptionError` unless `count` rows of a column fit into `places` of `array`."""
+    if not isinstance(array, np.ndarray):
+        raise OptionError(f"{where}: expected a numpy array to read into, found a {type(array).__name__}")
+    last = count - 1 if places is None else int(places.max(initial=-1))
+    if array.shape[1:] != row_shape or array.ndim == 0 or last >= len(array):
+        raise OptionError(
+            f"{where}: expected an array of {last + 1} or more rows of shape {row_shape}, found {array.shape}"
+        )
+    if not array.flags.writeable:
+        raise OptionError(f"{where}: expected an array to read into, found one that cannot be written to; copy it")
+    if places is not None and (len(places) != count or places.min(initial=0) < 0):
+        raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
+
+
+class HasRows(Protocol):
+    """A column with rows."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int | None, ...]: ...
+
+
+def common_rows(
+    path: str,
+    columns: Mapping[str, HasRows],
+    head: Callable[[], bytes] | None = None,
+    sources: Mapping[str, SourceStates] | None = None,
+) -> int:
+    """Return the length of the first axis of `columns`, of the file at `path`.
+
+    `head` returns the beginning of a file that cannot be opened by its path. `sources` are the other files that
+    columns come from, if the columns do not say so.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If there are no columns, or columns of several lengths; the message lists them.
+    """
+    lengths: dict[int, list[str]] = {}
+    for name, column in columns.items():
+        lengths.setdefault(column.num_rows, []).append(name)
+    if len(lengths) == 1:
+        return next(iter(lengths))
+    from ray_h5.read.unequal_rows import error_of_lengths
+
+    raise error_of_lengths(path, columns, lengths, head, sources)

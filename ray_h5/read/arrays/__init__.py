@@ -1,0 +1,1 @@
+"""Columns that are read without libhdf5."""

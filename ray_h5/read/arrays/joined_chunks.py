@@ -1,0 +1,39 @@
+"""Chunked datasets that are read as one column."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.manifest.chunk_index import ChunkIndex, corrupt_chunk
+from ray_h5.read.arrays.direct_column import DirectColumn
+
+
+class JoinedChunks(DirectColumn):
+    """Chunked datasets as one column; errors name the dataset."""
+
+    def name_segments(self, paths: list[str], first_number: np.ndarray, lengths: np.ndarray) -> None:
+        """Take the datasets: their paths, and where the chunks of each begin."""
+        self._paths, self._first_number, self._lengths = paths, first_number, lengths
+
+    def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
+        segment = int(np.searchsorted(self._first_number, number, side="right")) - 1
+        shape = (int(self._lengths[segment]), *self.layout.row_shape)
+        layout = replace(self.layout, name=self._paths[segment], shape=shape)
+        local = number - int(self._first_number[segment])
+        return corrupt_chunk(self._path, layout, local, offset, size, reason)
+
+
+def joined_indexes(indexes: list[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
+    """Return the chunks of datasets as those of one; the chunks of dataset i are numbered from ``first_numbers[i]``."""
+    if len(indexes) == 1:
+        return indexes[0]
+    numbers = [index.numbers + first for index, first in zip(indexes, first_numbers.tolist(), strict=True)]
+    return ChunkIndex(
+        np.concatenate(numbers),
+        np.concatenate([index.offsets for index in indexes]),
+        np.concatenate([index.sizes for index in indexes]),
+        np.concatenate([index.masks for index in indexes]),
+    )

@@ -1,0 +1,270 @@
+"""Columns of several local files as one: rows of all of them are planned at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.jobs import Job, TableJob
+from ray_h5.read.kernel.job_table import (
+    IN_PYTHON,
+    NO_BOXES,
+    NO_DESCRIPTOR,
+    NO_PIECES,
+    RAW,
+    Field,
+    JobTable,
+    pipeline_number,
+)
+from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.kernel.run_tables import run_compiled
+
+if TYPE_CHECKING:
+    from ray_h5.read.open_files import OpenFile
+
+MOST_FILES = 64
+"""Files that are planned together at most: each has a descriptor."""
+
+MOST_CHUNKS = 1 << 22
+"""Chunks of all files and columns at most; each takes 36 bytes."""
+
+_WHOLE_CHUNKS, _WHOLE_BYTES = 1 << 18, 1 << 20
+"""Jobs are kept for at most that many chunks of a column, of 72 bytes each, which are read by one request each."""
+
+
+class JointColumn(DirectColumn):
+    """A column that is alike in several files, with rows of all of them: those of file k begin at ``starts[k]``.
+
+    Chunks of file k are numbered from ``first[k]``, and its rows from that chunk on.
+
+    Parameters
+    ----------
+    columns : sequence of DirectColumn
+        The column in each file; `is_alike` holds for each.
+    """
+
+    def __init__(self, columns: Sequence[DirectColumn]) -> None:
+        one = columns[0]
+        self._columns = columns  # their descriptors stay open
+        self._descriptors = np.array([each.file for each in columns], np.int64)
+        self._byte_sources = {each.file: each.byte_source for each in columns}
+        if one.index is None:
+            self._bases = np.array([each.layout.offset for each in columns], np.int64)
+            self.starts = np.cumsum([0, *(each.layout.shape[0] for each in columns)])
+            layout = replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape))
+            super().__init__(one._path, layout, one.byte_source, None)
+            return
+        chunks = np.array([each.grid.counts[0] for each in columns], np.int64)
+        self._first = np.concatenate([[0], np.cumsum(chunks)])
+        self.starts = self._first * one.grid.chunk_rows
+        indexes = [each.index for each in columns if each.index is not None]
+        index = ChunkIndex(
+            np.concatenate([each.numbers + first for each, first in zip(indexes, self._first, strict=False)]),
+            np.concatenate([each.offsets for each in indexes]),
+            np.concatenate([each.sizes for each in indexes]),
+            np.concatenate([each.masks for each in indexes]),
+        )
+        layout = replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape))
+        super().__init__(one._path, layout, one.byte_source, index)
+
+    def table(self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
+        """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
+        if not self.lands_in_place(out):
+            return None
+        if self._jobs is not None:
+            whole = self._whole_chunks(self._first[files] + rows, places, out)
+            if whole is not None:
+                return whole
+        if self.index is None:
+            offsets = self._bases[files] + rows * self._row_bytes
+            table = self._copies(self._descriptors[files], offsets, places, np.ones(len(rows), np.int64), out)
+            return self._table(table, NO_PIECES, out, files)
+        request = request_of(self.starts[files] + rows, places)
+        jobs = self.jobs(request, out, None)  # type: ignore[arg-type]  # nothing is read by libhdf5
+        return jobs[0].table if len(jobs) == 1 and isinstance(jobs[0], TableJob) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its chunk index."""
+        return 0 if self.index is None else self.index.nbytes
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @cached_property
+    def _jobs(self) -> np.ndarray | None:
+        """The jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
+        index = self.index
+        if index is None or self.grid.chunk_rows != 1 or not self.by_row or self._chunk_bytes > _WHOLE_BYTES:
+            return None
+        if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(self._first[-1])):
+            return None
+        raw = self._decoder.stores_raw(index.masks)
+        if np.any(raw & (index.sizes != self._chunk_bytes)):
+            return None  # an error of the chunk, where it is read
+        jobs = np.zeros((len(Field), len(index.numbers)), np.int64)
+        jobs[Field.FILE], jobs[Field.OFFSET] = self._files_of(index.numbers), index.offsets
+        jobs[Field.SIZE], jobs[Field.MASK] = index.sizes, index.masks
+        jobs[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(self.layout.pipeline))
+        jobs[Field.DECODED] = self._chunk_bytes
+        return jobs
+
+    def _whole_chunks(self, numbers: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
+        """Return the jobs that fill places with whole chunks, whose numbers ascend.
+
+        Fast path: a quarter of the calls of NumPy. None for chunks that are asked for twice, which are decoded once,
+        and for neighbours that go to neighbouring places, which are read together.
+        """
+        steps = np.diff(numbers)
+        if not steps.all() or np.any((steps == 1) & (np.diff(places) == 1)):
+            return None
+        assert self._jobs is not None
+        jobs = self._jobs.take(numbers, axis=1)
+        np.add(places * self._row_bytes, out.ctypes.data, out=jobs[Field.DESTINATION])
+        return self._table(jobs, NO_PIECES, out, numbers)
+
+    def _contiguous_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+        runs = runs.cut(
+            np.searchsorted(self.starts, runs.firsts, side="right") - 1,
+            np.searchsorted(self.starts, runs.firsts + runs.counts - 1, side="right") - 1,
+            self.starts.take,
+        )
+        files = np.searchsorted(self.starts, runs.firsts, side="right") - 1
+        offsets = self._bases[files] + (runs.firsts - self.starts[files]) * self._row_bytes
+        return self.copy_runs(runs, offsets, out, self._descriptors[files])
+
+    def _files_of(self, numbers: np.ndarray) -> np.ndarray:
+        return self._descriptors[np.searchsorted(self._first, numbers, side="right") - 1]
+
+    def _table(
+        self, jobs: np.ndarray, pieces: np.ndarray, out: np.ndarray, numbers: np.ndarray, boxes: np.ndarray = NO_BOXES
+    ) -> JobTable:
+        table = super()._table(jobs, pieces, out, numbers, boxes)
+        return replace(table, origins=[replace(table.origins[0], byte_sources=self._byte_sources)])
+
+    def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
+        file = int(np.searchsorted(self._first, number, side="right")) - 1
+        return self._columns[file]._corrupt(number - int(self._first[file]), offset, size, reason)
+
+
+def are_alike(columns: Sequence[DirectColumn]) -> bool:
+    """Return whether columns differ in their files and lengths alone, and can be one."""
+    return all(_is_plain(each) for each in columns) and len({_facts(each.layout) for each in columns}) == 1
+
+
+def _is_plain(column: DirectColumn) -> bool:
+    """Return whether a column has whole rows in a file that has a descriptor."""
+    is_there = column.index is not None or column.layout.offset is not None
+    plain = type(column) is DirectColumn and column.by_row and column.layout.row_bytes > 0
+    return plain and is_there and column.file != NO_DESCRIPTOR
+
+
+def _facts(layout: ColumnLayout) -> tuple[object, ...]:
+    fill = None if layout.fill is None else layout.fill.tobytes()
+    return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
+
+
+def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
+    """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
+    found: list[DirectColumn] = []
+    for file in files:
+        with file.library() as library:
+            column = file.reader(name, library)
+        if not isinstance(column, DirectColumn) or not are_alike([column, *found[:1]]):
+            return []
+        found.append(column)
+    one = found[0]
+    return found if one.index is None or pipeline_number(one.layout.pipeline) != IN_PYTHON else []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JointFiles:
+    """Open files whose columns are read together.
+
+    Attributes
+    ----------
+    files : sequence of OpenFile
+        The files.
+    columns : mapping of str to JointColumn
+        The columns that are alike in all files. Others are read file by file.
+    """
+
+    files: Sequence[OpenFile]
+    columns: Mapping[str, JointColumn]
+
+    @classmethod
+    def of(cls, files: Sequence[OpenFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
+        """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""
+        if compiled_loop() is None:
+            return None
+        columns: dict[str, JointColumn] = {}
+        chunks = 0
+        for name, array in like.items():
+            found = _alike(files, name)
+            if not found or not found[0].lands_in_place(array):
+                continue
+            chunks += sum(len(each.index.numbers) for each in found if each.index is not None)
+            if chunks > MOST_CHUNKS:
+                break
+            columns[name] = JointColumn(found)
+        return cls(files, columns) if columns else None
+
+    def read(
+        self,
+        out: Mapping[str, np.ndarray],
+        files: np.ndarray,
+        rows: np.ndarray,
+        places: np.ndarray,
+        times: np.ndarray,
+        given: int,
+        later: tuple[np.ndarray, np.ndarray] | None,
+    ) -> int | None:
+        """Read rows of files, given by their numbers, into ``out[column][places]``.
+
+        Parameters
+        ----------
+        times : numpy.ndarray
+            How often reads of the files waited.
+        given : int
+            How many of the first byte ranges hints were given about.
+        later : (numpy.ndarray, numpy.ndarray), optional
+            Files and rows that are read next, for hints.
+
+        Returns
+        -------
+        int
+            How many hints were given about the rows that are read next; None if not all rows were read.
+        """
+        order = np.lexsort((rows, files))  # once for all columns
+        files, rows, places = files[order], rows[order], places[order]
+        touched = [self.files[number] for number in sorted({*files.tolist()})]
+        for file in touched:
+            file.check_unchanged(out)
+        tables = [self.columns[name].table(files, rows, places, array) for name, array in out.items()]
+        stop = sum(len(each) for each in tables if each is not None)
+        if later is not None:
+            tables += self._tables_of(*later, out)
+        found = [each for each in tables if each is not None]
+        if len(found) < len(tables):
+            return None
+        done, _, hinted = run_compiled(JobTable.join(found), times, stop, given)
+        for file in touched:
+            file.check_unchanged(out)
+        return max(0, hinted - stop) if done else None
+
+    def _tables_of(self, files: np.ndarray, rows: np.ndarray, like: Mapping[str, np.ndarray]) -> list[JobTable | None]:
+        """Return the jobs of rows that come later. They are not run: nothing is written to their arrays."""
+        order = np.lexsort((rows, files))
+        files, rows, places = files[order], rows[order], np.arange(len(rows), dtype=np.int64)
+        arrays = [np.empty((len(rows), *array.shape[1:]), array.dtype) for array in like.values()]
+        pairs = zip(like, arrays, strict=True)
+        return [self.columns[name].table(files, rows, places, array) for name, array in pairs]

@@ -1,0 +1,332 @@
+"""Blocks of arrays with several axes: each chunk that blocks touch is fetched and decoded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.hdf5.files.opening import is_transient
+from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
+from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, Piece, pipeline_number
+from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
+from ray_h5.storage.byte_source import ByteSource
+
+_MOST_JOBS = 1 << 16
+"""Byte ranges of contiguous arrays that are planned together."""
+
+_GAP_BYTES = 4 << 10
+"""Bytes between two lines of a block that are read with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAddress:
+    """A column whose rows are blocks of an array.
+
+    A row is the corner of its block, as a number: its place along `axes`, in C order. What a block has past the end of
+    an axis is zero.
+
+    Attributes
+    ----------
+    name : str
+        The dataset.
+    axes : tuple of int
+        The axes that blocks cut; they have the others as a whole.
+    shape : tuple of int
+        The shape of a block along `axes`.
+    """
+
+    name: str
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def extents(self, layout: ColumnLayout) -> tuple[int, ...]:
+        """Return the lengths of the axes that blocks cut."""
+        return tuple(layout.shape[axis] for axis in self.axes)
+
+    def block_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of a block of an array of some shape."""
+        found = list(shape)
+        for axis, length in zip(self.axes, self.shape, strict=True):
+            found[axis] = length
+        return tuple(found)
+
+    def corners(self, rows: np.ndarray, layout: ColumnLayout) -> np.ndarray:
+        """Return the corners of blocks along all axes of the array: int64 of shape (blocks, axes)."""
+        found = np.zeros((len(rows), len(layout.shape)), np.int64)
+        found[:, list(self.axes)] = np.stack(np.unravel_index(rows, self.extents(layout)), axis=1)
+        return found
+
+
+class BlockColumn(DirectColumn):
+    """Reads blocks without libhdf5.
+
+    Parameters
+    ----------
+    path : str
+        The file, for messages.
+    layout : ColumnLayout
+        The array; its `direct` is true.
+    byte_source : ByteSource
+        The bytes of the file.
+    index : ChunkIndex, optional
+        Its chunks; None for contiguous data.
+    address : BlockAddress
+        Which blocks.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        layout: ColumnLayout,
+        byte_source: ByteSource,
+        index: ChunkIndex | None,
+        address: BlockAddress,
+    ) -> None:
+        super().__init__(path, layout, byte_source, index)
+        self._address = address
+        self._item = layout.stored_dtype.itemsize
+        self._shape = np.array(layout.shape, np.int64)
+        self._block = np.array(address.block_shape(layout.shape), np.int64)
+        self._block_bytes = int(self._block.prod()) * self._item
+
+    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the blocks ``request.rows``."""
+        wanted = request.listed()
+        if not len(wanted) or not out.size:
+            return []
+        if not self.lands_in_place(out):
+            here = RowRequest(wanted.rows, np.arange(len(wanted), dtype=np.int64))
+            shape = (len(wanted), *self._block.tolist())
+            put = partial(_put, out, wanted.places)
+            return [
+                Staged(
+                    self.byte_source, partial(self.jobs, here, library=library), shape, self.layout.stored_dtype, put
+                )
+            ]
+        corners = self._address.corners(wanted.rows, self.layout)
+        lengths = np.minimum(self._block, self._shape - corners)
+        outside = (lengths < self._block).any(axis=1)
+        # Now, and not in a job: these run side by side.
+        out[wanted.places[outside]] = np.zeros((), out.dtype)
+        if self.index is None and self.layout.offset is None:
+            for place, some in zip(wanted.places.tolist(), lengths.tolist(), strict=True):
+                out[(place, *map(slice, some))] = self.layout.fill
+            return []
+        if self.index is None:
+            return self._of_contiguous(corners, lengths, wanted.places, out)
+        return self._of_chunks(corners, lengths, wanted.places, out)
+
+    # Chunks -------------------------------------------------------------------------------------
+
+    def _of_chunks(self, corners: np.ndarray, lengths: np.ndarray, places: np.ndarray, out: np.ndarray) -> list[Job]:
+        assert self.index is not None
+        chunk = np.array(self._padded(self.grid.chunk_shape), np.int64)
+        counts_of = np.array(self._padded(self.grid.counts), np.int64)
+        first, last = corners // chunk, (corners + lengths - 1) // chunk
+        touched = last - first + 1
+        counts = touched.prod(axis=1)
+        of = np.repeat(np.arange(len(corners)), counts)
+        cells = first[of] + _unraveled(units_of(np.zeros(len(counts), np.int64), counts), touched[of])
+        numbers = (cells * _strides(counts_of, 1)).sum(axis=1)
+        order = np.argsort(numbers, kind="stable")
+        of, cells, numbers = of[order], cells[order], numbers[order]
+        low = np.maximum(corners[of], cells * chunk)
+        extents = np.minimum(corners[of] + lengths[of], (cells + 1) * chunk) - low
+        sources = ((low - cells * chunk) * _strides(chunk, self._item)).sum(axis=1)
+        begins = ((low - corners[of]) * _strides(self._block, self._item)).sum(axis=1)
+        begins += places[of] * self._block_bytes
+
+        runs = RowRuns.split(numbers[1:] != numbers[:-1])
+        numbers = numbers[runs.start]
+        offsets, sizes, masks = self.index.locate(numbers)
+        missing = offsets == UNALLOCATED
+        if missing.any():
+            at = units_of(runs.start[missing], (runs.stop - runs.start)[missing])
+            self._fill(low[at] - corners[of[at]], extents[at], places[of[at]], out)
+        keep = np.flatnonzero(~missing)
+        if not len(keep):
+            return []
+        numbers, offsets, sizes, masks = numbers[keep], offsets[keep], sizes[keep], masks[keep]
+        raw = self._decoder.stores_raw(masks)
+        self._check_raw(numbers, offsets, sizes, raw)
+        jobs = np.zeros((len(Field), len(numbers)), np.int64)
+        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = self.file, offsets, sizes
+        jobs[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(self.layout.pipeline))
+        jobs[Field.MASK], jobs[Field.DECODED] = masks, self._chunk_bytes
+        # A chunk that is all of a block is decoded into its place.
+        start, several = runs.start[keep], runs.stop[keep] - runs.start[keep]
+        whole = (several == 1) & (extents[start] == chunk).all(axis=1) & bool((chunk == self._block).all())
+        np.multiply(begins[start] + out.ctypes.data, whole, out=jobs[Field.DESTINATION])
+        several = several - whole
+        ends = np.cumsum(several)
+        jobs[Field.BEGIN], jobs[Field.END] = ends - several, ends
+        pieces, boxes = NO_PIECES, NO_BOXES
+        if ends[-1]:
+            at = units_of(start, several)
+            pieces = np.empty((len(Piece), len(at)), np.int64)
+            pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = sources[at], begins[at] + out.ctypes.data
+            boxes, pieces[Piece.BOX] = self._boxes(extents[at], _strides(chunk, self._item))
+            pieces[Piece.SIZE] = 0
+        return [TableJob(self._table(jobs, pieces, out, numbers, boxes))]
+
+    def _padded(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return a shape of the grid with the axes of an array type, which chunks do not cut."""
+        extra = self.layout.shape[len(shape) :]
+        return (*shape, *(extra if shape == self.grid.chunk_shape else (1,) * len(extra)))
+
+    def _boxes(self, extents: np.ndarray, source_strides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the boxes of pieces with these extents, and the box of each piece."""
+        # As numbers: rows of a table take ten times as long to compare.
+        most = extents.max(axis=0) + 1
+        numbers, of = np.unique((extents * _strides(most, 1)).sum(axis=1), return_inverse=True)
+        found = np.stack(np.unravel_index(numbers, tuple(most)), axis=1)
+        strides = _strides(self._block, self._item)
+        boxes = np.zeros((len(found), BOX_FIELDS), np.int64)
+        for number, extent in enumerate(found.tolist()):
+            # Axes that are one run in both places are copied as one.
+            run, axes = extent[-1] * self._item, len(extent) - 1
+            while axes and run == source_strides[axes - 1] == strides[axes - 1]:
+                axes -= 1
+                run *= extent[axes]
+            kept = [axis for axis in range(axes) if extent[axis] > 1]
+            row = [
+                len(kept),
+                run,
+                *(value for axis in kept for value in (extent[axis], source_strides[axis], strides[axis])),
+            ]
+            boxes[number, : len(row)] = row
+        return boxes, of.reshape(-1)
+
+    def _fill(self, begins: np.ndarray, extents: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        """Fill the parts of blocks whose chunks were never written. Now, and not in a job."""
+        for place, begin, extent in zip(places.tolist(), begins.tolist(), extents.tolist(), strict=True):
+            where = tuple(slice(low, low + length) for low, length in zip(begin, extent, strict=True))
+            out[(place, *where)] = self.layout.fill
+
+    # Contiguous arrays --------------------------------------------------------------------------
+
+    def _of_contiguous(
+        self, corners: np.ndarray, lengths: np.ndarray, places: np.ndarray, out: np.ndarray
+    ) -> list[Job]:
+        """Return the work that reads lines of blocks, or planes whose lines are close to each other."""
+        assert self.layout.offset is not None
+        axes = len(self._shape)
+        file_strides, block_strides = _strides(self._shape, self._item), _strides(self._block, self._item)
+        gap = (self._shape[-1] - self._block[-1]) * self._item
+        inner = 2 if axes > 1 and gap <= _GAP_BYTES else 1
+        per_block = int(self._block[: axes - inner].prod())
+        if len(places) > 1 and per_block * len(places) > _MOST_JOBS:
+            step = max(1, _MOST_JOBS // per_block)
+            parts = [slice(at, at + step) for at in range(0, len(places), step)]
+            return [
+                Unplanned(
+                    self.byte_source, partial(self._of_contiguous, corners[each], lengths[each], places[each], out)
+                )
+                for each in parts
+            ]
+        counts = lengths[:, : axes - inner].prod(axis=1)
+        of = np.repeat(np.arange(len(corners)), counts)
+        cells = _unraveled(units_of(np.zeros(len(counts), np.int64), counts), lengths[of][:, : axes - inner])
+        offsets = ((corners * file_strides).sum(axis=1) + self.layout.offset)[of]
+        offsets += (cells * file_strides[: axes - inner]).sum(axis=1)
+        begins = places[of] * self._block_bytes + (cells * block_strides[: axes - inner]).sum(axis=1)
+        inside = lengths[of][:, axes - inner :]
+        sizes = inside[:, -1] * self._item + (inside[:, :-1] - 1).sum(axis=1) * (file_strides[-2] if inner > 1 else 0)
+        order = np.argsort(offsets, kind="stable")
+        jobs = np.zeros((len(Field), len(offsets)), np.int64)
+        jobs[Field.FILE], jobs[Field.PIPELINE] = self.file, RAW
+        jobs[Field.OFFSET], jobs[Field.SIZE] = offsets[order], sizes[order]
+        jobs[Field.DECODED] = jobs[Field.SIZE]
+        pieces, boxes = NO_PIECES, NO_BOXES
+        if inner == 1:
+            jobs[Field.DESTINATION] = begins[order] + out.ctypes.data
+        else:
+            jobs[Field.BEGIN], jobs[Field.END] = np.arange(len(offsets)), np.arange(len(offsets)) + 1
+            pieces = np.zeros((len(Piece), len(offsets)), np.int64)
+            pieces[Piece.DESTINATION] = begins[order] + out.ctypes.data
+            extents = np.ones((len(offsets), axes), np.int64)
+            extents[:, axes - inner :] = inside[order]
+            boxes, pieces[Piece.BOX] = self._boxes(extents, file_strides)
+        return [TableJob(self._table(jobs, pieces, out, np.full(len(offsets), -1), boxes))]
+
+
+class BlocksThroughH5py:
+    """Reads blocks through h5py, one selection a block.
+
+    Parameters
+    ----------
+    column : H5pyColumn
+        The array, with its guard.
+    address : BlockAddress
+        Which blocks.
+    """
+
+    needs_library = True
+    takes_runs = False
+
+    def __init__(self, column: H5pyColumn, address: BlockAddress) -> None:
+        self._column = column
+        self._address = address
+        self._is_checked = False
+
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with the blocks ``request.rows``."""
+        dataset = library.dataset(self._column.layout.name)
+        wanted = request.listed()
+        return [InTurn([partial(self._read, dataset, library, wanted, out)])] if len(wanted) and out.size else []
+
+    def _read(
+        self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
+    ) -> None:
+        guard, layout = self._column.guard, self._column.layout
+        if guard is not None and not self._is_checked:
+            guard(RowRange(0, 0, len(dataset)), worker, library)
+            self._is_checked = True
+        corners = self._address.corners(request.rows, layout)
+        shape = self._address.block_shape(layout.shape)
+        for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
+            lengths = [min(n, end - low) for n, end, low in zip(shape, layout.shape, corner, strict=True)]
+            where = tuple(slice(low, low + n) for low, n in zip(corner, lengths, strict=True))[: dataset.ndim]
+            if list(shape) != lengths:
+                out[place] = np.zeros((), out.dtype)
+            try:
+                out[(place, *map(slice, lengths))] = dataset[where]
+            except OSError as exc:
+                said = f"{self._column.path}: column {layout.name!r}, block at {tuple(corner)}"
+                if is_transient(exc):
+                    raise TransientIOError(f"{said}: {exc}") from exc
+                raise CorruptChunkError(f"{said}: h5py cannot read it: {exc}. Restore the file from a copy.") from exc
+            worker.stats.h5py_reads += 1
+
+
+def block_layout(layout: ColumnLayout, address: BlockAddress) -> ColumnLayout:
+    """Return the layout of the blocks of an array: the first axis is the corners."""
+    shape = (math.prod(address.extents(layout)), *address.block_shape(layout.shape))
+    return replace(layout, shape=shape, chunk_shape=None, fill=None, offset=None)
+
+
+def _unraveled(numbers: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """Return the place of each number in a shape of its own, in C order."""
+    found = np.empty_like(shapes)
+    for axis in range(shapes.shape[1] - 1, -1, -1):
+        numbers, found[:, axis] = np.divmod(numbers, shapes[:, axis])
+    return found
+
+
+def _strides(shape: np.ndarray, item: int) -> np.ndarray:
+    """Return the strides of a C-contiguous array, in bytes."""
+    return np.append(np.cumprod(shape[:0:-1])[::-1], 1) * item
+
+
+def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+    out[places] = values

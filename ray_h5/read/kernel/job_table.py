@@ -1,0 +1,254 @@
+"""Flat tables of jobs: which bytes of which file, how they are decoded, and where their values go."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+
+from ray_h5.codecs import filters
+from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.fork import PerProcess
+from ray_h5.manifest.layout import FilterPipeline
+from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.storage.byte_source import ByteSource, Span
+
+
+class Field(IntEnum):
+    """The rows of a table of jobs; the same numbers are in loop.c."""
+
+    FILE = 0  # descriptor, or IN_MEMORY, or NO_DESCRIPTOR
+    OFFSET = 1  # in the file; of bytes in memory, their address
+    SIZE = 2  # stored bytes
+    PIPELINE = 3  # row of the table of pipelines, or RAW, or IN_PYTHON
+    MASK = 4  # filter mask
+    DECODED = 5  # bytes after decoding
+    DESTINATION = 6  # address; 0 for scratch memory
+    BEGIN = 7  # first piece
+    END = 8  # last piece plus one
+
+
+class Piece(IntEnum):
+    """The rows of a table of pieces: what is copied from the values of a job."""
+
+    SOURCE = 0  # offset among the values, in bytes
+    DESTINATION = 1  # address
+    SIZE = 2  # bytes
+    BOX = 3  # row of the table of boxes, or PLAIN
+
+
+IN_MEMORY = -1
+NO_DESCRIPTOR = -2
+RAW = -1
+IN_PYTHON = -2
+PLAIN = -1
+
+MAX_BOX_AXES = 32
+"""As many as HDF5 allows."""
+
+BOX_FIELDS = 2 + 3 * MAX_BOX_AXES
+MAX_STEPS = 8
+_PIPELINE_FIELDS = 1 + 2 * MAX_STEPS
+_MAX_PIPELINES = 4096
+"""Most pipelines that a process keeps: files could have any number of them. Further ones are decoded in Python."""
+
+NO_PIECES = np.empty((len(Piece), 0), np.int64)
+NO_BOXES = np.empty((0, BOX_FIELDS), np.int64)
+
+_NUMBERS = {
+    filters.SHUFFLE: 1,
+    filters.FLETCHER32: 2,
+    filters.LZF: 3,
+    filters.DEFLATE: 4,
+    filters.ZSTD: 5,
+    filters.LZ4: 6,
+    filters.BLOSC: 7,
+}
+"""HDF5 filter ids -> the codecs of loop.c."""
+
+
+class _Pipelines:
+    """The filter pipelines of this process that the compiled loop decodes, as a table."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.numbers: dict[tuple[int, ...], int] = {}
+        self.rows = np.zeros((16, _PIPELINE_FIELDS), np.int64)
+
+    def number_of(self, row: tuple[int, ...]) -> int:
+        with self.lock:
+            if row not in self.numbers:
+                number = len(self.numbers)
+                if number == _MAX_PIPELINES:
+                    return IN_PYTHON
+                if number == len(self.rows):  # a copy: a running loop reads the old one
+                    self.rows = np.concatenate([self.rows, np.zeros_like(self.rows)])
+                self.rows[number, : len(row)] = row
+                self.numbers[row] = number
+            return self.numbers[row]
+
+
+_pipelines: PerProcess[_Pipelines] = PerProcess(_Pipelines)
+
+
+def pipeline_rows() -> np.ndarray:
+    """Return the table of pipelines: int64 of shape (pipelines, fields)."""
+    return _pipelines.value.rows
+
+
+def pipeline_number(pipeline: FilterPipeline) -> int:
+    """Return the row of a pipeline in the table; `IN_PYTHON` if the compiled loop does not decode it."""
+    row = _pipeline_row(pipeline)
+    return IN_PYTHON if row is None else _pipelines.value.number_of(row)
+
+
+@functools.lru_cache(maxsize=256)
+def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
+    loop = compiled_loop()
+    if loop is None or len(pipeline.steps) > MAX_STEPS or not all(step.id in loop.decodes for step in pipeline.steps):
+        return None
+    found = [len(pipeline.steps)]
+    for step in pipeline.steps:
+        found += [_NUMBERS[step.id], step.client_data[0] if step.id == filters.SHUFFLE else 0]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """A column of a file that jobs come from: for the steps in Python, and for errors.
+
+    Attributes
+    ----------
+    stop : int
+        The last of its jobs plus one.
+    byte_source : ByteSource
+        The file; the first of several.
+    decoder : ChunkDecoder
+        Decodes its chunks in Python.
+    corrupt : callable
+        ``corrupt(job, reason)`` returns the error for a damaged chunk; jobs are counted from the first of the origin.
+    byte_sources : mapping of int to ByteSource
+        Several files on disks, by their descriptors.
+    """
+
+    stop: int
+    byte_source: ByteSource
+    decoder: ChunkDecoder
+    corrupt: Callable[[int, str], Exception]
+    byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+
+    def source_of(self, descriptor: int) -> ByteSource:
+        """Return the file that has a descriptor."""
+        return self.byte_sources.get(descriptor, self.byte_source)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobTable:
+    """Jobs that depend on no other job, as arrays.
+
+    Attributes
+    ----------
+    jobs : numpy.ndarray
+        int64 of shape (fields, jobs); see `Field`.
+    pieces : numpy.ndarray
+        int64 of shape (fields, pieces); see `Piece`.
+    boxes : numpy.ndarray
+        int64 of shape (boxes, fields): pieces with several axes. Number of axes, bytes of the innermost run;
+        then count, source stride and destination stride of each axis, in bytes.
+    origins : sequence of Origin
+        Ascending.
+    keeps : sequence of numpy.ndarray
+        The arrays that destinations are in, and stored bytes.
+    numbers : sequence of int, optional
+        If these are some of the jobs of a table: their numbers there, which origins count.
+    """
+
+    jobs: np.ndarray
+    pieces: np.ndarray
+    boxes: np.ndarray
+    origins: Sequence[Origin]
+    keeps: Sequence[np.ndarray]
+    numbers: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return self.jobs.shape[1]
+
+    @property
+    def ranges(self) -> list[Span]:
+        """The byte range of each job."""
+        return list(zip(self.jobs[Field.OFFSET].tolist(), self.jobs[Field.SIZE].tolist(), strict=True))
+
+    def in_memory(self, numbers: Sequence[int], found: Sequence[memoryview]) -> JobTable:
+        """Return the table of some jobs whose bytes have arrived."""
+        jobs, held = np.take(self.jobs, numbers, axis=1), [np.frombuffer(each, np.uint8) for each in found]
+        if np.any(jobs[Field.SIZE] > list(map(len, held))):
+            raise AssertionError("a job has fewer bytes than it reads")
+        jobs[Field.FILE] = IN_MEMORY
+        jobs[Field.OFFSET] = [each.ctypes.data for each in held]
+        return replace(self, jobs=jobs, numbers=numbers, keeps=[*self.keeps, *held])
+
+    def origin_of(self, job: int) -> tuple[Origin, int]:
+        """Return the origin of a job, and the number of the job there."""
+        first = 0
+        job = job if self.numbers is None else self.numbers[job]
+        for origin in self.origins:
+            if job < origin.stop:
+                return origin, job - first
+            first = origin.stop
+        raise IndexError(job)
+
+    @classmethod
+    def join(cls, tables: Sequence[JobTable]) -> JobTable:
+        """Return the jobs of several tables as one."""
+        if len(tables) == 1:
+            return tables[0]
+        counts = np.cumsum([0, *map(len, tables)])
+        pieces = np.cumsum([0, *(each.pieces.shape[1] for each in tables)])
+        boxes = np.cumsum([0, *(len(each.boxes) for each in tables)])
+        jobs = np.concatenate([each.jobs for each in tables], axis=1)
+        joined = NO_PIECES
+        if pieces[-1]:
+            joined = np.concatenate([each.pieces for each in tables], axis=1)
+            jobs[Field.BEGIN :] += np.repeat(pieces[:-1], np.diff(counts))
+        if boxes[-1]:
+            joined[Piece.BOX] += np.repeat(boxes[:-1], np.diff(pieces)) * (joined[Piece.BOX] != PLAIN)
+        origins = [
+            replace(origin, stop=origin.stop + first)
+            for each, first in zip(tables, counts.tolist(), strict=False)
+            for origin in each.origins
+        ]
+        keeps = [array for each in tables for array in each.keeps]
+        rows = [each.boxes for each in tables if len(each.boxes)]
+        return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps)
+
+    @classmethod
+    def sharing(cls, tables: Sequence[JobTable]) -> JobTable:
+        """Return the jobs of several tables as one, where jobs with the same bytes are one job with the pieces of each.
+
+        All are of one file, and none has a destination of its own.
+        """
+        whole = cls.join(tables)
+        jobs = whole.jobs
+        order = np.lexsort((jobs[Field.SIZE], jobs[Field.OFFSET]))
+        new = np.ones(len(order), bool)
+        new[1:] = np.any(np.diff(jobs[Field.OFFSET : Field.SIZE + 1, order]) != 0, axis=0)
+        first = order[new]
+        counts = (jobs[Field.END] - jobs[Field.BEGIN])[order]
+        begins = jobs[Field.BEGIN, order]
+        ends = np.cumsum(counts)
+        # The loop needs arrays in C order, which indexing does not return.
+        pieces = whole.pieces.take(np.arange(ends[-1]) + np.repeat(begins - (ends - counts), counts), axis=1)
+        shared = jobs.take(first, axis=1)
+        stops = ends[np.flatnonzero(np.append(new[1:], True))]
+        shared[Field.END], shared[Field.BEGIN, 0], shared[Field.BEGIN, 1:] = stops, 0, stops[:-1]
+
+        def corrupt(job: int, reason: str) -> Exception:
+            origin, number = whole.origin_of(int(first[job]))
+            return origin.corrupt(number, reason)
+
+        origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt)
+        return cls(shared, pieces, whole.boxes, [origin], whole.keeps)

@@ -1,0 +1,126 @@
+"""The compiled loop: found beside this module, loaded once, and given the decoders that imagecodecs brings.
+
+`loop.c` is compiled when a wheel is built, or by ``pip install`` from a clone if there is a C compiler; see
+`ray_h5.read.kernel.build`. Without it, `ray_h5.read.kernel.run_tables` does the same in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ray_h5.codecs import filters
+from ray_h5.fork import PerProcess
+
+logger = logging.getLogger(__name__)
+
+_INT64_P, _INT8_P = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int8)
+
+_LIBRARIES = {
+    "libdeflate": ("libdeflate_alloc_decompressor", "libdeflate_zlib_decompress", "libdeflate_free_decompressor"),
+    "libzstd": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
+    "liblz4": ("LZ4_decompress_safe",),
+    "libblosc": ("blosc_decompress_ctx",),
+}
+"""The libraries whose functions the loop calls, in the order of the struct `codecs` in loop.c."""
+
+_CODECS = {"libdeflate": filters.DEFLATE, "libzstd": filters.ZSTD, "liblz4": filters.LZ4, "libblosc": filters.BLOSC}
+
+
+class Loop:
+    """The loaded library.
+
+    Attributes
+    ----------
+    library : ctypes.CDLL
+        Has ``ray_h5_run``; see loop.c.
+    decodes : frozenset of int
+        The HDF5 filter ids that it decodes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.library = ctypes.CDLL(str(path))
+        void, number = ctypes.c_void_p, ctypes.c_int64
+        context, free, run, decode = (
+            getattr(self.library, f"ray_h5_{name}") for name in ("context", "free", "run", "decode")
+        )
+        context.restype, context.argtypes = void, [void]
+        free.restype, free.argtypes = None, [void]
+        tables: list[Any] = [void, number, void, number, void, void]
+        run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void, void]
+        decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
+        found = {name: _functions(name) for name in _LIBRARIES}
+        addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
+        self._codecs = (void * len(addresses))(*addresses)
+        there = {_CODECS[name] for name, functions in found.items() if functions}
+        self.decodes = frozenset({filters.SHUFFLE, filters.FLETCHER32, filters.LZF} | there)
+        self._contexts: PerProcess[threading.local] = PerProcess(threading.local)
+
+    @property
+    def context(self) -> int:
+        """The address of this thread's context: buffers and decoders that it keeps."""
+        mine = self._contexts.value
+        if not hasattr(mine, "context"):
+            mine.context = _Context(self)
+        address: int = mine.context.address
+        return address
+
+    def new_context(self) -> int:
+        """Return the address of a new context; raise `MemoryError` if there is no memory."""
+        address = self.library.ray_h5_context(self._codecs)
+        if not address:
+            raise MemoryError
+        return int(address)
+
+
+class _Context:
+    """A context of the loop, freed with the thread that has it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.address, self._free = loop.new_context(), loop.library.ray_h5_free
+
+    def __del__(self) -> None:
+        if address := self.__dict__.pop("address", None):
+            self._free(address)
+
+
+@functools.cache
+def compiled_loop() -> Loop | None:
+    """Return the compiled loop; None if it was not compiled, or is switched off."""
+    from ray_h5.read.kernel.build import SWITCH, compiled_path
+
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        return Loop(compiled_path())
+    except OSError as exc:
+        logger.debug("rows are decoded in Python: %s", exc)
+        return None
+
+
+def _functions(name: str) -> list[int] | None:
+    """Return the addresses of the functions of one library that imagecodecs brings; None if it is not found."""
+    for needed in _brought("libsnappy") if name == "libblosc" else ():
+        ctypes.CDLL(str(needed), ctypes.RTLD_GLOBAL)
+    for path in _brought(name):
+        try:
+            library = ctypes.CDLL(str(path))
+            return [ctypes.cast(getattr(library, each), ctypes.c_void_p).value or 0 for each in _LIBRARIES[name]]
+        except (OSError, AttributeError) as exc:
+            logger.debug("%s is not used: %s", path, exc)
+    return None
+
+
+def _brought(name: str) -> Iterator[Path]:
+    """Yield the libraries of that name that lie beside imagecodecs, where its wheels have them."""
+    import imagecodecs
+
+    home = Path(imagecodecs.__file__).parent
+    for folder in (home.with_name("imagecodecs.libs"), home / ".dylibs"):
+        yield from sorted(each for each in folder.glob(f"{name}*") if each.name[len(name)] in "-.")

@@ -1,0 +1,547 @@
+/* Reads and decodes many chunks of HDF5 files in one call, without the interpreter's lock.
+ *
+ * `ray_h5.read.kernel` plans the jobs and calls `ray_h5_run`. A job is a byte range of a file: it is read into its place,
+ * or it is a stored chunk that is decoded into its place or into scratch memory, from which pieces are copied.
+ *
+ * The files are not trusted. Each decoder checks every bound, and fills its output to the last byte or fails. A job that
+ * fails has its status set, and is run again by the same steps in Python, which raise the error with its place. So this
+ * file needs no messages, and it may decline whatever it does not know.
+ *
+ * There is no state but that of the caller's context. Several threads may run, each with a context of its own.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* The rows of the table of jobs, each an array of int64. */
+enum { FILE_DESCRIPTOR, OFFSET, SIZE, PIPELINE, MASK, DECODED, DESTINATION, PIECES_BEGIN, PIECES_END, JOB_FIELDS };
+
+/* The rows of the table of pieces. */
+enum { PIECE_SOURCE, PIECE_DESTINATION, PIECE_SIZE, PIECE_BOX, PIECE_FIELDS };
+
+/* A box: how many axes; bytes of the innermost run; then count, source stride and destination stride of each axis. */
+enum { BOX_AXES, BOX_RUN, BOX_FIRST, MAX_BOX_AXES = 32, BOX_FIELDS = BOX_FIRST + 3 * MAX_BOX_AXES };
+
+/* A pipeline: how many steps; then codec and parameter of each step, in the order of writing. */
+enum { MAX_STEPS = 8, PIPELINE_FIELDS = 1 + 2 * MAX_STEPS };
+
+/* Codecs; the same numbers are in `ray_h5.read.kernel.job_table`. */
+enum { SHUFFLE = 1, FLETCHER32, LZF, DEFLATE, ZSTD, LZ4, BLOSC };
+
+/* The status of a job. */
+enum { DONE = 0, NOT_READ = 1, NOT_DECODED = 2, NOT_RUN = 3 };
+
+/* What a call counts. */
+enum { REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, COUNTS };
+
+/* How often reads waited, as levels; see `count`. */
+enum { COLD_LEVEL, COLD_ON, LONG_LEVEL, LONG_ON, HINTS_OFF, TIMES };
+
+/* Instead of a descriptor: the offset is an address in memory, or Python reads the bytes. */
+enum { IN_MEMORY = -1, NO_DESCRIPTOR = -2 };
+
+static const int64_t SPAN_BYTES = 1 << 20, CHUNK_GAP = 512, ROW_GAP = 4096, AHEAD_READS = 96, AHEAD_BYTES = 16 << 20;
+static const int64_t SLICE_NS = 100000000; /* after this the call returns, so that Python sees signals */
+
+typedef struct {
+  void *(*deflate_new)(void);
+  int (*deflate)(void *, const void *, size_t, void *, size_t, size_t *);
+  void (*deflate_free)(void *);
+  void *(*zstd_new)(void);
+  size_t (*zstd)(void *, void *, size_t, const void *, size_t);
+  size_t (*zstd_free)(void *);
+  int (*lz4)(const char *, char *, int, int);
+  int (*blosc)(const void *, void *, size_t, int);
+} codecs;
+
+typedef struct {
+  uint8_t *bytes;
+  int64_t size;
+} buffer;
+
+typedef struct {
+  codecs codecs;
+  void *deflate, *zstd;
+  buffer stored, chunk, between[2];
+} context;
+
+static const int64_t KEPT_BYTES = 8 << 20; /* larger buffers are freed after a call */
+
+static uint8_t *room(buffer *held, int64_t size) {
+  if (size < 1) size = 1;
+  if (held->size < size) {
+    free(held->bytes);
+    held->size = 0;
+    held->bytes = malloc((size_t)size);
+    if (held->bytes == NULL) return NULL;
+    held->size = size;
+  }
+  return held->bytes;
+}
+
+static void shrink(buffer *held) {
+  if (held->size > KEPT_BYTES) {
+    free(held->bytes);
+    held->bytes = NULL;
+    held->size = 0;
+  }
+}
+
+void *ray_h5_context(const codecs *given) {
+  context *made = calloc(1, sizeof *made);
+  if (made != NULL) made->codecs = *given;
+  return made;
+}
+
+void ray_h5_free(context *of) {
+  if (of == NULL) return;
+  if (of->deflate != NULL) of->codecs.deflate_free(of->deflate);
+  if (of->zstd != NULL) of->codecs.zstd_free(of->zstd);
+  free(of->stored.bytes);
+  free(of->chunk.bytes);
+  free(of->between[0].bytes);
+  free(of->between[1].bytes);
+  free(of);
+}
+
+/* ---- decoders: each returns 1 if it filled `out` to the last byte --------------------------------------------- */
+
+/* LZF, as liblzf writes it: runs of literals, and references to at most 8 KiB before. */
+static int lzf(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
+  const uint8_t *in_end = in + in_size;
+  uint8_t *begin = out, *out_end = out + out_size;
+  while (in < in_end) {
+    int64_t control = *in++;
+    if (control < 32) {
+      int64_t length = control + 1;
+      if (in_end - in < length || out_end - out < length) return 0;
+      memcpy(out, in, (size_t)length);
+      in += length;
+      out += length;
+      continue;
+    }
+    int64_t length = control >> 5;
+    if (length == 7) {
+      if (in >= in_end) return 0;
+      length += *in++;
+    }
+    if (in >= in_end) return 0;
+    int64_t distance = ((control & 31) << 8) + *in++ + 1;
+    length += 2;
+    if (out - begin < distance || out_end - out < length) return 0;
+    const uint8_t *from = out - distance;
+    if (distance >= length) {
+      memcpy(out, from, (size_t)length);
+      out += length;
+    } else if (distance == 1) {
+      memset(out, *from, (size_t)length);
+      out += length;
+    } else {
+      while (length-- > 0) *out++ = *from++;
+    }
+  }
+  return out == out_end;
+}
+
+static uint32_t big_endian(const uint8_t *at) {
+  return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static uint32_t little_endian(const uint8_t *at) {
+  return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
+}
+
+/* HDF5's layout of LZ4: decoded size (8 bytes), block size (4), then for each block its stored size (4) and bytes. */
+static int lz4(const context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
+  if (of->codecs.lz4 == NULL || in_size < 12) return 0;
+  uint64_t decoded = (uint64_t)big_endian(in) << 32 | big_endian(in + 4);
+  int64_t block = big_endian(in + 8), at = 12;
+  if (decoded != (uint64_t)out_size || block < 1) return 0;
+  for (int64_t done = 0; done < out_size;) {
+    int64_t wanted = out_size - done < block ? out_size - done : block;
+    if (in_size - at < 4) return 0;
+    int64_t stored = big_endian(in + at);
+    at += 4;
+    if (in_size - at < stored || stored > INT32_MAX || wanted > INT32_MAX) return 0;
+    if (stored == wanted) /* LZ4 cannot make it smaller */
+      memcpy(out + done, in + at, (size_t)wanted);
+    else if (of->codecs.lz4((const char *)in + at, (char *)out + done, (int)stored, (int)wanted) != wanted)
+      return 0;
+    at += stored;
+    done += wanted;
+  }
+  return 1;
+}
+
+static int deflate(context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
+  if (of->codecs.deflate == NULL) return 0;
+  if (of->deflate == NULL && (of->deflate = of->codecs.deflate_new()) == NULL) return 0;
+  size_t decoded = 0;
+  int failed = of->codecs.deflate(of->deflate, in, (size_t)in_size, out, (size_t)out_size, &decoded);
+  return failed == 0 && decoded == (size_t)out_size;
+}
+
+static int zstd(context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
+  if (of->codecs.zstd == NULL) return 0;
+  if (of->zstd == NULL && (of->zstd = of->codecs.zstd_new()) == NULL) return 0;
+  return of->codecs.zstd(of->zstd, out, (size_t)out_size, in, (size_t)in_size) == (size_t)out_size;
+}
+
+/* blosc is not given the size of its input, so its header is compared first. */
+static int blosc(const context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
+  if (of->codecs.blosc == NULL || in_size < 16 || out_size > INT32_MAX) return 0;
+  if (little_endian(in + 4) != (uint64_t)out_size || little_endian(in + 12) > (uint64_t)in_size) return 0;
+  return of->codecs.blosc(in, out, (size_t)out_size, 1) == out_size;
+}
+
+/* HDF5's Fletcher-32: sums of big-endian 16-bit words; an odd last byte is the high half of a word. */
+static uint32_t fletcher32(const uint8_t *in, int64_t size) {
+  uint32_t low = 0, high = 0;
+  int64_t words = size / 2;
+  while (words > 0) {
+    int64_t some = words > 360 ? 360 : words; /* the sums of so many words fit into 32 bits */
+    words -= some;
+    for (; some > 0; some--, in += 2) {
+      low += (uint32_t)in[0] << 8 | in[1];
+      high += low;
+    }
+    low = (low & 0xffff) + (low >> 16);
+    high = (high & 0xffff) + (high >> 16);
+  }
+  if (size & 1) {
+    low += (uint32_t)in[0] << 8;
+    high += low;
+    low = (low & 0xffff) + (low >> 16);
+    high = (high & 0xffff) + (high >> 16);
+  }
+  low = (low & 0xffff) + (low >> 16);
+  high = (high & 0xffff) + (high >> 16);
+  return high << 16 | low;
+}
+
+static int checksum_holds(const uint8_t *in, int64_t size) {
+  uint32_t stored = little_endian(in + size), found = size > 0 ? fletcher32(in, size) : 0;
+  /* HDF5 before 1.6.3 swapped the bytes of each half. */
+  return stored == found || stored == ((found & 0x00ff00ff) << 8 | (found >> 8 & 0x00ff00ff));
+}
+
+static void unshuffle_any(const uint8_t *in, int64_t length, int64_t element, int64_t first, uint8_t *out) {
+  for (int64_t plane = 0; plane < element; plane++) {
+    const uint8_t *from = in + plane * length;
+    uint8_t *to = out + plane;
+    for (int64_t i = first; i < length; i++) to[i * element] = from[i];
+  }
+}
+
+/* Assembles elements from their byte planes. Bytes that do not fill an element are stored after the planes. */
+static void unshuffle(const uint8_t *in, int64_t size, int64_t element, uint8_t *out) {
+  int64_t length = size / element, done = 0;
+#if defined(__SSE2__)
+#define LOAD(plane) _mm_loadu_si128((const __m128i *)(in + (plane) * length + done))
+#define STORE(place, value) _mm_storeu_si128((__m128i *)(out + done * element) + (place), value)
+  if (element == 2) {
+    for (; done + 16 <= length; done += 16) {
+      __m128i a = LOAD(0), b = LOAD(1);
+      STORE(0, _mm_unpacklo_epi8(a, b));
+      STORE(1, _mm_unpackhi_epi8(a, b));
+    }
+  } else if (element == 4) {
+    for (; done + 16 <= length; done += 16) {
+      __m128i a = LOAD(0), b = LOAD(1), c = LOAD(2), d = LOAD(3);
+      __m128i ab = _mm_unpacklo_epi8(a, b), cd = _mm_unpacklo_epi8(c, d);
+      STORE(0, _mm_unpacklo_epi16(ab, cd));
+      STORE(1, _mm_unpackhi_epi16(ab, cd));
+      ab = _mm_unpackhi_epi8(a, b), cd = _mm_unpackhi_epi8(c, d);
+      STORE(2, _mm_unpacklo_epi16(ab, cd));
+      STORE(3, _mm_unpackhi_epi16(ab, cd));
+    }
+  } else if (element == 8) {
+    for (; done + 16 <= length; done += 16) {
+      __m128i pair[8], four[8];
+      for (int i = 0; i < 4; i++) {
+        __m128i a = LOAD(2 * i), b = LOAD(2 * i + 1);
+        pair[i] = _mm_unpacklo_epi8(a, b);
+        pair[i + 4] = _mm_unpackhi_epi8(a, b);
+      }
+      for (int half = 0; half < 2; half++) {
+        __m128i *p = pair + 4 * half, *f = four + 4 * half;
+        f[0] = _mm_unpacklo_epi16(p[0], p[1]);
+        f[1] = _mm_unpackhi_epi16(p[0], p[1]);
+        f[2] = _mm_unpacklo_epi16(p[2], p[3]);
+        f[3] = _mm_unpackhi_epi16(p[2], p[3]);
+        STORE(4 * half, _mm_unpacklo_epi32(f[0], f[2]));
+        STORE(4 * half + 1, _mm_unpackhi_epi32(f[0], f[2]));
+        STORE(4 * half + 2, _mm_unpacklo_epi32(f[1], f[3]));
+        STORE(4 * half + 3, _mm_unpackhi_epi32(f[1], f[3]));
+      }
+    }
+  }
+#undef LOAD
+#undef STORE
+#endif
+  unshuffle_any(in, length, element, done, out);
+  memcpy(out + length * element, in + length * element, (size_t)(size - length * element));
+}
+
+/* Undoes a whole pipeline, the last step first. Sizes of intermediate results are known: a checksum adds four bytes, and
+ * what is compressed is compressed last. */
+static int decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
+                  int64_t out_size) {
+  int64_t steps = pipeline[0], sizes[MAX_STEPS], size = out_size;
+  int first = -1; /* the first step that was applied: it fills `out` */
+  for (int i = 0; i < steps; i++) {
+    if (mask >> i & 1) continue;
+    if (first < 0) first = i;
+    sizes[i] = size;
+    if (pipeline[1 + 2 * i] == FLETCHER32) size += 4;
+  }
+  int slot = 0;
+  for (int i = (int)steps - 1; i >= 0; i--) {
+    if (mask >> i & 1) continue;
+    int64_t codec = pipeline[1 + 2 * i], parameter = pipeline[2 + 2 * i];
+    if (codec == FLETCHER32) {
+      if (in_size < 4 || !checksum_holds(in, in_size - 4)) return 0;
+      in_size -= 4;
+      continue;
+    }
+    uint8_t *to = i == first ? out : room(&of->between[slot], sizes[i]);
+    if (to == NULL) return 0;
+    slot = 1 - slot;
+    int done = 0;
+    if (codec == SHUFFLE) {
+      done = in_size == sizes[i] && parameter > 0;
+      if (done) unshuffle(in, in_size, parameter, to);
+    } else if (codec == LZF) {
+      done = lzf(in, in_size, to, sizes[i]);
+    } else if (codec == DEFLATE) {
+      done = deflate(of, in, in_size, to, sizes[i]);
+    } else if (codec == ZSTD) {
+      done = zstd(of, in, in_size, to, sizes[i]);
+    } else if (codec == LZ4) {
+      done = lz4(of, in, in_size, to, sizes[i]);
+    } else if (codec == BLOSC) {
+      done = blosc(of, in, in_size, to, sizes[i]);
+    }
+    if (!done) return 0;
+    in = to;
+    in_size = sizes[i];
+  }
+  if (in == out) return 1;
+  if (in_size != out_size) return 0;
+  memcpy(out, in, (size_t)out_size);
+  return 1;
+}
+
+/* ---- reads ---------------------------------------------------------------------------------------------------- */
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * (int64_t)1000000000 + time.tv_nsec;
+}
+
+/* Counts one more time: a level rises by 4 or falls by 1; it is on above 14, and off at 0. */
+static void count(int64_t *level, int64_t *on, int happened) {
+  if (happened) {
+    *level = *level + 4 < 64 ? *level + 4 : 64;
+    if (*level > 14) *on = 1;
+  } else if (*level > 0) {
+    *level -= 1;
+    if (*level == 0) *on = 0;
+  }
+}
+
+static int read_at(int64_t file, int64_t offset, int64_t size, uint8_t *to) {
+  if (file == IN_MEMORY) {
+    memcpy(to, (const uint8_t *)(intptr_t)offset, (size_t)size);
+    return 1;
+  }
+  if (file < 0) return 0;
+  while (size > 0) {
+    ssize_t found = pread((int)file, to, (size_t)size, (off_t)offset);
+    if (found < 0 && errno == EINTR) continue;
+    if (found <= 0) return 0; /* an error, or the end of the file */
+    offset += found;
+    size -= found;
+    to += found;
+  }
+  return 1;
+}
+
+static void copy_box(const int64_t *box, int axis, const uint8_t *from, uint8_t *to) {
+  if (axis == box[BOX_AXES]) {
+    memcpy(to, from, (size_t)box[BOX_RUN]);
+    return;
+  }
+  const int64_t *at = box + BOX_FIRST + 3 * axis;
+  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 4) { /* single values: a call of memcpy takes longer than a copy */
+    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 4);
+    return;
+  }
+  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 8) {
+    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 8);
+    return;
+  }
+  for (int64_t i = 0; i < at[0]; i++) copy_box(box, axis + 1, from + i * at[1], to + i * at[2]);
+}
+
+typedef struct {
+  const int64_t *field[JOB_FIELDS];
+  const int64_t *piece[PIECE_FIELDS];
+  const int64_t *pipelines, *boxes;
+} table;
+
+static void copy_pieces(const table *of, int64_t job, const uint8_t *from) {
+  for (int64_t i = of->field[PIECES_BEGIN][job]; i < of->field[PIECES_END][job]; i++) {
+    uint8_t *to = (uint8_t *)(intptr_t)of->piece[PIECE_DESTINATION][i];
+    const uint8_t *source = from + of->piece[PIECE_SOURCE][i];
+    int64_t box = of->piece[PIECE_BOX][i];
+    if (box < 0)
+      memcpy(to, source, (size_t)of->piece[PIECE_SIZE][i]);
+    else
+      copy_box(of->boxes + box * BOX_FIELDS, 0, source, to);
+  }
+}
+
+/* Makes the values of a job of its stored bytes. */
+static int place(context *of, const table *jobs, int64_t job, const uint8_t *stored, int64_t *counts) {
+  int64_t pipeline = jobs->field[PIPELINE][job], size = jobs->field[DECODED][job];
+  int64_t address = jobs->field[DESTINATION][job];
+  const uint8_t *values = stored;
+  if (pipeline >= 0) {
+    uint8_t *to = address ? (uint8_t *)(intptr_t)address : room(&of->chunk, size);
+    if (to == NULL) return 0;
+    if (!decode(of, jobs->pipelines + pipeline * PIPELINE_FIELDS, jobs->field[MASK][job], stored,
+                jobs->field[SIZE][job], to, size))
+      return 0;
+    counts[CHUNKS_DECODED] += 1;
+    values = to;
+  } else if (address && (uint8_t *)(intptr_t)address != stored) {
+    memcpy((uint8_t *)(intptr_t)address, stored, (size_t)size);
+  }
+  copy_pieces(jobs, job, values);
+  return 1;
+}
+
+static int is_copy(const table *jobs, int64_t job) {
+  return jobs->field[PIPELINE][job] < 0 && jobs->field[DESTINATION][job] != 0;
+}
+
+/* Whether a job copies the same bytes as the one before. */
+static int is_again(const table *jobs, int64_t job) {
+  return is_copy(jobs, job) && is_copy(jobs, job - 1) && jobs->field[OFFSET][job] == jobs->field[OFFSET][job - 1] &&
+         jobs->field[SIZE][job] == jobs->field[SIZE][job - 1] &&
+         jobs->field[FILE_DESCRIPTOR][job] == jobs->field[FILE_DESCRIPTOR][job - 1];
+}
+
+/* Returns the end of the jobs that are read together with job `first`, which is followed by others close behind. */
+static int64_t joined(const table *jobs, int64_t first, int64_t stop, int64_t *end) {
+  const int64_t *file = jobs->field[FILE_DESCRIPTOR], *offset = jobs->field[OFFSET], *size = jobs->field[SIZE];
+  int64_t at = first + 1;
+  *end = offset[first] + size[first];
+  if (file[first] == IN_MEMORY) return at;
+  for (; at < stop && file[at] == file[first]; at++) {
+    int raw = is_copy(jobs, at);
+    int64_t gap = offset[at] - *end, most = raw ? ROW_GAP : CHUNK_GAP, limit = raw ? ROW_GAP : SPAN_BYTES / 4;
+    if (size[at] < ROW_GAP && is_again(jobs, at)) continue;
+    if (gap < 0 || gap > most || size[at] >= limit || offset[at] - offset[first] >= SPAN_BYTES) break;
+    if (raw && size[first] >= ROW_GAP) break; /* a row this large is read straight into its place */
+    *end = offset[at] + size[at];
+  }
+  return at;
+}
+
+/* Runs the jobs from `first` to `stop`, and returns the first one that was not begun. Hints are given about the jobs up
+ * to `total`; `hinted` says how far. */
+int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
+                   int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, int64_t first, int64_t stop,
+                   int64_t total, int8_t *status, int64_t *counts, int64_t *times, int64_t *hinted) {
+  table jobs;
+  for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
+  for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
+  jobs.pipelines = pipelines;
+  jobs.boxes = boxes;
+  const int64_t *file = jobs.field[FILE_DESCRIPTOR], *offset = jobs.field[OFFSET], *size = jobs.field[SIZE];
+  int64_t began = now(), last = began, at = first, ahead = 0;
+  while (at < stop) {
+    if (last - began > SLICE_NS) break;
+    if (file[at] == NO_DESCRIPTOR) {
+      status[at++] = NOT_READ;
+      continue;
+    }
+    if (at > first && status[at - 1] == DONE && is_again(&jobs, at)) { /* a row that was asked for several times */
+      memcpy((void *)(intptr_t)jobs.field[DESTINATION][at], (void *)(intptr_t)jobs.field[DESTINATION][at - 1],
+             (size_t)size[at]);
+      status[at++] = DONE;
+      continue;
+    }
+    int64_t end, next = joined(&jobs, at, stop, &end), nbytes = end - offset[at];
+#if defined(POSIX_FADV_WILLNEED)
+    if (times[COLD_ON] && !times[HINTS_OFF]) {
+      if (*hinted < next) *hinted = next, ahead = 0;
+      while (*hinted < total && *hinted - next < AHEAD_READS && ahead < AHEAD_BYTES && times[COLD_ON]) {
+        int64_t job = (*hinted)++;
+        if (file[job] == IN_MEMORY) continue;
+        int64_t before = now();
+        posix_fadvise((int)file[job], (off_t)offset[job], (off_t)size[job], POSIX_FADV_WILLNEED);
+        int64_t took = now() - before;
+        count(&times[COLD_LEVEL], &times[COLD_ON], took > 3000 + size[job] / 10);
+        ahead += size[job];
+        counts[HINTS] += 1;
+      }
+      ahead = ahead > nbytes ? ahead - nbytes : 0;
+    }
+#endif
+    int alone = next == at + 1 && jobs.field[PIPELINE][at] < 0;
+    uint8_t *place_of = (uint8_t *)(intptr_t)jobs.field[DESTINATION][at];
+    uint8_t *to = alone && place_of != NULL ? place_of : NULL;
+    const uint8_t *stored = NULL;
+    if (to == NULL && file[at] == IN_MEMORY)
+      stored = (const uint8_t *)(intptr_t)offset[at];
+    else if (to == NULL)
+      to = room(&of->stored, nbytes);
+    int found = 1;
+    if (stored == NULL) {
+      int64_t before = now();
+      found = to != NULL && read_at(file[at], offset[at], nbytes, to);
+      last = now();
+      if (file[at] != IN_MEMORY) {
+        int64_t took = last - before;
+        int was_hinted = *hinted > at, waited = took > 40000 + nbytes;
+        if (waited || !was_hinted) count(&times[COLD_LEVEL], &times[COLD_ON], waited);
+        count(&times[LONG_LEVEL], &times[LONG_ON], took > 300000 + nbytes * 5);
+        counts[REQUESTS] += 1;
+        counts[BYTES_READ] += nbytes;
+      }
+      stored = to;
+    }
+    for (int64_t job = at; job < next; job++) {
+      if (!found)
+        status[job] = NOT_READ;
+      else
+        status[job] = place(of, &jobs, job, stored + (offset[job] - offset[at]), counts) ? DONE : NOT_DECODED;
+    }
+    at = next;
+    if (jobs.field[PIPELINE][at - 1] >= 0) last = now();
+  }
+  shrink(&of->stored);
+  shrink(&of->chunk);
+  shrink(&of->between[0]);
+  shrink(&of->between[1]);
+  return at;
+}
+
+/* Decodes one chunk; for tests. Returns 1 if `out` was filled. */
+int ray_h5_decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
+                  int64_t out_size) {
+  return decode(of, pipeline, mask, in, in_size, out, out_size);
+}

@@ -1,0 +1,95 @@
+"""What a read consists of: for each column, which dataset or datasets, which rows, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import CastError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import Request, RunRequest
+from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.read.arrays.grid_column import GridAddress
+    from ray_h5.read.arrays.last_axis import LastAxis
+    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.read.block_column import BlockAddress
+    from ray_h5.read.jobs import Job
+    from ray_h5.read.taken_column import TakenAddress
+
+
+Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | Segments | TakenSegments"
+"""What a column is made of: a dataset, one whose leading axes, last axis or blocks are rows, parts of its rows, or many
+datasets."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a read: rows of one column, and the array that they go to."""
+
+    address: Address
+    request: Request | RunRequest
+    out: np.ndarray
+
+
+def name_of(address: Address) -> str | None:
+    """Return the dataset of a column; None for many."""
+    if isinstance(address, str):
+        return address
+    from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.read.arrays.taken_segments import TakenSegments
+
+    return None if isinstance(address, (Segments, TakenSegments)) else address.name
+
+
+class ReadsParts(Protocol):
+    """Reads one column."""
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether it takes a `RunRequest`. For others, the rows are listed."""
+
+    def jobs(self, request: Any, out: np.ndarray, library: Any) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+
+
+def jobs_of(reader: ReadsParts, part: Part, library: OpenLibrary) -> list[Job]:
+    """Return the work of a part of a read."""
+    listed = isinstance(part.request, RunRequest) and not reader.takes_runs
+    return reader.jobs(part.request.listed() if listed else part.request, part.out, library)
+
+
+def outputs(
+    out: Mapping[str, np.ndarray], layouts: Mapping[str, ColumnLayout], casting: Casting | Mapping[str, Casting]
+) -> dict[str, np.ndarray]:
+    """Return arrays that raise for values which they cannot hold, as far as `casting` says so."""
+    if not isinstance(casting, Mapping):
+        casting = dict.fromkeys(out, as_casting(casting))
+    return {
+        name: checked(name, array, layouts[name].dtype, casting.get(name, "checked")) for name, array in out.items()
+    }
+
+
+def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], found: LostValue) -> CastError:
+    """Return the error for a value that its array cannot hold: where it is in which file, and what to do.
+
+    `reads` are the files and the parts of the reads that ran together.
+    """
+    from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.read.arrays.taken_segments import TakenSegments
+
+    listed = ((path, each, each.request.listed()) for path, parts in reads for each in parts if found.is_of(each.out))
+    rows = ((path, part, some.rows[some.places == found.place]) for path, part, some in listed)
+    path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
+    where = f"{path}: column {found.column!r}, row {row}"
+    segments = part.address.segments if isinstance(part.address, TakenSegments) else part.address
+    if isinstance(segments, Segments):
+        segment = int(segments.segments_of(np.array([row]))[0])
+        where = f"{path}: dataset {segments.paths[segment]!r}, index {row - int(segments.starts[segment])}"
+    return cast_error(where, found.value, part.out.dtype)

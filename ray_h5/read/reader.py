@@ -1,0 +1,686 @@
+"""Reads rows of one file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, TransientIOError, UnknownColumnError
+from ray_h5.fork import PerProcess
+from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.files.access import ExternalPolicy
+from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
+from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
+from ray_h5.manifest.manifest import Manifest
+from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.messages import near_names
+from ray_h5.options import as_integer
+from ray_h5.read.arguments import (
+    HasRows,
+    Rows,
+    as_names,
+    as_places,
+    as_request,
+    as_rows,
+    check_fit,
+    common_rows,
+)  # fmt: skip
+from ray_h5.read.casting import Casting
+from ray_h5.read.file_reads import FileRead, run_together
+from ray_h5.read.jobs import Job, ReadStats
+from ray_h5.read.kernel.run_tables import new_times
+from ray_h5.read.open_files import OpenFile, forget, forget_all, open_file
+from ray_h5.read.read_parts import Part, name_of, outputs
+from ray_h5.storage.addresses import on_hub
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import LocalStorage
+from ray_h5.storage.storage_of_path import RemoteStorage, Storage, storage_for, storage_of, whole_path
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.manifest.joined_arrays import GroupTable
+    from ray_h5.manifest.known_columns import KnownColumn
+    from ray_h5.manifest.manifest import ColumnNotes, Encoding, Form
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+OBJECT_BYTES = 64
+"""About what a text takes as an object of Python."""
+
+_ALWAYS_BYTES = 64 << 20
+"""Planning may take this much for the values of a column, of a file of any size."""
+
+_TIMES_OF_FILE = 64
+"""And this many times the bytes of the file: columns that planning reads often compress well."""
+
+_RETRY_WAITS_S = (0.1, 0.5, 2.0)
+"""Waits before the second, third and fourth try after an error that may pass."""
+
+
+class RowReader:
+    """Reads rows of the columns of one HDF5 file.
+
+    Each chunk that contains a requested row is fetched and decoded once a call, straight into the
+    result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
+    so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
+
+    Open files and chunk indexes stay in a cache of the process, so a second reader of the same file
+    costs almost nothing. A reader can be pickled and used after a fork; it opens its file again in
+    the other process.
+
+    Parameters
+    ----------
+    path : str, bytes or path-like
+        The file: a path, or a URL such as ``s3://bucket/run.h5``.
+    group : str
+        The group whose datasets are the columns.
+    threads : int
+        Threads that one `read` may use.
+    allow_external : iterable of str
+        Folders that links, virtual datasets and external storage may lead into; of a file in a store, URLs of the same
+        store. By default they may lead only to the file itself.
+    expect : Identity or FileState, optional
+        The state that the file must have. A FileState also has the states of the other files that
+        columns come from.
+    swmr : bool
+        Read a file while a writer in SWMR mode adds rows to it, or after such a writer died. The
+        reader has the rows that were flushed when it opened the file; later ones need another
+        reader. Size and times then change all the time, so `expect` compares the inode alone.
+    storage_options : mapping, optional
+        How the store of a remote file is reached, as in `read_h5`.
+    known : Manifest, optional
+        What is known of a remote file, from `manifest`.
+    zip_file : str
+        A file of the same rows, whose columns join those of this one.
+
+    Raises
+    ------
+    RayH5Error
+        If the file cannot be opened; the leaf says why.
+
+    Examples
+    --------
+    >>> with RowReader("run.h5") as reader:  # doctest: +SKIP
+    ...     batch = reader.read(["signal", "label"], [7, 3, 3])
+    >>> batch["signal"].shape  # doctest: +SKIP
+    (3, 43, 300)
+    """
+
+    def __init__(
+        self,
+        path: str | bytes | os.PathLike[str],
+        group: str = "/",
+        threads: int = 1,
+        allow_external: Iterable[str | os.PathLike[str]] = (),
+        *,
+        expect: Identity | FileState | None = None,
+        swmr: bool = False,
+        storage_options: Mapping[str, Any] | Storage | None = None,
+        known: Manifest | None = None,
+        zip_file: str = "",
+    ) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise OptionError(f"path={path!r}: expected the path of one file")
+        if not isinstance(group, str):
+            raise OptionError(
+                f"group={group!r}: expected the name of one group; columns of several are read from the group above "
+                "them, by names such as 'a/x' and 'b/x'"
+            )
+        given = on_hub(os.fsdecode(path))
+        self.path = whole_path(given)
+        self._storage = _storage_of(storage_options, given)
+        self._known = Manifest() if known is None else Manifest().merged(known)  # its own: it grows
+        # What a store was asked is kept, for others to know it too.
+        self.learns = not storage_of(self.path, self._storage).has_writers
+        self._asked: dict[str, None] = {}
+        self.group = group
+        self._beside = zip_file
+        self.threads = as_integer("threads", threads, 1)
+        self.stats = ReadStats()
+        self._policy = ExternalPolicy.of(allow_external)
+        self._expect = expect if expect is None or isinstance(expect, FileState) else FileState(expect)
+        self._described: dict[str, SourceStates] = {}
+        self._swmr = swmr
+        self._times = new_times()
+        self._opened: PerProcess[OpenFile | None] = PerProcess(_no_file)
+        self._closed = False
+        self._retrying(self._look_at if self._expect is None else self._file)
+
+    @property
+    def identity(self) -> Identity:
+        """The state of the file."""
+        return self._file().identity
+
+    @property
+    def base(self) -> RowReader:
+        """The reader of the file: this one."""
+        return self
+
+    @property
+    def known_bytes(self) -> int:
+        """Bytes of the chunk indexes of the columns that are known, once they are unpacked."""
+        return sum(index.nbytes for each in self._known.columns.values() for index in each.indexes)
+
+    @property
+    def opened(self) -> OpenFile:
+        """The open file."""
+        return self._file()
+
+    @property
+    def layout(self) -> FileLayout:
+        """The layout of every column, and the errors of those that cannot be read."""
+        return self._retrying(lambda: self._file().layout())
+
+    @property
+    def columns(self) -> Mapping[str, ColumnLayout]:
+        """The layouts of the columns that can be read, by name."""
+        if self._known.listing is not None:
+            file = self._file()
+            with file.library() as library:
+                return {name: file.column(name, library) for name in self._known.listing}
+        found = self.layout.columns
+        if self.learns:
+            from ray_h5.manifest.known_columns import KnownColumn
+
+            self._known = replace(self._known, listing=tuple(found))
+            for name, layout in found.items():
+                self._known.columns.setdefault(name, KnownColumn(layout))
+        return found
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the first axis that all columns share.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they do not share one.
+        """
+        return self.rows_of(self.columns)
+
+    def rows_of(self, columns: Mapping[str, HasRows], sources: Mapping[str, SourceStates] | None = None) -> int:
+        """Return the length of the first axis that some columns of the file share.
+
+        `sources` are the other files that columns come from, if the columns do not say so.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If they do not share one.
+        """
+        return common_rows(self.path, columns, self._head, sources)
+
+    def _head(self) -> bytes:
+        from ray_h5.hdf5.files.file_formats import HEAD_BYTES
+
+        source = self._file().byte_source
+        head = bytearray(min(HEAD_BYTES, source.size))
+        source.read_into(0, memoryview(head))
+        return bytes(head)
+
+    @property
+    def form(self) -> Form:
+        """What kind of file it is: AnnData, 10x, loom; empty for files of datasets."""
+        if self._known.form is not None:
+            return self._known.form
+        form = self._retrying(lambda: self._file().form)
+        if self.learns:
+            self._known = replace(self._known, form=form)
+        return form
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is neither a group nor a dataset of that name.
+        """
+        known = self._known
+        if name in known.encodings:
+            return known.encodings[name]
+        if name in known.absent:
+            raise UnknownColumnError(f"{self.path}: no {name!r}")
+        try:
+            found = self._retrying(lambda: self._file().encoding(name))
+        except UnknownColumnError:
+            known.absent.update(dict.fromkeys([name] if self.learns else []))
+            raise
+        if self.learns:
+            known.encodings[name] = found
+        return found
+
+    def column(self, name: str) -> ColumnLayout:
+        """Return the layout of one column; errors as in `find`."""
+        return self.find([name])[name]
+
+    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
+        """Return the layouts of columns, by name.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names.
+        missing_ok : bool
+            Leave out names that do not exist.
+
+        Raises
+        ------
+        UnknownColumnError
+            If there is no column of that name; the message lists near names.
+        UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
+            If a column cannot be read.
+        """
+        wanted = as_names(names)
+        if missing_ok:
+            wanted = [name for name in wanted if name not in self._known.absent]
+        found, absent = self._retrying(lambda: self._find(wanted))
+        if self.learns:
+            self._asked.update(dict.fromkeys(found))
+            self._known.absent.update(dict.fromkeys(absent))
+        if absent and not missing_ok:
+            name, error = next(iter(absent.items()))
+            from ray_h5.read.unequal_rows import hint_of_groups_with
+
+            names = [*self.layout.columns, *self.layout.refused]
+            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of_groups_with(name, names)}") from None
+        return found
+
+    def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
+        """Read rows of columns.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Names.
+        rows : slice, or sequence or array of int or bool
+            Rows in the requested order; they may repeat. A boolean array has one entry for each row of the file.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            An array of shape ``(len(rows), *row_shape)`` a column, in the order of `columns`,
+            equal to what h5py delivers, in native byte order.
+
+        Raises
+        ------
+        RowIndexError
+            If a row is not in the file.
+        CorruptChunkError, TruncatedFileError, StaleIndexError, TransientIOError
+            If the bytes cannot be read as they were written.
+        """
+        layouts = self.find(columns)
+        if not layouts:
+            return {}
+        wanted = as_request(rows, self.rows_of(layouts), self.path)
+        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
+        self.run(FileRead(self, _parts(out, wanted)))
+        return out
+
+    def read_whole(self, name: str, value_bytes: int = 0) -> np.ndarray:
+        """Return all values of a column, for planning.
+
+        Parameters
+        ----------
+        name : str
+            The column.
+        value_bytes : int
+            Bytes of memory that are taken for a value, if they are more than the value itself takes.
+
+        Raises
+        ------
+        OutOfMemoryError
+            As `check_claim` does; and errors as in `read`.
+        """
+        layout = self.column(name)
+        value_bytes = max(value_bytes, OBJECT_BYTES if layout.dtype.hasobject else layout.dtype.itemsize)
+        self.check_claim([layout], math.prod(layout.shape) * value_bytes)
+        return self.read([name])[name]
+
+    def check_claim(self, layouts: Iterable[ColumnLayout], nbytes: int) -> None:
+        """Raise `OutOfMemoryError` if planning would take far more memory for columns than their files have bytes.
+
+        A file of a few KB can claim any number of values: those that were never written take nothing.
+        """
+        layouts = list(layouts)
+        sources = {path: state for each in layouts for path, state in each.sources if state is not None}
+        stored = self.identity.size + sum(state.size for state in sources.values())
+        if nbytes > (most := max(_ALWAYS_BYTES, _TIMES_OF_FILE * stored)):
+            names = ", ".join(repr(each.name) for each in layouts)
+            raise OutOfMemoryError(
+                f"{self.path}: column {names}, of shape {layouts[0].shape}: planning needs all of its values, which "
+                f"take about {nbytes} bytes of memory; expected at most {most}, as the file has {stored} bytes. If the "
+                "values were never written, leave the column out; otherwise choose rows after they are read."
+            )
+
+    def read_into(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+    ) -> None:
+        """Read rows into existing arrays.
+
+        Parameters
+        ----------
+        out : mapping of str to numpy.ndarray
+            An array for each column. If its dtype is another one than the column's, values are cast chunk by chunk.
+        rows : slice, or sequence or array of int or bool
+            Rows, as in `read`.
+        places : sequence or array of int, optional
+            ``rows[i]`` goes to ``out[column][places[i]]``; by default to place i.
+        casting : {"checked", "unsafe"}, or mapping of str to it
+            Whether a value that is lost in the dtype of its array is an error, or is cast as by ``astype``. A float may
+            be rounded to another float. A mapping has columns; the others are checked.
+
+        Raises
+        ------
+        RowIndexError, OptionError
+            If a row is not in the file, or the rows do not fit into an array.
+        CastError
+            If a value of one of the rows is lost. The arrays then hold part of the rows.
+        """
+        if out:
+            self.run(self.planned(out, rows, places, casting=casting))
+
+    def planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+    ) -> FileRead:
+        """Return the read that `read_into` does, to be done later; parameters and errors as there."""
+        layouts = self.find(list(out))
+        # With places, rows are listed one by one: a slice would lose which place each has.
+        places = None if places is None else as_places(places)
+        wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
+        for name, array in out.items():
+            check_fit(array, layouts[name].row_shape, len(wanted), places, f"{self.path}: column {name!r}")
+        parts = []
+        if len(request := request_of(wanted, places) if isinstance(wanted, np.ndarray) else wanted):
+            parts = [Part(name, request, array) for name, array in outputs(out, layouts, casting).items()]
+        return FileRead(self, parts)
+
+    def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes the values of columns take in the file.
+
+        Values of varying length are in the global heap of the file; their addresses alone count.
+        """
+        names = list(self.find(columns))
+        return self._retrying(lambda: self._file().stored_bytes(names))
+
+    def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says about the values of columns: the names of enums, and how values are packed."""
+        names = list(self.find(columns))
+        return self._retrying(lambda: self._file().notes(names))
+
+    def close(self) -> None:
+        """Release the file. It may stay open in the cache of the process."""
+        self._opened.value = None
+        self._closed = True
+
+    def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
+        found: dict[str, ColumnLayout] = {}
+        absent: dict[str, UnknownColumnError] = {}
+        file = self._file()
+
+        def find(name: str) -> None:
+            try:
+                found[name] = file.column(name, library)
+            except UnknownColumnError as exc:
+                absent[name] = exc
+
+        with file.library() as library:
+            file.each(find, names)
+            self._check_sources(file, found)
+        return found, absent
+
+    def manifest(self, columns: Iterable[str] = ()) -> Manifest:
+        """Return what another reader has to know of a remote file to ask for the data of columns alone.
+
+        It has what was asked of this reader so far, and what reads of `columns` need.
+        """
+        known = self._known
+        if not self.learns:
+            return known
+        self._asked.update(dict.fromkeys(columns))
+        names = [name for name in self._asked if name not in known.columns or not known.columns[name].is_whole]
+
+        def found() -> dict[str, KnownColumn]:
+            file = self._file()
+            with file.library() as library:
+                return file.known_columns(names, library)
+
+        known.columns.update(self._retrying(found) if names else {})
+        return Manifest().merged(known)
+
+    def fact(self, key: str, make: Callable[[], np.ndarray], *, of_file: bool = False) -> np.ndarray:
+        """Return what `make` computes from the values of a few small datasets; further readers of a plan know it.
+
+        Parameters
+        ----------
+        key : str
+            Says what is computed, from which datasets.
+        make : callable
+            Returns numbers, or texts as bytes.
+        of_file : bool
+            Whether it is the same however the file is read, so that all readers of this process know it.
+        """
+        known = self._known.values
+        if not self.learns:
+            known = self._file().facts if of_file and not self._file().access.swmr else {}
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
+    def look_again(self) -> None:
+        """Open the file again if other files that its columns come from have changed since."""
+        opened = self._file()
+        if not opened.is_current():
+            forget(opened)
+            self._opened.value = None
+
+    def _look_at(self) -> None:
+        """Open the file with libhdf5, to find out now whether it is HDF5."""
+        try:
+            self._file().look()
+        except (RayH5Error, OSError):
+            self._opened.value = None
+            raise
+
+    def group_table(
+        self, pattern: GroupPattern, columns: Sequence[str] | None = None
+    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        """Return the groups that match a pattern, with their datasets, and the errors of columns that cannot be read.
+
+        Errors as in `ray_h5.hdf5.groups.groups.read_group_table`.
+        """
+        return self._retrying(lambda: self._file().group_table(pattern, columns))
+
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group that names are relative to: an array of one number each, or a text.
+
+        Errors as in `ray_h5.hdf5.groups.group_attributes.attributes_of`.
+        """
+        return self._retrying(lambda: self._file().attributes(names))
+
+    def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text; others are left out."""
+        known = self._known.attributes.get(column, {})
+        if not known.keys() >= {*names}:
+            found = self._retrying(lambda: self._file().column_attributes(column, names))
+            known = {**known, **{name: found.get(name) for name in names}}
+            if self.learns:
+                self._known.attributes[column] = known
+        return {name: value for name in names if (value := known[name]) is not None}
+
+    def run(self, read: FileRead) -> None:
+        """Fill the arrays of a planned read."""
+        if read.parts:
+            self._repeated(lambda: self._read(read))
+        if read.finish is not None:
+            read.finish()
+
+    def _read(self, read: FileRead) -> None:
+        self.stats.add(run_together([read], self._times)[0])
+
+    def jobs_of(self, read: FileRead, libraries: contextlib.ExitStack) -> list[Job]:
+        """Return the work of a read of this file; jobs that need libhdf5 have it open until `libraries` is closed."""
+        file, names = self._file(), _names(read)
+        read.after.clear()
+
+        def check(library: OpenLibrary) -> None:
+            file.each(lambda name: file.column(name, library), names)
+            self._check_sources(file, names)
+            file.check_unchanged(names)
+
+        return file.jobs(read, check, libraries)
+
+    def check_unchanged(self, read: FileRead) -> None:
+        """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
+        self._file().check_unchanged(_names(read))
+        for other in read.others:
+            other.check_unchanged(())
+
+    def _file(self) -> OpenFile:
+        if self._closed:
+            raise OptionError(f"{self.path}: this reader is closed; make a new one")
+        opened = self._opened.value
+        if opened is None:
+            storage = storage_of(self.path, self._storage)
+            expect = None if self._expect is None else self._expect.identity
+            sources = () if self._expect is None else self._expect.sources.values()
+            make: type[OpenFile] | None = None
+            if self.learns:
+                from ray_h5.read.remote.file_in_store import FileInStore
+
+                make = FileInStore
+            opened = open_file(
+                self.path, self.group, self._policy, self._swmr, storage, expect, sources, make, self._beside
+            )
+            opened.adopt(self._known.columns)
+            if self._expect is not None:
+                check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
+                # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
+                for name, states in self._expect.sources.items():
+                    opened.check_sources(name, states)
+            if self._swmr:
+                opened.layout()  # all columns at one time: the writer does not wait
+            self._opened.value = opened
+        return opened
+
+    def _check_sources(self, file: OpenFile, names: Iterable[str]) -> None:
+        """Raise unless columns come from the expected files, or from those before a retry."""
+        expected = self._described if self._expect is None else {**self._described, **self._expect.sources}
+        for name in names:
+            if name in expected:
+                file.check_sources(name, expected[name])
+
+    def _retrying(self, action: Callable[[], Result]) -> Result:
+        """Return the result of `action`, which asks the file about itself."""
+        if not self.learns:
+            return self._repeated(action)
+        from ray_h5.hdf5.files.held_bytes import replay
+
+        result = replay(action)
+        if self._opened.value is not None:
+            self._opened.value.trim()
+        return result
+
+    def _repeated(self, action: Callable[[], Result]) -> Result:
+        """Return the result of `action`. After an error of a disk that may pass, open the file again and repeat it.
+
+        Requests to a store were repeated already.
+        """
+        if self.learns:
+            return action()
+        try:
+            return self._repeating(action)
+        except OSError as exc:
+            if not lacks_descriptors(exc):
+                raise
+            # The files in the cache hold descriptors, and are only kept for later reads.
+            forget_all()
+        return self._repeating(action)
+
+    def _repeating(self, action: Callable[[], Result]) -> Result:
+        for wait in _RETRY_WAITS_S:
+            try:
+                return action()
+            except OSError as exc:
+                if not is_transient(exc, self._swmr):
+                    raise
+                logger.warning("%s: %s; opening it again in %.1f s", self.path, exc, wait)
+            self._reopen()
+            time.sleep(wait)
+        try:
+            return action()
+        except OSError as exc:
+            if not is_transient(exc):
+                raise
+            raise TransientIOError(
+                f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Check its file "
+                "system; the read can be repeated."
+            ) from exc
+
+    def _reopen(self) -> None:
+        opened = self._opened.value
+        if opened is not None:
+            # After a retry, the file must be the one that was described before.
+            self._expect = self._expect or FileState(opened.identity)
+            self._described = {**opened.sources(), **self._described}
+            forget(opened)
+            self._opened.value = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opened = PerProcess(_no_file)
+
+    def __repr__(self) -> str:
+        return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
+
+
+def _names(read: FileRead) -> list[str]:
+    return [name for part in read.parts if (name := name_of(part.address)) is not None]
+
+
+def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
+    return [Part(name, request, array) for name, array in out.items()] if len(request) else []
+
+
+def _storage_of(given: object, path: str) -> Storage:
+    return given if isinstance(given, (LocalStorage, RemoteStorage)) else storage_for(given, [path])
+
+
+def _no_file() -> OpenFile | None:
+    return None

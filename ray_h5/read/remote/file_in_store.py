@@ -1,0 +1,272 @@
+"""A file in a store, opened: libhdf5 parses bytes that are in memory, and what its reads need is fetched together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
+from ray_h5.hdf5.checks.changed_files import check_identity
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
+from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
+from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.held_bytes import HeldBytes, replay
+from ray_h5.hdf5.files.open_library import OpenLibrary
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.tree.attributes import notes_of
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, PackedIndex
+from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
+from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
+from ray_h5.read.jobs import Asking, Job
+from ray_h5.read.open_files import OpenFile
+from ray_h5.read.read_parts import Part, jobs_of, name_of
+from ray_h5.read.remote.elsewhere_reads import Spread, spread
+from ray_h5.read.remote.h5py_passes import read_through_h5py
+from ray_h5.read.remote.other_columns import adopt_there, known_there, raw_column
+from ray_h5.storage.byte_source import ByteSource, Identity
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.access import Access
+    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.manifest import ColumnNotes
+    from ray_h5.read.arrays.direct_column import DirectColumn
+    from ray_h5.read.file_reads import FileRead
+    from ray_h5.read.through_h5py.h5py_column import H5pyColumn
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FileInStore(OpenFile):
+    """One file in a store, in one state: each request says which.
+
+    Parameters
+    ----------
+    access, found
+        As of `OpenFile`.
+    others : OtherFiles, optional
+        The other files in the store that columns come from. A file that one of these leads to shares them.
+    """
+
+    def __init__(self, access: Access, found: Identity, others: OtherFiles[FileInStore] | None = None) -> None:
+        if access.swmr:
+            raise OptionError(f"{access.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
+        super().__init__(access, found)
+        self._known: dict[str, KnownColumn] = {}
+        self.held = HeldBytes(self.byte_source)
+        self._owns_others = others is None
+        self.others = others or OtherFiles(self, FileInStore)
+
+    def _open(self, found: Identity) -> tuple[ByteSource, Identity]:
+        return self.access.storage.open(self.path, found), found
+
+    @contextlib.contextmanager
+    def library(self, held: HeldBytes | None = None) -> Iterator[OpenLibrary]:
+        """Yield libhdf5's view of the file, of bytes in memory: `held`, if a read has bytes of its own."""
+        opened = OpenLibrary(self.access, self.identity, held or self.held, self.others)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def look(self) -> None:
+        """Look at the group of the file, to find out now whether it is HDF5."""
+        with self.library() as library:
+            library.tree.enter()
+
+    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None], libraries: contextlib.ExitStack) -> list[Job]:  # noqa: ARG002  no job has the file open
+        """Return the work of a read; the other files that it reads are added to it."""
+
+        def planned() -> list[Job]:
+            read.after.clear()
+            read.others.clear()
+            with self.library() as library:
+                check(library)
+            return self._jobs_of_parts(read.parts, read)
+
+        return replay(planned)
+
+    def _jobs_of_parts(self, parts: Sequence[Part], read: FileRead) -> list[Job]:
+        """Return the work of parts of a read, and of those of the other files that have their values."""
+        there: dict[FileInStore, list[Part]] = {}
+        with self.library() as library:
+            spreads = [
+                each for found in gather(lambda part: self._spread(part, library, read.after), parts) for each in found
+            ]
+            given, own = {id(part) for part in parts}, []
+            for of, part in spreads:
+                if id(part) in given:
+                    own.append(part)
+                else:
+                    assert isinstance(of, FileInStore)
+                    there.setdefault(of, []).append(part)
+            jobs = [job for found in gather(lambda part: self._jobs_here(part, library), own) for job in found]
+        read.others.update(dict.fromkeys(of for of in there if of is not self))
+        for found in gather(lambda of: of._jobs_of_parts(there[of], read), there):
+            jobs += found
+        return jobs
+
+    def _spread(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Spread]:
+        name = name_of(part.address)
+        elsewhere = None if name is None else self.elsewhere(name, library)
+        if elsewhere is None or elsewhere.how == "external" or name is None:
+            return [(self, part)]
+        return spread(self, part, elsewhere, self.column(name, library), after)
+
+    def _jobs_here(self, part: Part, library: OpenLibrary) -> list[Job]:
+        reader = self.reader(part.address, library)
+        if reader.needs_library:
+            return [Asking(partial(read_through_h5py, self, part))]
+        return jobs_of(reader, part, library)
+
+    def each(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Return the results of `action`. The bytes that the items lack are fetched together."""
+        return gather(action, items)
+
+    # What is known of columns ----------------------------------------------------------------
+
+    def adopt(self, known: Mapping[str, KnownColumn]) -> None:
+        """Take what an index says of columns, so that libhdf5 need not be asked."""
+        with self._lock:
+            for name, column in known.items():
+                if name not in self._columns:
+                    layout = column.layout
+                    self._columns[name] = layout if layout.path == self.path else replace(layout, path=self.path)
+                    self._known[name] = column
+                    if column.elsewhere is not None:
+                        self._elsewhere[name] = column.elsewhere
+                        adopt_there(self, column)
+
+    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
+        """Return what `adopt` takes."""
+        names = list(names)
+        self.each(lambda name: self.elsewhere(name, library), names)
+        return dict(zip(names, self.each(lambda name: self._known_column(name, library), names), strict=True))
+
+    def _known_column(self, name: str, library: OpenLibrary) -> KnownColumn:
+        layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
+        index = None
+        if elsewhere is not None:
+            elsewhere = known_there(self, elsewhere)
+        elif layout.direct and layout.storage == "chunked":
+            index = PackedIndex.of(self._index_of(name, library))
+        return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
+
+    def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says about the values of columns."""
+        names = list(names)
+        known = {name: self._known[name].notes for name in names if name in self._known}
+        if len(known) == len(names) and None not in known.values():
+            return {name: notes for name, notes in known.items() if notes is not None}
+        return super().notes(names)
+
+    def _index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+        with self._lock:
+            if name not in self._indexes and name in self._known and self._known[name].index is not None:
+                self._indexes[name] = self._counted(self._known[name].chunks(self.path, self._size()))
+            return super()._index_of(name, library)
+
+    def group_table(
+        self, pattern: GroupPattern, columns: Sequence[str] | None
+    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        """Return the groups that match a pattern, where their chunks are, and the errors of columns."""
+        table, refused = super().group_table(pattern, columns)
+        with self.library() as library:
+            names = list(table.columns)
+            found = self.each(lambda name: self._with_chunks(table.columns[name], library), names)
+        return replace(table, columns=dict(zip(names, found, strict=True))), refused
+
+    def _with_chunks(self, segments: Segments, library: OpenLibrary) -> Segments:
+        """Return the same datasets with where their chunks are."""
+        from ray_h5.read.arrays.joined_chunks import joined_indexes
+
+        def index_of(number: int) -> ChunkIndex:
+            stored = segments.layouts[segments.class_of[number]]
+            layout = replace(stored, shape=(int(segments.lengths[number]), *stored.row_shape))
+            path = segments.paths[number]
+            with translated(self.path, f"reading the chunk index of {path!r}"):
+                return build_chunk_index(library.tree.dataset(path), layout, self.path, self._size)
+
+        chunked = np.flatnonzero(segments.is_chunked & (segments.lengths > 0))
+        indexes = self.each(index_of, chunked.tolist())
+        if not indexes:
+            return segments
+        return replace(segments, chunks=PackedIndex.of(joined_indexes(indexes, segments.first_chunks[chunked])))
+
+    # Columns whose values are in other files -------------------------------------------------
+
+    def _other_file(self, path: str) -> OpenFile:
+        return self.others.file(path)
+
+    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
+        """Return where the values of a column are, if they are in other files."""
+        layout = self.column(name, library)
+        with self._lock:
+            if not (layout.sources or name in self._elsewhere):
+                return None
+            if name not in self._elsewhere:
+                with translated(self.path, f"reading the header of column {name!r}"):
+                    self._elsewhere[name] = find_elsewhere(self.path, library.dataset(name), layout, self.others)
+            return self._elsewhere[name]
+
+    def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
+        elsewhere = self.elsewhere(name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            return raw_column(self, self.column(name, library), elsewhere)
+        return super()._column_reader(name, library)
+
+    def _grid(self, address: GridAddress, library: OpenLibrary) -> GridColumn:
+        elsewhere = self.elsewhere(address.name, library)
+        if elsewhere is not None and elsewhere.how == "external":
+            layout = self.column(address.name, library)
+            return GridColumn(layout, address.axes, raw_column(self, layout, elsewhere, address.axes))
+        return super()._grid(address, library)
+
+    def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
+        if layout.sources:
+            # libhdf5 would open other files, which it cannot.
+            raise UnsupportedColumnError(
+                f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
+                "Copy them into the file with h5repack."
+            )
+        return super()._through_h5py(layout, library)
+
+    def _guarded_source(self, layout: ColumnLayout) -> ByteSource | None:  # noqa: ARG002  libhdf5 reads what was fetched
+        return None
+
+    # States ----------------------------------------------------------------------------------
+
+    def check_unchanged(self, names: Iterable[str]) -> None:  # noqa: ARG002  each request says which state it wants
+        """Raise if the file has changed since it was described."""
+        check_identity(self.path, self.identity, self.byte_source.identity())
+
+    def _check_unseen(self, name: str, expected: SourceStates) -> None:  # noqa: ARG002  each request says which state it wants
+        self.others.expect(expected)
+
+    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:
+        """Return whether the other files have the states of a plan; without one, whether they are unchanged."""
+        return self.is_current() if planned is None else self.others.agree(planned)
+
+    def is_current(self) -> bool:
+        """Return whether the other files that columns come from are unchanged."""
+        return self.others.are_current()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the file holds in memory: its layouts and chunk indexes, and parts of it."""
+        others = self.others.cached_bytes if self._owns_others else 0
+        return super().cached_bytes + len(self._known) * LAYOUT_BYTES + self.held.nbytes + others
+
+    def trim(self) -> None:
+        """Drop what is held if it is much, and let the cache count the rest."""
+        self.held.trim()
+        self.others.trim()
+        self._count()

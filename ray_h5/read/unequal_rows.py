@@ -1,0 +1,106 @@
+"""What to do with columns whose first axes differ in length: the text of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.hdf5.files.file_formats import is_of_matlab
+from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.suggestions import suggestions
+from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.messages import few
+
+if TYPE_CHECKING:
+    from ray_h5.manifest.layout import SourceStates
+    from ray_h5.read.arguments import HasRows
+
+_MAX_LISTED = 10
+_FEW_LISTED = 3
+_MAX_COPIED = 20
+_MAX_ADVICE = 3
+
+_LEAST_GROUPS = 3
+"""This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
+
+_MATLAB = (
+    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. Pass "
+    "axes='reversed' to read rows as MATLAB has them."
+)
+
+
+def error_of_lengths(
+    path: str,
+    columns: Mapping[str, HasRows],
+    lengths: Mapping[int, Sequence[str]],
+    head: Callable[[], bytes] | None = None,
+    sources: Mapping[str, SourceStates] | None = None,
+) -> SchemaMismatchError:
+    """Return the error of columns of several lengths, by their lengths; `head` and `sources` as for `common_rows`."""
+    if not lengths:
+        return SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
+    of_matlab = is_of_matlab(path, None if head is None else head())
+    seen = {name: Seen(str(each.dtype), tuple(each.shape)) for name, each in columns.items()}
+    advice = [each.as_advice for each in suggestions(FileTree(seen, of_matlab=of_matlab))[:_MAX_ADVICE]]
+    most = _FEW_LISTED if len(lengths) > _MAX_LISTED else _MAX_LISTED  # many samples have lengths of their own
+    listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
+    if len(listed) > most:
+        listed[most:] = [f"  and {len(listed) - most} more lengths"]
+    hints = [
+        "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
+        *advice,
+        _hint_of_sparse(columns),
+        "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files().",
+        *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
+        _MATLAB if of_matlab else "",
+    ]
+    found = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
+    return SchemaMismatchError("\n".join([found, *listed, *filter(None, hints)]))
+
+
+def _by_file(
+    columns: Mapping[str, HasRows], sources: Mapping[str, SourceStates] | None
+) -> dict[tuple[str, ...], list[str]]:
+    """Return the columns that come from other files, by these."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, column in columns.items():
+        states = getattr(column, "sources", ()) if sources is None else sources.get(name, ())
+        if paths := tuple(path for path, _ in states):
+            found.setdefault(paths, []).append(name)
+    return found
+
+
+def _to_copy(names: Sequence[str]) -> str:
+    """Return the argument that reads these columns; of many, only their names are listed."""
+    return f"columns={list(names)!r}" if len(names) <= _MAX_COPIED else few(names)
+
+
+def _hint_of_sparse(columns: Iterable[str]) -> str:
+    """Return a sentence about the parts of a sparse matrix, if the group that is read is one."""
+    if not {"data", "indices", "indptr"} <= set(columns):
+        return ""
+    return (
+        "These are parts of a sparse matrix: choose the group above with group=, and name this one with "
+        "columns=[ray_h5.csr(...)]."
+    )
+
+
+def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
+    """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
+    ending = f"/{name}"
+    parents: dict[str, list[str]] = {}
+    known = list(columns)
+    for group in (each[: -len(ending)] for each in known if each.endswith(ending)):
+        parents.setdefault(group.rpartition("/")[0], []).append(group)
+    groups = max(parents.values(), key=len, default=[])
+    if len(groups) < _LEAST_GROUPS:
+        return ""
+    paths = [tuple(group.split("/")) for group in groups]
+    depth = len(paths[0])
+    others = {tuple(each.split("/")[:depth]) for each in known if each.count("/") >= depth} - {*paths}
+    pattern, _ = pattern_of(paths, sorted(others))
+    return (
+        f" The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
+        f"rows=ray_h5.Groups({pattern!r})."
+    )

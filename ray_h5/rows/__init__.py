@@ -1,0 +1,1 @@
+"""Row kinds: which units of arrays belong to a row."""

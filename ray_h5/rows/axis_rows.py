@@ -1,0 +1,211 @@
+"""Rows along the first axis, and the episodes that they make for windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ray_h5.columns.bounds import check_inside
+from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.values import read_all
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_kinds import Steps
+from ray_h5.rows.windows import Windows
+
+
+class AxisRows:
+    """One file whose rows lie along the first axis of its columns.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    columns : FileColumns
+        Its columns.
+    windows : Windows, optional
+        Says where episodes end.
+    table : RowTable, optional
+        What is known.
+    """
+
+    def __init__(
+        self, reader: RowReader, columns: FileColumns, windows: Windows | None, table: RowTable | None
+    ) -> None:
+        self._reader = reader
+        self._columns = columns
+        self._windows = windows
+        self._found = None if table is None else table.episode_lengths
+        self._steps = 0 if self._found is None else int(self._found.sum())
+
+    @property
+    def num_rows(self) -> int:
+        return self._steps  # without windows each column has its own number; they are compared where they are read
+
+    @property
+    def table(self) -> RowTable:
+        return self._columns.table(episode_lengths=self._found)
+
+    def listing(self) -> Listing:
+        found = self._columns.listing()
+        said = None if self._windows is None else self._windows.episode_ends or self._windows.episode_bounds
+        if said is None:
+            return found
+        own = said.strip("/")
+        return Listing(tuple(name for name in found.names if name != own), found.refused)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Do nothing: the reader describes columns one by one."""
+
+    def column(self, name: str) -> RowColumn:
+        return RowColumn(name, self._columns.part_of(name, self._columns.values(name)), chunk_rows=None)
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        num_rows = self._reader.rows_of({name: self._columns.values(name).array for name in names})
+        if self._found is None:
+            self._found = self._lengths(num_rows)
+        self._steps = num_rows
+        return self._found
+
+    def _lengths(self, num_rows: int) -> np.ndarray:
+        assert self._windows is not None
+        if self._windows.episode is not None:
+            return self._runs(self._windows.episode, num_rows)
+        if self._windows.episode_ends is not None:
+            return self._ends(self._windows.episode_ends, num_rows)
+        if self._windows.episode_flags:
+            return self._flags(self._windows.episode_flags, num_rows)
+        if self._windows.episode_bounds is not None:
+            bounds = self._columns.episode_bounds(self._windows.episode_bounds)
+            where = f"{self._reader.path}: {self._windows.episode_bounds!r}"
+            check_inside(bounds, num_rows, where, self._windows.columns[0].source)
+            return bounds.stops - bounds.starts
+        return np.array([num_rows], np.int64)
+
+    def _runs(self, name: str, num_rows: int) -> np.ndarray:
+        """Return the lengths of runs of equal values of a column."""
+        layout = self._scalar(name)
+        if layout.kind == "bool":
+            raise UnsupportedColumnError(
+                f"{layout.where} is boolean; Windows(episode=...) expects a column with one value an episode, such as "
+                f"its number. For a flag that is true in the last step of an episode, pass episode_flags={[name]}."
+            )
+        if layout.num_rows != num_rows:
+            raise SchemaMismatchError(
+                f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
+            )
+        values = read_all(self._reader, self._columns.values(name))
+        if (lost := np.flatnonzero([each is None for each in values] if values.dtype == object else [])).size:
+            raise SchemaMismatchError(
+                f"{layout.where}: expected the episode of each row, found a missing value in row {lost[0]}"
+            )
+        if values.dtype.kind == "f" and (lost := np.flatnonzero(np.isnan(values))).size:
+            raise SchemaMismatchError(f"{layout.where}: expected the episode of each row, found NaN in row {lost[0]}")
+        cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
+        starts = np.concatenate([[0], cuts]) if num_rows else np.empty(0, np.int64)
+        first: dict[object, int] = {}
+        for start in starts.tolist():
+            value = values[start].item() if isinstance(values[start], np.generic) else values[start]
+            if value in first:
+                is_flag = layout.kind == "number" and bool(np.isin(values, [0, 1]).all())
+                advice = "Rows of an episode must follow each other; sort the file by it."
+                if is_flag:
+                    advice = f"If 1 stands for the last step of an episode, pass episode_flags={[name]}."
+                raise SchemaMismatchError(
+                    f"{layout.where}: value {value!r} is in row {first[value]} and again in row {start}, with other "
+                    f"values between them. {advice}"
+                )
+            first[value] = start
+        return np.diff(np.concatenate([starts, [num_rows]])).astype(np.int64) if num_rows else np.empty(0, np.int64)
+
+    def _flags(self, names: Sequence[str], num_rows: int) -> np.ndarray:
+        """Return the lengths of episodes that end where a column is true."""
+        is_last = np.zeros(num_rows, bool)
+        for name in names:
+            layout = self._scalar(name)
+            if layout.num_rows != num_rows or layout.kind not in {"number", "bool"}:
+                raise SchemaMismatchError(
+                    f"{layout.where}: expected {num_rows} booleans, one for each step, found {layout.num_rows} "
+                    f"{layout.kind} values"
+                )
+            values = read_all(self._reader, self._columns.values(name))
+            if (wrong := np.flatnonzero(~np.isin(values, [0, 1]))).size:
+                raise SchemaMismatchError(
+                    f"{layout.where}: expected a flag of the last step of each episode, found {values[wrong[0]]} in "
+                    f"row {wrong[0]}. If it has one value an episode, pass episode={name!r}."
+                )
+            is_last |= values.astype(bool)
+        ends = np.flatnonzero(is_last) + 1
+        if num_rows and (not len(ends) or ends[-1] != num_rows):
+            ends = np.append(ends, num_rows)  # an episode that was not finished
+        return np.diff(ends.astype(np.int64), prepend=0)
+
+    def _ends(self, name: str, num_rows: int) -> np.ndarray:
+        layout = self._scalar(name)
+        if layout.dtype.kind not in "iu":
+            raise UnsupportedColumnError(
+                f"{layout.where}: expected integers, the ends of episodes; found {layout.dtype}"
+            )
+        ends = read_all(self._reader, self._columns.values(name))
+        wrong = np.flatnonzero(ends[1:] < ends[:-1])
+        if len(wrong):
+            at = int(wrong[0]) + 1
+            raise SchemaMismatchError(
+                f"{layout.where}: end {at} is {ends[at]}, below the one before, {ends[at - 1]}. Ends must ascend."
+            )
+        last = int(ends[-1]) if len(ends) else 0
+        if len(ends) and int(ends[0]) < 0:
+            raise SchemaMismatchError(f"{layout.where}: expected ends from 0 on, found {ends[0]}")
+        if last != num_rows:
+            raise SchemaMismatchError(
+                f"{layout.where}: expected the last end to be {num_rows}, the number of steps, found {last}. Each end "
+                "is the row after the last one of an episode."
+            )
+        return np.diff(ends.astype(np.int64), prepend=0)
+
+    def _scalar(self, name: str) -> ColumnLayout:
+        layout = self._columns.values(name).array
+        if layout.row_shape or layout.kind not in {"number", "bool", "string", "category", "optional"}:
+            raise UnsupportedColumnError(
+                f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each step"
+            )
+        return layout
+
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+        assert self._windows is not None
+        values = self._columns.values(name)
+        if self._windows.episode_bounds is not None or values.array.num_rows != lengths.sum():
+            source = self._windows.columns[0].source
+            self._reader.rows_of({name: values.array, source: self._columns.values(source).array})
+        values = self._columns.part_of(name, values)
+        return Steps(values, self._starts(lengths), values.array.chunk_rows)
+
+    def _starts(self, lengths: np.ndarray) -> np.ndarray:
+        """Return the first row of each episode."""
+        if self._windows is not None and self._windows.episode_bounds is not None:
+            return self._columns.episode_bounds(self._windows.episode_bounds).starts
+        return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
+
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+        return False
+
+    def constant(self, name: str) -> RowColumn:
+        raise AssertionError(f"{name}: each column of such a file has steps")
+
+    def episode_names(self) -> np.ndarray:
+        lengths = self._found if self._found is not None else np.empty(0)
+        if self._windows is None or self._windows.episode is None:
+            return np.array([*(str(i).encode() for i in range(len(lengths))), None], object)[:-1]
+        name = self._windows.episode
+
+        def names() -> np.ndarray:
+            values = read_all(self._reader, self._columns.values(name))
+            starts = self._starts(lengths)
+            texts = [v if isinstance(v, bytes) else str(v).encode() for v in values[starts].tolist()]
+            return np.array([*texts, None], object)[:-1]
+
+        return self._reader.fact(f"{name}: episodes", names)

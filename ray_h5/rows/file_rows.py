@@ -1,0 +1,210 @@
+"""Files that are one row each: all datasets of a file are values of that row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.segment_columns import SegmentColumn
+from ray_h5.columns.values import InMemory
+from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.joined_arrays import GroupTable, Paths, Segments, Texts
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Files
+from ray_h5.rows.recordings import OneRecording
+from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_kinds import Steps
+from ray_h5.rows.step_columns import fits_steps
+from ray_h5.rows.windows import Windows
+
+_OF_ROWS = {"list", "ragged", "sparse"}
+"""Kinds of columns whose values are arrays of varying length already."""
+
+
+class FileRows:
+    """One file that is one row, or one episode.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    columns : FileColumns
+        Its columns.
+    kind : Files
+        The row kind.
+    table : RowTable, optional
+        What is known.
+    windows : Windows, optional
+        Windows over the files, which are episodes then.
+    """
+
+    def __init__(
+        self, path: str, columns: FileColumns, kind: Files, table: RowTable | None, windows: Windows | None
+    ) -> None:
+        self._path = path
+        self._columns = columns
+        self._kind = kind
+        self._windows = windows
+        known = None if table is None else table.groups
+        self._known: dict[str, Segments] = {} if known is None else dict(known.columns)
+
+    @property
+    def num_rows(self) -> int:
+        return 1
+
+    @property
+    def table(self) -> RowTable:
+        # With windows, the lengths in all files say which columns have a value for each step.
+        groups = None if self._windows is None else self._as_group
+        entries = {name: int(segments.shapes[0, 0]) for name, segments in self._known.items()}
+        return self._columns.table(groups=groups, entries=entries)
+
+    @property
+    def _as_group(self) -> GroupTable:
+        return GroupTable(Paths.of([""]), dict(self._known), {})
+
+    def listing(self) -> Listing:
+        found = self._columns.listing()
+        columns, refused = list(found.names), dict(found.refused)
+        for name in [*found.names, *found.refused]:
+            if name in refused and self._columns.single(name) is None:
+                continue
+            try:
+                if not self._has_steps_of_rows(name):
+                    self.column(name)
+            except UnsupportedColumnError as exc:
+                refused[name] = exc
+                columns = [each for each in columns if each != name]
+            else:
+                if refused.pop(name, None) is not None:
+                    columns.append(name)
+        if (key := self._kind.key) is not None:
+            if key in columns:
+                raise OptionError(
+                    f"{self._path}: {key!r} is a dataset of the file, and the name in Files(key={key!r}). Choose "
+                    "another key."
+                )
+            columns = [key, *columns]
+        return Listing(tuple(columns), refused)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Do nothing: the reader describes columns one by one."""
+
+    def column(self, name: str) -> RowColumn | SegmentColumn:
+        if name == self._kind.key:
+            return name_column(name, self._path)
+        if (single := self._columns.single(name)) is not None:
+            return RowColumn(name, single)
+        values = self._columns.values(name)
+        if values.array.kind in _OF_ROWS:
+            raise UnsupportedColumnError(
+                f"{self._path}: column {name!r} has values of varying length, a list for each index of its first axis: "
+                "a row of Files would be rows of rows. Leave rows= out to read these rows one by one, or leave the "
+                "column out with columns=[...]."
+            )
+        segments = self._segments(name, values.array)
+        values, entries = self._columns.segment_part(name, values, segments)
+        return SegmentColumn(name, values, segments, entries=entries)
+
+    def _has_steps_of_rows(self, name: str) -> bool:
+        """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""
+        if self._windows is None or self._columns.single(name) is not None:
+            return False
+        return self._columns.values(name).array.kind in _OF_ROWS
+
+    def _segments(self, name: str, array: ColumnLayout) -> Segments:
+        """Return a column as the one segment that it is."""
+        if name not in self._known:
+            shapes, none = np.array([array.shape], np.int64), np.array([-1])
+            self._known[name] = Segments(name, _PATH, (array,), np.zeros(1, np.int32), shapes, none)
+        return self._known[name]
+
+    # Episodes: each file is one -----------------------------------------------------------
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        assert self._windows is not None
+        found: dict[str, int] = {}
+        for name in names:
+            segments = None if self._columns.single(name) is not None else self._listed(name)
+            if segments is None:
+                raise UnsupportedColumnError(
+                    f"{self._path}: Windows: column {name!r} has a single value, and no axis of time. Leave it out of "
+                    "the offsets: each row then has the value of its file."
+                )
+            found[name] = int(segments.lengths[0])
+        first = next(iter(found))
+        for name, length in found.items():
+            if length != found[first] and self._windows.episode_length != "min":
+                raise SchemaMismatchError(
+                    f"{self._path}: {first!r} has {found[first]} steps, and {name!r} has {length}. Pass "
+                    "episode_length='min' to use the steps that both have."
+                )
+        return np.array([min(found.values())], np.int64)
+
+    def _listed(self, name: str) -> Segments:
+        return self._segments(name, self._columns.values(name).array)
+
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+        assert self._windows is not None
+        if name == self._kind.key or name in self._windows.constants or self._columns.single(name) is not None:
+            return None
+        values = self._columns.values(name)
+        segments = self._listed(name)
+        is_source = name in {each.source for each in self._windows.columns}
+        if name in self._windows.per_step and (segments.lengths < lengths).any():
+            raise SchemaMismatchError(
+                f"{self._path}: Windows(per_step=...) names {name!r}, and the episode has {lengths[0]} steps; {name!r} "
+                f"has {segments.lengths[0]} entries"
+            )
+        if (
+            not is_source
+            and name not in self._windows.per_step
+            and not fits_steps(RowTable(self._as_group), name, self._windows)[0]
+        ):
+            return None
+        values = self._columns.part_of(name, values)
+        return Steps(values, np.zeros(1, np.int64), values.array.chunk_rows)
+
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+        return False
+
+    def constant(self, name: str) -> RowColumn | SegmentColumn:
+        return self.column(name)
+
+    def episode_names(self) -> np.ndarray:
+        return np.array([b"", None], object)[:1]
+
+
+class FileRecording(OneRecording):
+    """A file that is one recording, with a column of its name, and single values."""
+
+    def __init__(self, reader: RowReader, columns: FileColumns, kind: Files) -> None:
+        super().__init__(reader, columns)
+        self._rows = FileRows(reader.path, columns, kind, None, None)
+        self._key = kind.key
+
+    def listing(self) -> Listing:
+        return self._rows.listing()
+
+    def is_constant(self, name: str) -> bool:
+        return name == self._key or self._columns.single(name) is not None
+
+    def constant(self, name: str) -> RowColumn | SegmentColumn:
+        return self._rows.column(name)
+
+    def episode_names(self) -> np.ndarray:
+        return self._rows.episode_names()
+
+
+_PATH = Paths(Texts.of([b""]))
+
+
+def name_column(name: str, path: str, units_of: Callable[[np.ndarray], np.ndarray] | None = None) -> RowColumn:
+    """Return a column with the name of a file, without its folder and its extension."""
+    key = np.array([PurePosixPath(path).stem.encode("utf-8", "surrogateescape"), None], object)[:1]
+    return RowColumn(name, InMemory.of(name, "string", lambda rows: key[rows], np.dtype(object)), units_of)

@@ -1,0 +1,297 @@
+"""Rows along several leading axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from ray_h5.columns.file_columns import FileColumns, is_single
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.values import InMemory
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.messages import few
+from ray_h5.read.arrays.grid_column import is_in_order
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Grid
+from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_kinds import Steps
+
+_MOST_CONSTANT_BYTES = 1 << 20
+"""A larger constant is read only if it is named: each row of a block has a copy."""
+
+
+class GridRows:
+    """One file whose leading axes are rows.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    columns : FileColumns
+        Its columns.
+    kind : Grid
+        How many axes, and which columns have other ones.
+    """
+
+    def __init__(self, reader: RowReader, columns: FileColumns, kind: Grid) -> None:
+        self._reader = reader
+        self._columns = columns
+        self._kind = kind
+        self._lengths: tuple[int, ...] | None = None
+        self._value_shapes: set[tuple[int, ...]] = set()
+
+    @property
+    def num_rows(self) -> int:
+        return math.prod(self.lengths)
+
+    @property
+    def table(self) -> RowTable:
+        return self._columns.table()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Length of each row axis."""
+        if self._lengths is None:
+            key = f"{self._kind}: lengths for {self._kind.named}"
+            found = self._reader.fact(key, lambda: _padded(self._common_lengths()))
+            self._lengths, *values = (tuple(each[each >= 0].tolist()) for each in found)
+            self._value_shapes = {*values}
+        return self._lengths
+
+    def _common_lengths(self) -> list[tuple[int, ...]]:
+        """Return the lengths of the row axes, and the shapes that values may have.
+
+        They are those of all columns if they agree, otherwise of those that are asked for.
+        """
+        own = self._kind.row_axes
+        layouts = {name.strip("/"): self._columns.values(name).array for name in self._columns.listing().names}
+        for name in (*own, *self._kind.named):
+            # A column that is made of several datasets; raises for a name that does not exist.
+            if name not in layouts and self._axis_of(name) is None and self._columns.single(name) is None:
+                layouts[name] = self._columns.values(name).array
+        named = self._full({name: layouts[name] for name in self._kind.named if name in layouts})
+        full = self._full(layouts)
+        try:
+            lengths = self._lengths_of(full, layouts)
+        except SchemaMismatchError:
+            if not named:
+                raise
+            lengths = None
+        if lengths is None or not self._fit(named, full, lengths):
+            lengths = self._lengths_of(named, layouts)
+        return [lengths, *sorted(self._values_of(full, lengths))]
+
+    def _full(self, layouts: Mapping[str, ColumnLayout]) -> list[ColumnLayout]:
+        """Return the columns that may have all row axes."""
+        axes, own = self._kind.axes, self._kind.row_axes
+        return [
+            each for name, each in layouts.items() if len(each.shape) >= axes and len(own.get(name, each.shape)) >= axes
+        ]
+
+    def _lengths_of(self, full: Sequence[ColumnLayout], layouts: Mapping[str, ColumnLayout]) -> tuple[int, ...]:
+        """Return the lengths of the row axes: those of the columns with the most axes."""
+        axes = self._kind.axes
+        if not full:
+            shapes = few([f"{name} {each.shape}" for name, each in layouts.items()])
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
+            )
+        most = max(len(each.shape) for each in full)
+        largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in self._kind.row_axes]
+        lengths = largest[0].shape[:axes]
+        for each in largest:
+            if each.shape[:axes] != lengths:
+                raise SchemaMismatchError(
+                    f"{self._reader.path}: Grid(axes={axes}): {largest[0].name!r} has shape {largest[0].shape}, and "
+                    f"{each.name!r} has {each.shape}: their row axes differ. Say which row axes a column has, such as "
+                    f"Grid({axes}, of={{{each.name!r}: ()}}) for a constant, choose columns that agree with "
+                    "columns=[...], or a group with group=."
+                )
+        return tuple(lengths)
+
+    def _fit(self, named: Sequence[ColumnLayout], full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> bool:
+        """Return whether the columns that are asked for can be read with row axes of these lengths."""
+        values = self._values_of(full, lengths)
+        try:
+            for each in named:
+                self._axes_in(each, lengths, values)
+        except RayH5Error:
+            return False
+        return True
+
+    def _values_of(self, full: Sequence[ColumnLayout], lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
+        axes = self._kind.axes
+        return {each.shape[axes:] for each in full if each.shape[:axes] == lengths}
+
+    def listing(self) -> Listing:
+        found = self._columns.listing()
+        columns, refused = [], dict(found.refused)
+        for name in found.names:
+            layout = self._columns.values(name).array
+            try:
+                axes = self._axes_of(layout)
+            except RayH5Error as exc:
+                refused[name] = exc
+                continue
+            if not axes and name.strip("/") not in self._kind.row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
+                refused[name] = UnsupportedColumnError(
+                    f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
+                    "Name it in columns=[...] to get it."
+                )
+                continue
+            columns.append(name)
+        for name in [name for name, error in refused.items() if is_single(error)]:
+            columns.append(name)
+            del refused[name]
+        added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
+        return Listing((*added, *columns), refused)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Do nothing: the reader describes columns one by one."""
+
+    def column(self, name: str) -> RowColumn:
+        if (axis := self._axis_of(name)) is not None:
+            return _in_memory(name, lambda rows: np.unravel_index(rows, self.lengths)[axis])
+        if (single := self._columns.single(name)) is not None:
+            return RowColumn(name, single, np.zeros_like)
+        values = self._columns.values(name)
+        axes = self._axes_of(values.array)
+        if len(axes) == self._kind.axes:
+            over = self._columns.part_of(name, values.over(len(axes)))
+            return RowColumn(name, over, None, self._chunk_rows(values.array))
+        if not axes:
+            return RowColumn(name, self._columns.part_of(name, InMemory.constant(self._reader, values)))
+        return RowColumn(
+            name, self._columns.part_of(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
+        )
+
+    def _axis_of(self, name: str) -> int | None:
+        number = name.removeprefix("axis_")
+        is_axis = self._kind.include_axes and name != number and number.isdecimal() and int(number) < self._kind.axes
+        return int(number) if is_axis else None
+
+    def _along(self, rows: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """Return the place of rows along some of the row axes."""
+        cells = np.unravel_index(rows, self.lengths)
+        return np.asarray(
+            np.ravel_multi_index([cells[axis] for axis in axes], [self.lengths[axis] for axis in axes]), np.int64
+        )
+
+    def _axes_of(self, layout: ColumnLayout) -> tuple[int, ...]:
+        """Return the row axes that a column has: as the user says, or the one reading that fits."""
+        lengths = self.lengths  # before the shapes of values, which it finds
+        return self._axes_in(layout, lengths, self._value_shapes)
+
+    def _axes_in(
+        self, layout: ColumnLayout, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        count = self._kind.axes
+        if (named := layout.name.strip("/")) in self._kind.row_axes:
+            axes = self._kind.row_axes[named]
+            expected = tuple(lengths[axis] for axis in axes)
+            if layout.shape[: len(axes)] != expected:
+                raise SchemaMismatchError(
+                    f"{layout.where} has shape {layout.shape}; of={{{layout.name!r}: {axes}}} says that it begins with "
+                    f"{expected}"
+                )
+            return axes
+        readings = [
+            axes
+            for size in range(min(count, len(layout.shape)) + 1)
+            for axes in combinations(range(count), size)
+            if layout.shape[:size] == tuple(lengths[axis] for axis in axes)
+        ]
+        # What is left of the shape should be of the axes that the values of other columns have.
+        known = [axes for axes in readings if _is_of_values(layout.shape[len(axes) :], value_shapes)]
+        fits = known or [
+            axes
+            for axes in readings
+            if axes and not any(axes == other[: len(axes)] for other in readings if len(other) > len(axes))
+        ]
+        if len(fits) == 1 and (known or layout.shape[0] not in layout.shape[len(fits[0]) :]):
+            return fits[0]
+        if not fits and len(layout.shape) == 1:
+            return ()
+        others = " or ".join(map(str, fits)) or "()"
+        example = fits[0] if fits else ()
+        raise UnsupportedColumnError(
+            f"{layout.where} has shape {layout.shape}, where the row axes have {lengths} entries: it may have the row "
+            f"axes {others}. Say which with Grid({count}, of={{{layout.name!r}: {example}}}); () stands for a constant."
+        )
+
+    def _chunk_rows(self, layout: ColumnLayout) -> int:
+        """Return the rows, in C order, that hold whole chunks."""
+        if layout.chunk_shape is None:
+            return 1
+        axes = self._kind.axes
+        if is_in_order(layout, axes):
+            return layout.chunk_shape[axes - 1]
+        return layout.chunk_shape[0] * math.prod(self.lengths[1:])
+
+    # Episodes: one index of all row axes but the last ------------------------------------
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        for name in names:
+            layout = self._columns.values(name).array  # a single value has no axis, and is an error
+            if self._kind.axes - 1 not in self._axes_of(layout):
+                raise UnsupportedColumnError(
+                    f"{layout.where} does not have the axis of time, which is row axis {self._kind.axes - 1}. Leave it "
+                    "out of the offsets: each row then has the constant of its episode."
+                )
+        return np.full(math.prod(self.lengths[:-1]), self.lengths[-1], np.int64)
+
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:  # noqa: ARG002  as the other spaces have it
+        if self._axis_of(name) is not None:
+            return None
+        if self._columns.single(name) is not None:
+            return None
+        values = self._columns.values(name)
+        axes = self._axes_of(values.array)
+        if self._kind.axes - 1 not in axes:
+            return None
+        episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
+        chunk = values.array.chunk_shape
+        per_chunk = chunk[len(axes) - 1] if chunk is not None else 1
+        starts = self._along(episodes * self.lengths[-1], axes)
+        return Steps(self._columns.part_of(name, values.over(len(axes))), starts, per_chunk)
+
+    def is_step(self, name: str) -> bool:
+        return self._axis_of(name) == self._kind.axes - 1
+
+    def constant(self, name: str) -> RowColumn:
+        if (axis := self._axis_of(name)) is not None:
+            return _in_memory(name, lambda rows: np.unravel_index(rows, self.lengths[:-1])[axis])
+        per_episode = self.lengths[-1]
+        return self.column(name).at(lambda episodes: episodes * per_episode)
+
+    def episode_names(self) -> np.ndarray:
+        count = math.prod(self.lengths[:-1])
+        return np.array([*(str(i).encode() for i in range(count)), None], object)[:-1]
+
+
+def _padded(shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Return shapes as an array, with -1 after the end of each."""
+    most = max(map(len, shapes))
+    return np.array([[*shape, *[-1] * (most - len(shape))] for shape in shapes], np.int64)
+
+
+def _is_of_values(shape: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]) -> bool:
+    """Return whether axes of these lengths are, in this order, among the axes of values of a column."""
+    return any(_is_part(shape, whole) for whole in value_shapes) or not shape
+
+
+def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    left = iter(whole)
+    return all(length in left for length in shape)
+
+
+def _in_memory(name: str, values_of: Callable[[np.ndarray], np.ndarray]) -> RowColumn:
+    return RowColumn(name, InMemory.of(name, "number", values_of, np.dtype(np.int64)))
+
+
+def _bytes(layout: ColumnLayout) -> int:
+    return math.prod(layout.shape) * layout.stored_dtype.itemsize

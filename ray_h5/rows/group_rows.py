@@ -1,0 +1,442 @@
+"""Rows that are groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.bounds import Bounds
+from ray_h5.columns.cf_columns import CF_ATTRIBUTES, cf_of_groups
+from ray_h5.columns.coded_columns import Category, Optional
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.segment_columns import SegmentColumn
+from ray_h5.columns.user_columns import Fields, MadeColumn, Ragged, RowPart
+from ray_h5.columns.values import InMemory, Stored, Values, stored_fields
+from ray_h5.errors import (
+    CorruptFileError,
+    OptionError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.manifest.joined_arrays import GroupTable, Segments, Texts
+from ray_h5.manifest.layout import Kind
+from ray_h5.manifest.manifest import Encoding, EncodingKind
+from ray_h5.messages import near_names
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_kinds import Samples, Steps
+from ray_h5.rows.step_columns import fits_steps, is_single
+from ray_h5.rows.windows import Windows
+
+_PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
+"""The datasets of an encoded column: its codes or values, and what says what they mean."""
+
+_SCALARS = {"number", "bool", "string"}
+
+_LENGTH = "num_samples"
+"""An attribute with the number of steps of a group, as robomimic writes it."""
+
+
+class GroupRows:
+    """The groups of one file that match a pattern, as rows.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    kind : Groups
+        Which groups.
+    table : RowTable, optional
+        What is known of them.
+    windows : Windows, optional
+        Windows over the groups, which are episodes then.
+    decode_cf : bool
+        Whether attributes of datasets say what their values mean.
+    columns : sequence of MadeColumn
+        The columns that the user described.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        kind: Groups,
+        table: RowTable | None,
+        windows: Windows | None = None,
+        *,
+        decode_cf: bool = False,
+        columns: Iterable[MadeColumn] = (),
+    ) -> None:
+        self._reader = reader
+        self._made = {each.name: each for each in columns}
+        self._decode_cf = decode_cf
+        self._values_of: dict[str, Values] = {}
+        self._kind = kind
+        self._groups = None if table is None else table.groups
+        self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self._refused: dict[str, RayH5Error] = {}
+        self._listed = False
+        self._windows = windows
+        self._episode_length = None if windows is None else windows.episode_length
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._known)
+
+    @property
+    def table(self) -> RowTable:
+        return RowTable(self._known, bounds=self._bounds)
+
+    @property
+    def _known(self) -> GroupTable:
+        if self._groups is None:
+            self.listing()
+        assert self._groups is not None
+        return self._groups
+
+    def listing(self) -> Listing:
+        if not self._listed:
+            table, refused = self._reader.group_table(self._kind.in_file)
+            if doubles := [name for name in self._own_names() if name in table.columns]:
+                raise OptionError(
+                    f"{self._reader.path}: {doubles[0]!r} is a dataset of the groups {self._kind.pattern!r}, and "
+                    "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
+                )
+            self._groups, self._refused, self._listed = table, dict(refused), True
+            parents = {name.rpartition("/")[0]: None for name in table.columns if name.endswith(("/codes", "/values"))}
+            for name in filter(None, parents):
+                self._encode(name)
+        names = [*self._own_names(), *(name for name in self._known.columns if not self._is_part(name))]
+        return Listing(tuple(dict.fromkeys(names)), self._refused)
+
+    def _own_names(self) -> list[str]:
+        return [*([] if self._kind.key is None else [self._kind.key]), *self._kind.attrs]
+
+    def prepare(self, names: Iterable[str]) -> None:
+        known = set() if self._groups is None else {*self._groups.columns}
+        absent = [name for name in names if name not in known and name not in self._own_names()]
+        if self._listed or (self._groups is not None and not absent):
+            return
+        table, _ = self._reader.group_table(self._kind.in_file, absent)
+        if self._groups is not None:
+            table = replace(self._groups, columns={**self._groups.columns, **table.columns})
+        self._groups = table
+        for name in absent:
+            if name not in table.columns:
+                self._encode(name)
+            if name not in self._known.columns:
+                self._add_field(name)
+
+    def _encode(self, name: str) -> None:
+        """Make a column of the datasets of an encoded member of each group, if the groups have one of that name.
+
+        Its values or codes get the name of the member; `_encoded` recognizes them by their paths.
+        """
+        groups = self._known.names
+        first = self._encoding(f"{groups[0]}/{name}")
+        if first is None or first.kind not in _PARTS:
+            if first is not None and first.kind in {"csr", "csc", "compressed"}:
+                self._refused[name] = UnsupportedColumnError(
+                    f"{self._reader.path}: {name!r} in group {groups[0]!r} is a sparse matrix: a row of Groups would "
+                    "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
+                )
+            return
+        parts = [f"{name}/{part}" for part in _PARTS[first.kind]]
+        self.prepare(parts)
+        columns = self._known.columns
+        for group in np.flatnonzero(columns[parts[0]].is_there).tolist():
+            other = first if group == 0 else self._encoding(f"{groups[group]}/{name}")
+            if other is None or other.kind != first.kind:
+                said = "nothing" if other is None else other.said
+                raise SchemaMismatchError(
+                    f"{self._reader.path}: column {name!r}: expected {first.said}, as in group {groups[0]!r}, found "
+                    f"{said} in {groups[group]!r}. Choose groups that agree with the pattern, or leave the column "
+                    "out with columns=[...]."
+                )
+        self._groups = replace(self._known, columns={**columns, name: replace(columns[parts[0]], name=name)})
+
+    def _add_field(self, name: str) -> None:
+        """Make a column of a field of the compound values of each group, if the groups have such a dataset.
+
+        It has the paths of the dataset, by which `_fields` recognizes it.
+        """
+        parts = name.strip("/").split("/")
+        for count in range(len(parts) - 1, 0, -1):
+            table, _ = self._reader.group_table(self._kind.in_file, [dataset := "/".join(parts[:count])])
+            found = table.columns.get(dataset)
+            if found is not None and found.dtype.names is not None:
+                self._groups = replace(self._known, columns={**self._known.columns, name: replace(found, name=name)})
+                return
+
+    def _fields(self, name: str, segments: Segments) -> Values | None:
+        """Return fields of compound values; None for other values."""
+        given = self._made.get(name)
+        made = given.of if isinstance(given, RowPart) else given
+        if isinstance(made, Fields):
+            return stored_fields(segments, made.names, name)
+        dataset = segments.paths.below.strip("/")
+        if segments.dtype.names is None or not name.strip("/").startswith(f"{dataset}/"):
+            return None
+        return stored_fields(segments, (name.strip("/")[len(dataset) + 1 :],), name, is_one=True)
+
+    def _encoding(self, path: str) -> Encoding | None:
+        try:
+            return self._reader.encoding(path)
+        except RayH5Error:
+            return None
+
+    def _is_part(self, name: str) -> bool:
+        """Return whether a column is a part of an encoded one."""
+        parent, _, last = name.rpartition("/")
+        return parent in self._known.columns and any(last in parts for parts in _PARTS.values())
+
+    def _encoded(self, name: str, segments: Segments) -> Values | None:
+        """Return the values of an encoded column; None for a plain one."""
+        for kind, (first, second) in _PARTS.items():
+            if not segments.paths.below.endswith(f"/{name}/{first}"):
+                continue
+            path, values, other = self._reader.path, Stored.of(segments), self._known.columns[f"{name}/{second}"]
+            if kind == "optional":
+                differ = np.flatnonzero((other.shapes != segments.shapes).any(axis=1))
+                if len(differ) or other.unit.dtype.kind not in "biu":
+                    at = int(differ[0]) if len(differ) else 0
+                    raise CorruptFileError(
+                        f"{path}: column {name!r}, group {self._known.names[at]!r}: expected as many values as entries "
+                        f"of its mask, found {segments.shapes[at]} and {other.unit.dtype} {other.shapes[at]}"
+                    )
+                return Optional(name, values, Stored.of(other), path)
+            if values.dtype.kind not in "iu" or other.unit.row_shape or other.unit.kind not in _SCALARS:
+                raise CorruptFileError(
+                    f"{path}: column {name!r}: expected integers as codes, and categories that are one number or text "
+                    f"each; found {values.dtype}, and {other.unit.kind} values of shape {other.unit.row_shape}"
+                )
+            return Category(name, values, other, path)
+        return None
+
+    def _values(self, name: str, segments: Segments) -> Values:
+        if name not in self._values_of:
+            found = self._fields(name, segments) or self._encoded(name, segments)
+            self._values_of[name] = found or self._decoded(segments)
+        return self._values_of[name]
+
+    def _decoded(self, segments: Segments) -> Values:
+        """Return the values of datasets; the attributes of each say what its values mean."""
+        stored = Stored.of(segments)
+        if not self._decode_cf:
+            return stored
+        alike: dict[str, int] = {}
+        said: list[Mapping[str, Any]] = []
+        class_of = np.zeros(len(segments), np.int64)
+        for group in np.flatnonzero(segments.is_there).tolist():
+            found = self._reader.values_of_attributes(segments.paths[group], CF_ATTRIBUTES)
+            class_of[group] = alike.setdefault(repr(sorted(found.items())), len(alike))
+            if len(alike) > len(said):
+                said.append(found)
+        return cf_of_groups(stored, said, class_of)
+
+    def column(self, name: str) -> RowColumn | SegmentColumn:
+        if name == self._kind.key:
+            return self._in_memory(name, self._known.names.groups)
+        if name in self._kind.attrs:
+            return self._in_memory(name, self._known.attributes[name])
+        segments = self._segments(name)
+        values = self._values(name, segments)
+        if (made := self._part(name)) is None:
+            return SegmentColumn(name, values, segments)
+        from ray_h5.columns.row_parts import segment_part
+
+        values, entries = segment_part(self._reader, made, values, segments, self._names_of)
+        return SegmentColumn(name, values, segments, entries=entries)
+
+    def _in_memory(self, name: str, values: np.ndarray | Texts) -> RowColumn:
+        if isinstance(values, Texts):
+            return RowColumn(name, InMemory.of(name, "string", values.take, np.dtype(object)))
+        kind: Kind = "bool" if values.dtype.kind == "b" else "number"
+        return RowColumn(name, InMemory.of(name, kind, lambda rows: values[rows], values.dtype))
+
+    def _segments(self, name: str) -> Segments:
+        self.prepare([name])
+        if name in self._known.columns:
+            return self._known.columns[name]
+        if name in self._refused:
+            raise self._refused[name]
+        names = self.listing().names
+        raise UnknownColumnError(
+            f"{self._reader.path}: no {name!r} in the groups {self._kind.pattern!r}.{near_names(name, names)}"
+        )
+
+    # Recordings: each group is one -------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        self.prepare([name])
+        return name in self._known.columns
+
+    def samples(self, name: str) -> Samples:
+        if (made := self._range(name)) is not None:
+            values, rows = self._rows_of(made)
+            return Samples(values, rows.starts, rows.stops - rows.starts)
+        segments = self._segments(name)
+        values = self._units(name, segments)
+        return Samples(values, segments.starts[:-1], segments.lengths, segments, is_single=is_single(segments))
+
+    def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
+        segments, nothing = self._segments(name), dict[str, Any]()
+        there = zip(segments.paths, segments.is_there.tolist(), strict=True)
+        return [self._reader.values_of_attributes(path, attributes) if is_there else nothing
+                for path, is_there in there]  # fmt: skip
+
+    def is_constant(self, name: str) -> bool:
+        return name in self._own_names() or (self._range(name) is None and is_single(self._segments(name)))
+
+    def _range(self, name: str) -> Ragged | None:
+        """Return how a column with rows of varying length in each group is made; None for other columns."""
+        given = self._made.get(name)
+        made = given.of if isinstance(given, RowPart) else given
+        return made if isinstance(made, Ragged) else None
+
+    def _rows_of(self, made: Ragged) -> tuple[Values, Bounds]:
+        """Return the rows of a ragged column in all groups, and which of them each group has."""
+        from ray_h5.columns.group_ranges import ragged_in_groups, rows_key
+        from ray_h5.columns.range_columns import RaggedRows
+
+        content, key = self._segments(made.content), rows_key(made.name)
+        if content.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: {made}: the values of {made.content!r} have other shapes in other groups, such "
+                f"as {content.layouts[0].row_shape} and {content.layouts[1].row_shape}. Choose groups that agree with "
+                "the pattern, or leave the column out."
+            )
+        if key not in self._bounds:
+            self.prepare(made.given.values())
+            segments = {option: self._segments(name) for option, name in made.given.items()}
+            datasets = {option: (each, self._values(made.given[option], each)) for option, each in segments.items()}
+            found = ragged_in_groups(self._reader, made, content, datasets, self._known.names)
+            self._bounds[made.bounds_key], self._bounds[key] = found
+        values: Values = RaggedRows(made.name, self._values(made.content, content), self._bounds[made.bounds_key])
+        return self._taken(made.name, values), self._bounds[key]
+
+    # Episodes: each group is one ---------------------------------------------------------
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        names = list(names)
+        self.prepare(names)
+        found = {name: self._time_of(name) for name in names}
+        first = names[0]
+        lengths = found[first]
+        for name, others in found.items():
+            differ = np.flatnonzero(others != lengths)
+            if len(differ) and self._episode_length != "min":
+                at = int(differ[0])
+                raise SchemaMismatchError(
+                    f"{self._reader.path}: group {self._known.names[at]!r}: {first!r} has {lengths[at]} steps, and "
+                    f"{name!r} has {others[at]}. Pass episode_length='min' to use the steps that both have."
+                )
+            lengths = np.minimum(lengths, others)
+        self._check_attribute(first, lengths)
+        return lengths
+
+    def _time_of(self, name: str) -> np.ndarray:
+        if self._range(name) is not None:
+            return self.samples(name).lengths
+        segments = self._segments(name)
+        if segments.single or segments.shapes.shape[1] == 0:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: Windows: column {name!r} has a single value in each group, and no axis of time. "
+                "Leave it out of the offsets: each row then has the value of its episode."
+            )
+        if segments.unit_shape is None and self._values(name, segments).array.kind not in {"number", "bool"}:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: Windows: the steps of column {name!r} have other shapes in other groups, such "
+                f"as {segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}, and "
+                "are no numbers. Choose groups that agree with the pattern, or leave the column out of the offsets."
+            )
+        if not segments.is_there.all():
+            lacking = self._known.names[int(np.argmin(segments.is_there))]
+            raise SchemaMismatchError(
+                f"{self._reader.path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it "
+                "out of the offsets, or choose groups that have it with the pattern."
+            )
+        return segments.lengths
+
+    def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
+        said = self._known.attributes.get(_LENGTH)
+        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or self._episode_length == "min":
+            return
+        differ = np.flatnonzero(said != lengths)
+        if len(differ):
+            at = int(differ[0])
+            raise SchemaMismatchError(
+                f"{self._reader.path}: group {self._known.names[at]!r}: attribute {_LENGTH!r} says {said[at]} steps, "
+                f"and {name!r} has {lengths[at]}. Pass episode_length='min' to go by the columns."
+            )
+
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+        if name in self._own_names():
+            return None
+        if self._range(name) is not None:
+            rows = self.samples(name)
+            self._check_per_step(name, rows.lengths, lengths)
+            return Steps(rows.values, rows.starts, rows.values.array.chunk_rows)
+        segments = self._segments(name)
+        if not self._has_steps(name, segments, lengths):
+            return None
+        chunk_rows = max(each.chunk_rows for each in segments.layouts)
+        return Steps(self._units(name, segments), segments.starts[:-1], chunk_rows, segments)
+
+    def _units(self, name: str, segments: Segments) -> Values:
+        """Return the values of units, or the parts of them that the user asks for."""
+        return self._taken(name, self._values(name, segments))
+
+    def _taken(self, name: str, values: Values) -> Values:
+        if (made := self._part(name)) is None:
+            return values
+        from ray_h5.columns.row_parts import taken_of
+
+        return taken_of(self._reader, made, values, self._names_of)
+
+    def _part(self, name: str) -> RowPart | None:
+        made = self._made.get(name)
+        return made if isinstance(made, RowPart) else None
+
+    def _names_of(self, name: str) -> Values:
+        """Return a dataset of the file, such as names of positions."""
+        return Stored.of(self._reader.column(name))
+
+    def _has_steps(self, name: str, segments: Segments, lengths: np.ndarray) -> bool:
+        """Return whether a column has a value for each step: as the user says, or as the lengths do."""
+        assert self._windows is not None
+        if name in self._windows.constants:
+            return False
+        if name not in self._windows.per_step:
+            if name in {each.source for each in self._windows.columns}:
+                return True
+            return bool(fits_steps(self.table, name, self._windows)[segments.is_there].all())
+        entries = np.where(segments.is_there, 0 if is_single(segments) else segments.lengths, lengths)
+        self._check_per_step(name, entries, lengths)
+        return True
+
+    def _check_per_step(self, name: str, entries: np.ndarray, lengths: np.ndarray) -> None:
+        """Raise unless a column has a value for each step."""
+        wrong = entries != lengths if self._episode_length is None else entries < lengths
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            is_said = self._windows is not None and name in self._windows.per_step
+            raise SchemaMismatchError(
+                f"{self._reader.path}: group {self._known.names[at]!r}: "
+                + ("Windows(per_step=...) names " if is_said else f"column {self._range(name)} has rows of ")
+                + f"{name!r}, and the episode has {lengths[at]} steps; {name!r} has {entries[at]} entries"
+            )
+
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+        return False
+
+    def constant(self, name: str) -> RowColumn | SegmentColumn:
+        return self.column(name)
+
+    def episode_names(self) -> np.ndarray:
+        return self._known.names.groups.take(np.arange(self.num_rows))

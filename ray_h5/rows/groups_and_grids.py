@@ -1,0 +1,246 @@
+"""Row kinds as a user writes them: groups as rows, leading axes as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_integer, is_integer
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.rows.windows import Windows
+
+
+class RowKind:
+    """What a row is."""
+
+    __slots__ = ()
+
+    episode: ClassVar[str] = ""
+    """What a row is a whole of, and so an episode of windows: a group, a file."""
+
+    is_block: ClassVar[bool] = False
+    """Whether a row is a block of arrays as they are stored, with no units of its own."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each epoch has other values of the same rows."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(RowKind):
+    """Each HDF5 group that matches a pattern is a row, or each dataset that does.
+
+    The datasets of a group are its columns: ``actions``, ``obs/eef``. Rows may differ in length. If datasets match,
+    they are one column.
+
+    Parameters
+    ----------
+    pattern : str
+        A glob over paths in the file, below `group`: ``*`` stands for any text in one name, ``**`` for any number of
+        groups.
+    attrs : sequence of str
+        Attributes of the groups that are columns: each holds one number or one text.
+    key : str, optional
+        Name of a column with the path of the group.
+    order : {"name", "creation"}
+        The order of rows in a file: by name, where ``demo_2`` is before ``demo_10``, or as they were made, if the file
+        records that.
+    name : str
+        The column, if the pattern matches datasets.
+    missing : {"error", "null"}
+        What happens if groups have different columns: an error, or None where a group lacks one. Single numbers cannot
+        be None.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that cannot be used.
+
+    Examples
+    --------
+    >>> Groups("data/demo_*", attrs=("num_samples",), key="demo")
+    Groups(pattern='data/demo_*', attrs=('num_samples',), key='demo', order='name', name='value', missing='error')
+    """
+
+    episode = "group"
+
+    pattern: str
+    attrs: Sequence[str] = ()
+    key: str | None = None
+    order: Literal["name", "creation"] = "name"
+    name: str = "value"
+    missing: Literal["error", "null"] = "error"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern.strip("/"):
+            raise OptionError(f"Groups: pattern={self.pattern!r}: expected a glob over paths, such as 'data/demo_*'")
+        if isinstance(self.attrs, str):
+            raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
+        object.__setattr__(self, "attrs", tuple(self.attrs))
+        for each in self.attrs:
+            if not isinstance(each, str):
+                raise OptionError(f"Groups: attrs: expected names of attributes, found {each!r}")
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
+            raise OptionError(f"Groups: key={self.key!r}: expected the name of a column")
+        own = [*self.attrs, *([] if self.key is None else [self.key])]
+        if len(set(own)) < len(own):
+            raise OptionError(f"Groups: attrs={self.attrs}, key={self.key!r}: expected names that differ")
+        if self.order not in {"name", "creation"}:
+            raise OptionError(f"Groups: order={self.order!r}: expected 'name' or 'creation'")
+        if not isinstance(self.name, str) or not self.name:
+            raise OptionError(f"Groups: name={self.name!r}: expected the name of a column")
+        if self.missing not in {"error", "null"}:
+            raise OptionError(f"Groups: missing={self.missing!r}: expected 'error' or 'null'")
+
+    @property
+    def in_file(self) -> GroupPattern:
+        """The part of it that decides what is read from a file."""
+        from ray_h5.hdf5.groups.groups import GroupPattern
+
+        return GroupPattern(self.pattern, self.order, tuple(self.attrs), self.name, self.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(RowKind):
+    """The leading axes of datasets together are the rows, in C order.
+
+    With ``axes=2``, a dataset of shape (trajectory, time, x, y) has trajectory * time rows of shape (x, y).
+
+    Parameters
+    ----------
+    axes : int
+        How many leading axes are rows.
+    of : mapping of str to sequence of int, optional
+        Row axes of columns that do not have all of them: ``{"dimensions/time": (1,), "dimensions/x": ()}`` says that
+        a row has the value at its index of axis 1, or the whole dataset, which is a constant of the file.
+    include_axes : bool
+        Add the columns ``axis_0``, ``axis_1``, ...: the index of a row along each axis.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that cannot be used.
+    """
+
+    axes: int
+    of: Mapping[str, Sequence[int]] | None = None
+    include_axes: bool = False
+    _of: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), init=False, repr=False)
+    _named: tuple[str, ...] = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", as_integer("Grid: axes", self.axes, 1))
+        given = {} if self.of is None else self.of
+        if not isinstance(given, Mapping):
+            raise OptionError(f"Grid: of={given!r}: expected {{column: row axes}}, such as {{'time': (1,)}}")
+        known = []
+        for name, axes in given.items():
+            if not isinstance(name, str):
+                raise OptionError(f"Grid: of={given!r}: expected names of columns, found {name!r}")
+            wanted: tuple[Any, ...] = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+            if list(wanted) != sorted({each for each in wanted if isinstance(each, int) and 0 <= each < self.axes}):
+                raise OptionError(
+                    f"Grid: of={{{name!r}: {axes!r}}}: expected row axes from 0 to {self.axes - 1}, ascending, such as "
+                    "(1,); () for a constant"
+                )
+            known.append((name.strip("/"), wanted))
+        object.__setattr__(self, "_of", tuple(known))
+        object.__setattr__(self, "of", None if self.of is None else dict(known))
+
+    def __hash__(self) -> int:
+        return hash((self.axes, self._of, self.include_axes, self._named))
+
+    @property
+    def row_axes(self) -> dict[str, tuple[int, ...]]:
+        """The row axes of the columns that were named."""
+        return dict(self._of)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that are asked for, which say what rows are where others differ; () for all."""
+        return self._named
+
+    def naming(self, columns: Iterable[str]) -> Grid:
+        """Return the grid of these columns."""
+        found = Grid(self.axes, self.of, self.include_axes)
+        object.__setattr__(found, "_named", tuple(sorted({name.strip("/") for name in columns})))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Files(RowKind):
+    """Each file is a row: a bag of features, a volume, a spectrum, a molecule.
+
+    All datasets of a file, below `group`, are its columns, each as a whole. Files may differ in the lengths of their
+    axes. A dataset with a single value is a scalar column.
+
+    Parameters
+    ----------
+    key : str, optional
+        Name of a column with the name of the file, without its folder and its extension.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that cannot be used.
+
+    Examples
+    --------
+    >>> Files(key="slide")
+    Files(key='slide')
+    """
+
+    episode = "file"
+
+    _: KW_ONLY
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
+            raise OptionError(f"Files: key={self.key!r}: expected the name of a column")
+
+
+def as_kind(rows: Any) -> RowKind | None:
+    """Return the value of the argument `rows`."""
+    if rows is None or isinstance(rows, RowKind):
+        return rows
+    if isinstance(rows, type) and issubclass(rows, RowKind):
+        raise OptionError(f"rows={rows.__name__}: expected a value; write {rows.__name__}(...)")
+    hint = f"; write Groups({rows!r})" if isinstance(rows, str) else f"; write Grid({rows})" if is_integer(rows) else ""
+    raise OptionError(f"rows={rows!r}: expected Groups(...), Grid(...), Files() or Patches(...){hint}")
+
+
+def check_episodes(rows: RowKind | None, windows: Windows | None) -> None:
+    """Raise `OptionError` for an option of windows that means nothing for these rows."""
+    if windows is None:
+        return
+    if rows is not None and rows.is_block:
+        raise OptionError("windows=: are of steps of episodes, and rows=Patches(...) are blocks; leave one of both out")
+    if rows is not None and windows.at is not None and not rows.episode:
+        raise OptionError(
+            f"Windows: at={windows.at!r} is for rows along the first axis, Groups and Files; with rows={rows}, leave "
+            "it out."
+        )
+    given = windows.episodes
+    if rows is not None and (named := next(iter(given), None)):
+        what = f"each {rows.episode} is an episode" if rows.episode else "the last row axis is the time of an episode"
+        raise OptionError(
+            f"Windows: {named}={given[named]!r} is for rows along the first axis; with rows={rows}, {what}. Leave it "
+            "out."
+        )
+    for option in ("per_step", "constants"):
+        if getattr(windows, option) and (rows is None or not rows.episode):
+            instead = "of= of Grid says it" if isinstance(rows, Grid) else "here each column has a value for each step"
+            raise OptionError(
+                f"Windows: {option}={list(getattr(windows, option))} is for rows=Groups(...) or Files(); {instead}"
+            )
+    if windows.episode_length is not None and (rows is None or not rows.episode):
+        raise OptionError(
+            f"Windows: episode_length={windows.episode_length!r} is for rows=Groups(...) or Files(); other columns "
+            "have one length"
+        )

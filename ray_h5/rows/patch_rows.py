@@ -1,0 +1,296 @@
+"""Rows that are blocks of arrays: on a grid, or drawn."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from ray_h5.columns.cf_columns import CF
+from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.values import InMemory, Stored, read_all
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.block_column import BlockAddress, block_layout
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.file_rows import name_column
+from ray_h5.rows.patches import Patches
+from ray_h5.rows.row_columns import RowColumn
+from ray_h5.splitmix import GOLDEN, mix_in_place
+
+_CELLS = 4
+"""Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
+
+_COUNT_BYTES = 16
+"""What `where_any` takes for a value: whether it is of a class, and how many before it are."""
+
+
+class PatchRows:
+    """Blocks of the arrays of one file.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    columns : FileColumns
+        Its columns.
+    kind : Patches
+        Which blocks.
+    table : RowTable, optional
+        What is known.
+    """
+
+    def __init__(self, reader: RowReader, columns: FileColumns, kind: Patches, table: RowTable | None) -> None:
+        self._reader = reader
+        self._columns = columns
+        self._kind = kind
+        self._known: np.ndarray | None = None if table is None else table.chosen
+        self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        if self._kind.per_file is None:
+            return math.prod(self._counts) if self._kind.where_any is None else len(self._chosen)
+        if not math.prod(self._arrays[1]):
+            return 0
+        return self._kind.per_file if self._kind.where_any is None or len(self._chosen) else 0
+
+    @property
+    def table(self) -> RowTable:
+        chosen = None if self._kind.where_any is None else self._chosen
+        return self._columns.table(chosen=chosen)
+
+    def listing(self) -> Listing:
+        found = self._columns.listing()
+        own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
+        if doubles := [name for name in own if name in {*found.names, *found.refused}]:
+            raise OptionError(
+                f"{self._reader.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
+                "another key=, or choose a group without that dataset with group=."
+            )
+        refused: dict[str, Exception] = {}
+        columns = []
+        for name in dict.fromkeys([*found.names, *found.refused, *self._kind.shapes]):
+            try:
+                self.column(name)
+            except RayH5Error as exc:
+                if name in self._kind.shapes:
+                    raise
+                refused[name] = exc
+            else:
+                columns.append(name)
+        return Listing((*own, *columns), refused)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Do nothing: the reader describes columns one by one."""
+
+    def column(self, name: str) -> RowColumn:
+        if name == Patches.corner:
+            shape = (len(self._kind.block),)
+            return RowColumn(name, InMemory.of(name, "number", self._corners, np.dtype(np.int64), shape))
+        if name == self._kind.key:
+            return name_column(name, self._reader.path, np.zeros_like)
+        if name.strip("/") in self._kind.shapes:
+            return RowColumn(name, self._blocks(name.strip("/")), self._units)
+        if (single := self._columns.single(name)) is not None:
+            return RowColumn(name, single, np.zeros_like)
+        array = self._columns.values(name).array
+        raise UnsupportedColumnError(
+            f"{array.where} has shape {array.shape}, and is not in shapes= of Patches: name it there with the shape of "
+            "a block, or leave it out with columns=[...]"
+        )
+
+    def episode_names(self) -> np.ndarray:
+        return np.array([b"", None], object)[:1]
+
+    # Arrays ---------------------------------------------------------------------------------------
+
+    def _blocks(self, name: str) -> Stored | CF:
+        values = self._columns.values(name)
+        stored = values.values if isinstance(values, CF) else values
+        if (
+            not isinstance(stored, Stored)
+            or not isinstance(stored.address, str)
+            or values.array.kind not in {"number", "bool"}
+        ):
+            raise UnsupportedColumnError(
+                f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
+            )
+        address = BlockAddress(stored.address, self._arrays[0][name], self._kind.block)
+        cut = replace(stored, layout=block_layout(stored.layout, address), address=address)
+        return replace(values, values=cut) if isinstance(values, CF) else cut
+
+    @property
+    def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        """The axes of each array that blocks cut, and their lengths."""
+        if self._found is None:
+            names = dict.fromkeys(
+                [*self._kind.shapes, *([] if self._kind.where_any is None else [self._kind.where_any[0]])]
+            )
+            layouts = {name: self._columns.values(name).array for name in names}
+            self._found = self._matched(layouts)
+        return self._found
+
+    def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+        path, count, given = self._reader.path, len(self._kind.block), self._kind.axes or {}
+        axes = {name: tuple(each) for name, each in given.items()}
+        for name, each in layouts.items():
+            if len(each.shape) < count or (name in given and max(given[name]) >= len(each.shape)):
+                raise SchemaMismatchError(
+                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have the shape {self._kind.block}"
+                    + (f" along its axes {given[name]}" if name in given else "")
+                )
+            if len(each.shape) == count:
+                axes.setdefault(name, tuple(range(count)))
+        if not axes:
+            name, each = next(iter(layouts.items()))
+            last = tuple(range(len(each.shape) - count, len(each.shape)))
+            raise OptionError(
+                f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have {count} axes. Say which of "
+                f"its axes they cut: axes={{{name!r}: {last}}} for the last ones"
+            )
+        first = next(iter(axes))
+        extents = tuple(layouts[first].shape[axis] for axis in axes[first])
+        for name, each in layouts.items():
+            fits = [
+                some
+                for some in combinations(range(len(each.shape)), count)
+                if tuple(each.shape[axis] for axis in some) == extents and axes.get(name, some) == some
+            ]
+            if not fits:
+                raise SchemaMismatchError(
+                    f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} "
+                    f"has shape {each.shape}. Choose arrays of one shape"
+                    + (", or say which axes blocks cut with axes=" if len(each.shape) > count else "")
+                )
+            if len(fits) > 1:
+                raise OptionError(
+                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks may cut the axes {fits[0]} or "
+                    f"{fits[1]}: say which with axes={{{name!r}: {fits[0]}}}"
+                )
+            axes[name] = fits[0]
+        if self._kind.pad == "inside" and any(n < size for n, size in zip(extents, self._kind.block, strict=True)):
+            raise SchemaMismatchError(
+                f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self._kind.block}. "
+                "Pass pad='zero' for zeros past its end, smaller blocks, or leave the file out."
+            )
+        return axes, extents
+
+    # Corners --------------------------------------------------------------------------------------
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        stride = self._kind.stride
+        return self._kind.block if stride is None or isinstance(stride, int) else tuple(stride)
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """Blocks of the grid along each axis."""
+        sizes = zip(self._arrays[1], self._kind.block, self._strides, strict=True)
+        # With strides longer than blocks, the last one may be past the end: it is moved inside, or it is none.
+        most = math.inf if self._kind.pad == "inside" else 0
+        return tuple(int(min(1 + max(0, -(-(n - size) // step)), max(-(-n // step), most))) for n, size, step in sizes)
+
+    @property
+    def _last(self) -> np.ndarray:
+        """The last corner along each axis whose block is inside the array; 0 if none is."""
+        return np.maximum(np.array(self._arrays[1]) - self._kind.block, 0)
+
+    def _corners(self, rows: np.ndarray) -> np.ndarray:
+        """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
+        if self._kind.per_file is not None:
+            return self._drawn(rows)
+        chosen = rows if self._kind.where_any is None else self._chosen[rows]
+        return self._on_grid(chosen)
+
+    def _on_grid(self, numbers: np.ndarray) -> np.ndarray:
+        corners = np.stack(np.unravel_index(numbers, self._counts), axis=-1) * np.array(self._strides)
+        return np.minimum(corners, self._last) if self._kind.pad == "inside" else corners
+
+    def _drawn(self, rows: np.ndarray) -> np.ndarray:
+        axes, last = len(self._kind.block), self._last
+        low, counts = np.zeros_like(last), last + 1
+        if self._kind.align:
+            step = self._aligned_to
+            return _below(self._hashes(rows, axes), last // step + 1) * step
+        if self._kind.where_any is None:
+            return _below(self._hashes(rows, axes), counts)
+        hashes = self._hashes(rows, axes + 1)
+        picked = self._chosen[_below(hashes[:, :1], np.array([len(self._chosen)]))[:, 0]]
+        cell = self._cell
+        begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
+        ends = np.minimum(begins + cell, self._arrays[1])
+        low = np.maximum(ends - self._kind.block, 0)
+        return low + _below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
+
+    def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
+        """Return random words for rows: uint64 of shape (rows, count). They depend on the name of the file."""
+        name = zlib.crc32(self._reader.path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"))
+        state = mix_in_place(np.array([self._kind.seed, name], np.uint64) + np.uint64(GOLDEN))
+        words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
+        words = mix_in_place(words * np.uint64(GOLDEN) + state[0])
+        return mix_in_place(words ^ state[1])
+
+    @property
+    def _aligned_to(self) -> np.ndarray:
+        name = next(iter(self._kind.shapes))
+        axes = self._arrays[0][name]
+        chunk = self._columns.values(name).array.chunk_shape
+        return np.array([1 if chunk is None else chunk[axis] for axis in axes])
+
+    def _units(self, rows: np.ndarray) -> np.ndarray:
+        corners = self._corners(rows)
+        return np.asarray(np.ravel_multi_index(tuple(corners.T), self._arrays[1]), np.int64)
+
+    # Blocks that hold a class ---------------------------------------------------------------------
+
+    @property
+    def _cell(self) -> np.ndarray:
+        return np.maximum(np.array(self._kind.block) // _CELLS, 1)
+
+    @property
+    def _cells(self) -> tuple[int, ...]:
+        return tuple((-(-np.array(self._arrays[1]) // self._cell)).tolist())
+
+    @property
+    def _chosen(self) -> np.ndarray:
+        """The blocks of the grid that hold a class, or the cells: int64."""
+        if self._known is None:
+            self._known = self._holding()
+        return self._known
+
+    def _holding(self) -> np.ndarray:
+        assert self._kind.where_any is not None
+        name, classes = self._kind.where_any
+        values = self._columns.values(name)
+        if values.array.kind not in {"number", "bool"}:
+            raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
+        self._reader.check_claim([values.array], math.prod(values.array.shape) * _COUNT_BYTES)
+        axes, extents = self._arrays[0][name], self._arrays[1]
+        is_wanted: np.ndarray = np.isin(read_all(self._reader, values), classes)
+        others = tuple(axis for axis in range(is_wanted.ndim) if axis not in axes)
+        is_wanted = np.logical_or.reduce(is_wanted, axis=others) if others else is_wanted
+        if self._kind.per_file is not None:
+            for axis, (n, size) in enumerate(zip(extents, self._cell.tolist(), strict=True)):
+                is_wanted = np.logical_or.reduceat(is_wanted, np.arange(0, n, size), axis=axis)
+            return np.flatnonzero(is_wanted)
+        before = np.pad(is_wanted.astype(np.int64), [(1, 0)] * is_wanted.ndim)
+        for axis in range(before.ndim):
+            np.cumsum(before, axis=axis, out=before)
+        low = self._on_grid(np.arange(math.prod(self._counts)))
+        high = np.minimum(low + self._kind.block, extents)
+        held = np.zeros(len(low), np.int64)
+        for ends in np.ndindex(*[2] * before.ndim):  # inclusion and exclusion
+            at = tuple(np.where(end, high[:, axis], low[:, axis]) for axis, end in enumerate(ends))
+            held += before[at] * (-1) ** (before.ndim - sum(ends))
+        return np.flatnonzero(held)
+
+
+def _below(hashes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Map hashes evenly to numbers below `counts`, which are below 2**32."""
+    return ((hashes >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)

@@ -1,0 +1,177 @@
+"""Blocks of arrays as rows, as a user writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal
+
+from ray_h5.errors import OptionError
+from ray_h5.messages import few
+from ray_h5.options import as_integer, is_integer
+from ray_h5.rows.groups_and_grids import RowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Patches(RowKind):
+    """Each row is a block of arrays with several axes: of volumes, images, fields.
+
+    Files may differ in the lengths of these axes. The blocks of a row are at one place in all arrays, which is the
+    column ``corner``. Single values of a file are columns, too.
+
+    Parameters
+    ----------
+    shapes : mapping of str to sequence of int
+        The arrays, and the shape of a block: ``{"raw": (64, 64, 64), "label": (64, 64, 64)}``. The shapes are equal.
+    stride : int or sequence of int, optional
+        Steps between the blocks of a grid, along each axis; by default the shape of a block. The last block of an axis
+        is moved inside the array.
+    per_file : int, optional
+        Instead of a grid: this many blocks a file, at corners that are drawn by (seed, epoch, row). Each epoch has
+        others; the same in Ray and in plain PyTorch, after a resume, and for any number of workers.
+    seed : int
+        With `per_file`: the seed of the corners.
+    align : bool
+        With `per_file`: draw corners where chunks of the first array begin. Blocks of the shape of a chunk then decode
+        exactly the bytes that are used.
+    where_any : (str, sequence of int), optional
+        An array with classes, and the classes of which a block has at least one: ``("label", [1, 2])``. The array is
+        read once, while the rows are planned. On a grid, other blocks are no rows. Draws choose a small cell that holds
+        a class first, each such cell equally often, and then a block around it. A file without these has no rows.
+    axes : mapping of str to sequence of int, optional
+        The axes that blocks cut, ascending, of arrays that have more: ``{"raw": (1, 2, 3)}`` for channels before them.
+        By default those whose lengths are those of another array that has no more, if just one reading fits.
+    pad : {"inside", "zero"}
+        What happens to blocks that an array is too short for: they are moved inside, or have zeros past its end.
+    key : str, optional
+        Name of a column with the name of the file, without its folder and its extension.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that cannot be used.
+
+    Examples
+    --------
+    >>> Patches({"raw": (64, 64, 64)}, stride=32).stride
+    (32, 32, 32)
+    """
+
+    is_block: ClassVar[bool] = True
+
+    shapes: Mapping[str, Sequence[int]]
+    _: KW_ONLY
+    stride: int | Sequence[int] | None = None
+    per_file: int | None = None
+    seed: int = 0
+    align: bool = False
+    where_any: tuple[str, Sequence[int]] | None = None
+    axes: Mapping[str, Sequence[int]] | None = None
+    pad: Literal["inside", "zero"] = "inside"
+    key: str | None = None
+
+    corner: ClassVar[str] = "corner"
+    """The column with the place of the block."""
+
+    def __post_init__(self) -> None:
+        given = self.shapes
+        if not isinstance(given, Mapping) or not given or not all(isinstance(name, str) for name in given):
+            raise OptionError(f"Patches: shapes={given!r}: expected {{array: shape of a block}}")
+        shapes = {name.strip("/"): _integers("shapes", shape, 1) for name, shape in given.items()}
+        if len(set(shapes.values())) > 1:
+            raise OptionError(f"Patches: shapes={dict(given)!r}: expected one shape for all arrays")
+        block = next(iter(shapes.values()))
+        self._set("shapes", _Frozen(shapes))
+        if self.stride is not None:
+            stride = (self.stride,) * len(block) if is_integer(self.stride) else self.stride
+            self._set("stride", _integers("stride", stride, 1, len(block)))
+        if self.per_file is not None:
+            self._set("per_file", as_integer("Patches: per_file", self.per_file, 1))
+        self._set("seed", as_integer("Patches: seed", self.seed, 0))
+        self._check_draws()
+        if self.where_any is not None:
+            self._set("where_any", _classes(self.where_any))
+        axes = {} if self.axes is None else self.axes
+        if not isinstance(axes, Mapping) or (unknown := [name for name in axes if name.strip("/") not in shapes]):
+            raise OptionError(
+                f"Patches: axes={axes!r}: expected axes of {', '.join(shapes)}"
+                + (f", found {unknown[0]!r}" if isinstance(axes, Mapping) else "")
+            )
+        found = {name.strip("/"): _integers("axes", each, 0, len(block)) for name, each in axes.items()}
+        for name, each in found.items():
+            if list(each) != sorted(set(each)):
+                raise OptionError(f"Patches: axes={{{name!r}: {each}}}: expected axes that ascend")
+        self._set("axes", _Frozen(found) if found else None)
+        if self.pad not in {"inside", "zero"}:
+            raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
+            raise OptionError(f"Patches: key={self.key!r}: expected the name of a column")
+
+    def _check_draws(self) -> None:
+        if self.stride is not None and self.per_file is not None:
+            raise OptionError(
+                f"Patches: stride={self.stride}, per_file={self.per_file}: blocks are on a grid, or drawn"
+            )
+        if not isinstance(self.align, bool):
+            raise OptionError(f"Patches: align={self.align!r}: expected True or False")
+        if self.align and (self.per_file is None or self.where_any is not None):
+            raise OptionError(
+                "Patches: align=True: is for corners that are drawn with per_file= alone; for a grid, pass a stride= "
+                "that is a multiple of the chunks"
+            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """The shape of a block."""
+        return tuple(next(iter(self.shapes.values())))
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.per_file is not None
+
+
+class _Frozen(dict[str, tuple[int, ...]]):
+    """A dict that nobody changes: row kinds are values."""
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _integers(option: str, given: Any, least: int, count: int | None = None) -> tuple[int, ...]:
+    wanted = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else ()
+    is_right = wanted and all(is_integer(each) and each >= least for each in wanted)
+    if not is_right or (count is not None and len(wanted) != count):
+        many = "one or more" if count is None else f"{count}"
+        raise OptionError(
+            f"Patches: {option}={given!r}: expected {many} integers of {least} or more, one for each axis"
+        )
+    return tuple(map(int, wanted))
+
+
+def _classes(given: Any) -> tuple[str, tuple[int, ...]]:
+    if not isinstance(given, (tuple, list)) or len(given) != len(("name", "classes")) or not isinstance(given[0], str):
+        raise OptionError(f"Patches: where_any={given!r}: expected an array and its classes, such as ('label', [1, 2])")
+    name, classes = given
+    listed = [classes] if is_integer(classes) else classes
+    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
+        raise OptionError(f"Patches: where_any={given!r}: expected a list of classes, such as [1, 2]")
+    chosen = tuple(listed)
+    if not chosen or not all(is_integer(each) for each in chosen):
+        raise OptionError(f"Patches: where_any={given!r}: expected integers as classes")
+    return name.strip("/"), tuple(sorted({int(each) for each in chosen}))
+
+
+def check_any_block(paths: Sequence[str], kind: RowKind) -> None:
+    """Raise if `where_any` leaves no block of any file."""
+    if isinstance(kind, Patches) and kind.where_any is not None:
+        name, classes = kind.where_any
+        raise OptionError(
+            f"Patches: where_any=({name!r}, {list(classes)}): no block of {few(paths)} holds one of these. Name "
+            "classes that the labels have, or leave where_any= out."
+        )

@@ -1,0 +1,276 @@
+"""Columns of one file as a row kind has them: which units a row takes, of values that are decoded elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.bounds import Bounds
+from ray_h5.columns.range_columns import RaggedRows, joined_rows
+from ray_h5.columns.segment_columns import (
+    Numbers,
+    SegmentColumn,
+    after,
+    axes_of_fields,
+    layout_of_rows,
+    ragged_layout,
+    repeated,
+    then,
+    together,
+)
+from ray_h5.columns.values import Reading, Stored, Values
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import request_of
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowColumn:
+    """A column with one unit a row.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values : Values
+        The values of units.
+    units_of : callable, optional
+        Returns the unit of each row; None if they are equal.
+    chunk_rows : int, optional
+        Rows that are best read together; None if rows are the units of the array.
+    """
+
+    name: str
+    values: Values
+    units_of: Numbers | None = None
+    chunk_rows: int | None = 1
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        array = self.values.array
+        if self.chunk_rows is None:
+            return array
+        return layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
+
+    def at(self, numbers_of: Numbers) -> RowColumn:
+        """Return the column whose row i is row ``numbers_of(i)`` of this one."""
+        return replace(self, units_of=after(self.units_of, numbers_of))
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        units = rows if self.units_of is None else self.units_of(rows)
+        return self.values.reading(request_of(units, places), out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepColumn:
+    """A column with one step of a segment a row, where steps of segments differ in shape, or a group lacks the column.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values : Values
+        The values of units.
+    segments : Segments
+        Says which units a segment has.
+    step_of : callable
+        Returns for rows: the segment, and the step.
+    """
+
+    name: str
+    values: Values
+    segments: Segments
+    step_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        array = self.values.array
+        fields = axes_of_fields(self.values, self.segments)
+        shape = (*self.segments.common_shape[1:], *fields)
+        if not shape and array.kind in {"string", "category", "optional"}:
+            return layout_of_rows(self.name, array, (num_rows,), 1, path)
+        if not shape or array.kind not in {"number", "bool"}:
+            lacks = "a group lacks it, and a single value cannot be None"
+            differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
+            )
+        shapes = np.concatenate([self.segments.shapes[:, 1:], repeated(fields, len(self.segments))], axis=1)
+        return ragged_layout(self.name, array, shapes, shape, num_rows, path)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        found, steps = self.step_of(rows)
+        there = self.segments.is_there[found]
+        out[places[~there]] = None if out.dtype == object else self.values.blank(out.dtype)
+        found, units, places = found[there], (self.segments.starts[found] + steps)[there], places[there]
+        if self.values.array.kind not in {"number", "bool"}:
+            return self.values.reading(request_of(units, places), out) if len(units) else Reading()
+        shapes, shape_of = np.unique(self.segments.shapes[found, 1:], axis=0, return_inverse=True)
+        readings, filled = [], []
+        for number, shape in enumerate(shapes.tolist()):
+            chosen = np.flatnonzero(shape_of.reshape(-1) == number)
+            fields = axes_of_fields(self.values, self.segments)
+            values = empty((len(chosen), *shape, *fields), self.values.array.dtype, f"column {self.name!r}")
+            readings.append(self.values.reading(request_of(units[chosen], np.arange(len(chosen))), values))
+            filled.append((places[chosen].tolist(), values))
+
+        return then(together(readings), partial(_put_each, filled, out))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowedColumn:
+    """A column with several units a row, such as those at some offsets from a step of an episode.
+
+    Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values : Values
+        The values of units.
+    width : int
+        Units of a row.
+    units_of : callable
+        Returns for rows: the units, and as bools which of them are blank; both of shape ``(rows, width)``.
+    chunk_rows : int
+        Rows that are best read together.
+    segments : Segments, optional
+        The episodes, if steps of one have another shape than those of another.
+    """
+
+    name: str
+    values: Values
+    width: int
+    units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    chunk_rows: int = 1
+    segments: Segments | None = None
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        array, width = self.values.array, self.width
+        if self.segments is not None:
+            shapes = np.concatenate([np.full((len(self.segments), 1), width), self.segments.shapes[:, 1:]], axis=1)
+            return ragged_layout(self.name, array, shapes, (width, *self.segments.common_shape[1:]), num_rows, path)
+        if array.kind == "sparse":
+            found = layout_of_rows(self.name, array, (num_rows,), self.chunk_rows, path)
+            return replace(found, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
+        found = layout_of_rows(self.name, array, (num_rows, width, *array.row_shape), self.chunk_rows, path)
+        if array.kind != "ragged":
+            return found
+        assert array.element is not None
+        element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
+        return replace(found, kind="list", element=element)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        units, blank = self.units_of(rows)
+        if self.segments is not None:
+            return self._by_shape(self.segments, units[:, 0], rows, places, out)
+        units = units.reshape(-1)
+        width, is_sparse = self.width, self.values.array.kind == "sparse"
+        flat = out.reshape(-1, *out.shape[2:])
+        in_place = not is_sparse and (bool(np.shares_memory(flat, out)) or not out.size)
+        into = flat if in_place else empty((len(units), *out.shape[2:]), out.dtype)
+        there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(len(units))
+
+        def finish() -> None:
+            if blank.any():
+                # One by one: numpy would take an array for several values.
+                nothing = self.values.blank(out.dtype)
+                for at in there[blank.reshape(-1)].tolist() if out.dtype == object else ():
+                    into[at] = nothing
+                if out.dtype != object:
+                    into[there[blank.reshape(-1)]] = nothing
+            if is_sparse:
+                out[places] = joined_rows(into.reshape(len(rows), width), self.values.array.ragged_shape[0] or 0)
+            elif not in_place:
+                out[places] = into.reshape(len(rows), *out.shape[1:])
+
+        return then(self.values.reading(request_of(units, there), into), finish)
+
+    def _by_shape(
+        self, segments: Segments, units: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
+    ) -> Reading:
+        """Return the reading of windows as arrays of their own: those of episodes of one shape together."""
+        shapes = segments.shapes[segments.segments_of(units), 1:]
+        found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
+        readings, filled = [], []
+        for number, shape in enumerate(found.tolist()):
+            chosen = np.flatnonzero(shape_of.reshape(-1) == number)
+            values = empty((len(chosen), self.width, *shape), self.values.array.dtype, f"column {self.name!r}")
+            readings.append(replace(self, segments=None).reading(rows[chosen], np.arange(len(chosen)), values))
+            filled.append((places[chosen].tolist(), values))
+        return then(together(readings), partial(_put_each, filled, out))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanColumn:
+    """A column with all samples of a span of time, which are more in some rows than in others.
+
+    Attributes
+    ----------
+    name : str
+        Name.
+    values : Values
+        The samples.
+    bounds_of : callable
+        Returns the samples of rows.
+    mean : float
+        Samples of a row, about.
+    """
+
+    name: str
+    values: Values
+    bounds_of: Callable[[np.ndarray], Bounds]
+    mean: float
+
+    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        count = np.array([max(1, round(self.mean))])
+        one = RaggedRows(self.name, self.values, Bounds(np.zeros(1, np.int64), count)).array
+        return ColumnLayout(
+            self.name, one.kind, (num_rows,), one.stored_dtype, "contiguous", element=one.element,
+            ragged_shape=one.ragged_shape, enum=one.enum, item_bytes=one.item_bytes, sources=one.sources,
+            direct=one.direct, path=path,
+        )  # fmt: skip
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        ranges = RaggedRows(self.name, self.values, self.bounds_of(rows))
+        return ranges.reading(request_of(np.arange(len(rows), dtype=np.int64), places), out)
+
+
+Column: TypeAlias = RowColumn | SegmentColumn | StepColumn | WindowedColumn | SpanColumn
+
+
+def is_plain(column: Column) -> bool:
+    """Return whether a column is a dataset as it is stored, with its units as rows."""
+    return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
+
+
+def _put_each(filled: Sequence[tuple[list[int], np.ndarray]], out: np.ndarray) -> None:
+    """Put rows of arrays into their places, each as an array of its own."""
+    for into, values in filled:
+        for place, value in zip(into, values, strict=True):
+            out[place] = value
+
+
+def with_keys(column: Column, keys: np.ndarray) -> Column:
+    """Return a column whose entries are drawn by these keys, one for each place of the output of a read."""
+    if isinstance(column, SegmentColumn) and column.entries is not None:
+        return replace(column, entries=replace(column.entries, keys=keys))
+    from ray_h5.columns.range_columns import RaggedRows
+    from ray_h5.columns.row_parts import DrawnEntries
+
+    values = column.values
+    if isinstance(column, RowColumn) and isinstance(values, RaggedRows) and values.entries is not None:
+        return replace(column, values=replace(values, entries=replace(values.entries, keys=keys)))
+    if isinstance(column, RowColumn) and isinstance(values, DrawnEntries):
+        return replace(column, values=replace(values, entries=replace(values.entries, keys=keys)))
+    raise UnsupportedColumnError(
+        f"column {column.name!r}: part(random=...) draws from rows; leave the column out of the offsets of Windows"
+    )

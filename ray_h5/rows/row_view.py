@@ -1,0 +1,453 @@
+"""Rows of a row kind, read as `RowReader` reads rows along the first axis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.segment_columns import SegmentColumn
+from ray_h5.columns.user_columns import MadeColumn, RowPart
+from ray_h5.columns.values import InMemory, Reading
+from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
+from ray_h5.manifest.layout import ColumnLayout, FileLayout
+from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.messages import few, near_names
+from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit
+from ray_h5.read.casting import Casting, LostValue
+from ray_h5.read.file_reads import FileRead
+from ray_h5.read.jobs import ReadStats
+from ray_h5.read.read_parts import outputs
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.axis_rows import AxisRows
+from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
+from ray_h5.rows.row_columns import Column, RowColumn, is_plain
+from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Space
+from ray_h5.rows.windows import Windows
+from ray_h5.storage.byte_source import Identity
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ray_h5.columns.labels import Classes
+    from ray_h5.rows.window_rows import WindowRows
+
+EPISODE = "episode"
+"""A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
+
+
+GROUP = "group"
+"""A column with the path of the group of each row, for tables beside the files. No file needs to have it."""
+
+
+class RowView:
+    """The rows of one file, as a row kind defines them.
+
+    It has the methods of `RowReader` that planning uses.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    kind : Groups or Grid, optional
+        The row kind; None for rows along the first axis.
+    windows : Windows, optional
+        Windows over them.
+    table : RowTable, optional
+        What is known of the rows.
+    columns : sequence of Ragged or Csr
+        Columns that are made of several datasets, as the user says.
+    labels : sequence of Classes
+        Columns that are delivered as numbers of classes.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        kind: RowKind | None,
+        windows: Windows | None,
+        table: RowTable | None = None,
+        columns: Sequence[MadeColumn] = (),
+        *,
+        decode_cf: bool = False,
+        is_reversed: bool = False,
+        labels: Sequence[Classes] = (),
+    ) -> None:
+        self._reader = reader
+        self._labels = {each.name: each for each in labels}
+        self._unlabelled: dict[str, ColumnLayout] = {}
+        self._layouts: dict[str, ColumnLayout] = {}
+        self._columns: dict[str, Column] = {}
+        self._space: Space = _space_of(
+            reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
+        )
+        has_steps = windows is not None and windows.at is None
+        self._steps = cast("WindowRows", self._space) if has_steps else None
+        self._rows_are_groups = isinstance(kind, Groups)
+        self._is_drawn = kind is not None and kind.is_drawn
+        self._seeds = {
+            each.name: each.seed for each in columns if isinstance(each, RowPart) and each.random is not None
+        }
+        self._rows_are_episodes = kind is not None and bool(kind.episode)
+        self._by_axis = kind is None and windows is None
+
+    @property
+    def path(self) -> str:
+        return self._reader.path
+
+    @property
+    def identity(self) -> Identity:
+        return self._reader.identity
+
+    @property
+    def stats(self) -> ReadStats:
+        return self._reader.stats
+
+    @property
+    def base(self) -> RowReader:
+        """The reader of the file."""
+        return self._reader
+
+    @property
+    def table(self) -> RowTable:
+        """What was found out about the rows."""
+        return replace(self._space.table, num_steps=self.num_steps)
+
+    @property
+    def num_rows(self) -> int:
+        return self._space.num_rows
+
+    @property
+    def layout(self) -> FileLayout:
+        """The columns, and the errors of those that cannot be read."""
+        listing = self._space.listing()
+        columns: dict[str, ColumnLayout] = {}
+        refused: dict[str, Exception] = dict(listing.refused)
+        for name in listing.names:
+            try:
+                columns[name] = self._described(name)
+            except RayH5Error as exc:
+                refused[name] = exc
+        return FileLayout(self.path, self._reader.group, self.identity, columns, refused)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnLayout]:
+        return self.layout.columns
+
+    def column(self, name: str) -> ColumnLayout:
+        """Return the layout of one column."""
+        return self.find([name])[name]
+
+    def find(self, names: Sequence[str], *, missing_ok: bool = False) -> dict[str, ColumnLayout]:
+        """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
+        found: dict[str, ColumnLayout] = {}
+        wanted = as_names(names)
+        self._space.prepare(name for name in wanted if name not in {EPISODE, GROUP})
+        for name in wanted:
+            try:
+                found[name] = self._described(name)
+            except UnknownColumnError:
+                if not missing_ok:
+                    raise
+        return found
+
+    def _described(self, name: str) -> ColumnLayout:
+        if name not in self._layouts:
+            column = self._find(name)
+            self._columns[name] = column
+            layout = column.layout(self._space.num_rows, self.path)
+            if (classes := self._labels.get(name)) is not None:
+                self._unlabelled[name], layout = layout, classes.layout(layout)
+            self._layouts[name] = layout
+        return self._layouts[name]
+
+    def _find(self, name: str) -> Column:
+        try:
+            return self._space.column(name)
+        except UnknownColumnError:
+            if name == EPISODE or (name == GROUP and self._rows_are_groups):
+                return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
+            raise
+
+    def _episode(self, name: str, prefix: bytes) -> RowColumn:
+        texts = np.array([*(prefix + each for each in self._space.episode_names()), None], object)[:-1]
+        if isinstance(space := self._space, EpisodeRows):
+            values = InMemory.of(name, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
+            return RowColumn(name, values)
+        if self._rows_are_episodes:
+            return RowColumn(name, InMemory.of(name, "string", lambda rows: texts[rows], np.dtype(object)))
+        raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
+
+    def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
+        """Read rows of columns, as `RowReader.read`."""
+        layouts = self.find(columns)
+        wanted = as_rows(rows, self._rows_of(layouts), self.path)
+        out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
+        self._reader.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
+        return out
+
+    def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
+        """Return the number of rows; columns along the first axis may differ in it."""
+        return self._reader.rows_of(layouts) if self._by_axis and layouts else self.num_rows
+
+    def read_into(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        planned: FileRead | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+    ) -> None:
+        """Read rows into existing arrays, as `RowReader.read_into`."""
+        if out:
+            self._reader.run(self.planned(out, rows, places, casting=casting) if planned is None else planned)
+
+    def planned(
+        self,
+        out: Mapping[str, np.ndarray],
+        rows: Rows,
+        places: Sequence[int] | np.ndarray | None = None,
+        *,
+        casting: Casting | Mapping[str, Casting] = "checked",
+        draws: np.ndarray | None = None,
+    ) -> FileRead:
+        """Return the read that `read_into` does, to be done later, as `RowReader.planned`.
+
+        `draws` has the draw of each row, if row kinds draw their values: int64, from 0 on.
+        """
+        layouts = self.find(list(out))
+        wanted = as_rows(rows, self._rows_of(layouts), self.path)
+        there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
+        for name, array in out.items():
+            layout = layouts[name]
+            if _takes_arrays(array, layout):
+                layout = replace(layout, shape=(self.num_rows,))  # an array for each row
+            check_fit(array, layout.row_shape, len(wanted), there, f"{self.path}: column {name!r}")
+        if draws is not None and self._is_drawn:
+            wanted = wanted + draws * self.num_rows
+        return self._planned(outputs(out, layouts, casting), wanted, there, draws)
+
+    def _planned(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        wanted: np.ndarray,
+        there: np.ndarray,
+        draws: np.ndarray | None = None,
+    ) -> FileRead:
+        """Return the read of `wanted[i]` to place `there[i]` of arrays."""
+        if not len(wanted):
+            return FileRead(self, [])
+        with self._naming_columns():
+            readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
+        parts = [part for reading in readings for part in reading.parts if len(part.request)]
+        finishes = [reading.finish for reading in readings if reading.finish is not None]
+
+        def finish() -> None:
+            with self._naming_columns():
+                for each in finishes:
+                    each()
+
+        return FileRead(self, parts, finish)
+
+    def _reading(
+        self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
+    ) -> Reading:
+        column, layout = self._columns[name], self._layouts[name]
+        if name in self._unlabelled:
+            return self._reading_of_labels(name, rows, places, out)
+        if name in self._seeds:
+            from ray_h5.columns.row_parts import keys_of
+            from ray_h5.rows.row_columns import with_keys
+
+            keys = np.zeros(len(out), np.uint64)
+            keys[places] = keys_of(self.path, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
+            column = with_keys(column, keys if isinstance(column, SegmentColumn) or not _takes_arrays(out, layout)
+                               else keys[places])  # fmt: skip
+        if isinstance(column, SegmentColumn) or not _takes_arrays(out, layout):
+            return column.reading(rows, places, out)
+        # Rows have another shape in another file: each one is an array of its own.
+        values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
+        reading = column.reading(rows, np.arange(len(rows), dtype=np.int64), values)
+
+        def finish() -> None:
+            if reading.finish is not None:
+                reading.finish()
+            for place, value in zip(places.tolist(), values, strict=True):
+                out[place] = value
+
+        return Reading(reading.parts, finish)
+
+    def _reading_of_labels(self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        stored, classes = self._unlabelled[name], self._labels[name]
+        values = empty((len(rows), *stored.row_shape), stored.dtype, stored.where)
+        reading = self._columns[name].reading(rows, np.arange(len(rows), dtype=np.int64), values)
+
+        def finish() -> None:
+            if reading.finish is not None:
+                reading.finish()
+            out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+
+        return Reading(reading.parts, finish)
+
+    @contextlib.contextmanager
+    def _naming_columns(self) -> Iterator[None]:
+        """Name the file and the column of a value that its array cannot hold."""
+        try:
+            yield
+        except LostValue as exc:
+            where = f"{self.path}: column {exc.column!r}"
+            raise CastError(f"{where}: the value {exc.value} cannot be cast to its dtype in dtypes=") from None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether rows are windows of steps."""
+        return self._steps is not None
+
+    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return what the row keys of rows are made from: the step of the episode, or the row itself."""
+        return rows if self._steps is None else self._steps.step_numbers(rows)
+
+    @property
+    def num_steps(self) -> int:
+        """How many numbers `step_numbers` can return."""
+        return self.num_rows if self._steps is None else self._steps.num_steps
+
+    def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes columns take: those of their values."""
+        return {
+            name: layout.num_rows * (layout.row_bytes if layout.kind in {"number", "bool"} else layout.item_bytes or 8)
+            for name, layout in self.find(columns).items()
+        }
+
+    def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says about columns that are datasets; nothing about the others."""
+        if not self._by_axis:
+            return {name: ColumnNotes() for name in columns}
+        self.find(columns)
+        plain = [name for name in columns if is_plain(self._columns[name])]
+        plain = list(self._reader.find(plain, missing_ok=True))  # fields of compound values are no datasets
+        return {**{name: ColumnNotes() for name in columns}, **self._reader.notes(plain)}
+
+    def rows_named(self, names: Sequence[bytes], where: str) -> np.ndarray:
+        """Return, as bools, which rows are these groups, or belong to them.
+
+        Raises
+        ------
+        PredicateError
+            If there is no such group, or a name is given twice.
+        """
+        known = self._space.episode_names().tolist()
+        numbers = {name: number for number, name in enumerate(known)}
+        by_last: dict[bytes, list[int]] = {}
+        for number, name in enumerate(known):
+            by_last.setdefault(name.rsplit(b"/", 1)[-1], []).append(number)
+        wanted: set[int] = set()
+        for given in names:
+            name = given.strip(b"/")
+            found = [numbers[name]] if name in numbers else by_last.get(name, [])
+            if len(found) != 1:
+                several = f"several groups are: {few([_text(known[each]) for each in found])}"
+                near = near_names(_text(name), [_text(each) for each in known])
+                raise PredicateError(
+                    f"{where} lists {_text(name)!r}, which {several if found else f'is no group of rows.{near}'}"
+                )
+            number = found[0]
+            if number in wanted:
+                raise PredicateError(f"{where} lists {_text(name)!r} more than once")
+            wanted.add(number)
+        is_wanted = np.isin(np.arange(len(known)), list(wanted))
+        rows = np.arange(self.num_rows)
+        return is_wanted[self._space.episodes_of(rows) if isinstance(self._space, EpisodeRows) else rows]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _takes_arrays(out: object, layout: ColumnLayout) -> bool:
+    """Return whether an array takes rows of numbers or booleans as arrays of their own."""
+    is_tensor = layout.kind in {"number", "bool"} and layout.row_shape != ()
+    return is_tensor and isinstance(out, np.ndarray) and out.dtype == object
+
+
+FileReader: TypeAlias = RowReader | RowView
+"""Reads the rows of one file."""
+
+
+def _space_of(
+    reader: RowReader,
+    kind: RowKind | None,
+    windows: Windows | None,
+    table: RowTable | None,
+    columns: Sequence[MadeColumn],
+    *,
+    decode_cf: bool,
+    is_reversed: bool,
+) -> Space:
+    space: Episodes
+    found = FileColumns(
+        reader,
+        columns,
+        table,
+        decode_cf=decode_cf,
+        is_reversed=is_reversed,
+        looks_first=kind is None and windows is None,
+    )
+    if windows is not None and windows.at is not None:
+        from ray_h5.rows.recordings import OneRecording, Recordings
+        from ray_h5.rows.timed_rows import TimedRows
+
+        recordings: Recordings = OneRecording(reader, found)
+        if isinstance(kind, Groups):
+            from ray_h5.rows.group_rows import GroupRows
+
+            recordings = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
+        elif isinstance(kind, Files):
+            from ray_h5.rows.file_rows import FileRecording
+
+            recordings = FileRecording(reader, found, kind)
+        return TimedRows(reader, recordings, windows, table)
+    if isinstance(kind, Groups):
+        from ray_h5.rows.group_rows import GroupRows
+
+        space = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
+    elif isinstance(kind, Grid):
+        from ray_h5.rows.grid_rows import GridRows
+
+        space = GridRows(reader, found, kind)
+    elif isinstance(kind, Files):
+        from ray_h5.rows.file_rows import FileRows
+
+        space = FileRows(reader.path, found, kind, table, windows)
+    elif kind is not None:
+        from ray_h5.rows.patch_rows import PatchRows
+        from ray_h5.rows.patches import Patches
+
+        assert isinstance(kind, Patches)
+        return PatchRows(reader, found, kind, table)
+    else:
+        space = AxisRows(reader, found, windows, table)
+    if windows is None:
+        return space
+    from ray_h5.rows.window_rows import WindowRows
+
+    return WindowRows(space, windows, reader.path)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,268 @@
+"""Rows that are times of a recording, of which each column has samples at times of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ray_h5.columns.bounds import Bounds
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.times import LIKE_A_NUMBER, Times
+from ray_h5.columns.values import InMemory
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.recordings import Recordings, TimesOf
+from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepColumn, WindowedColumn
+from ray_h5.rows.row_kinds import EpisodeRows, Samples
+from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
+
+
+class TimedRows(EpisodeRows):
+    """The recordings of one file, whose rows are times.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The open file.
+    recordings : Recordings
+        Its recordings.
+    windows : Windows
+        The windows, with `at`.
+    table : RowTable, optional
+        What is known.
+    """
+
+    def __init__(self, reader: RowReader, recordings: Recordings, windows: Windows, table: RowTable | None) -> None:
+        self._reader = reader
+        self._recordings = recordings
+        self._windows = windows
+        self._by_name = {each.name: each for each in windows.columns}
+        self.times = TimesOf(reader, recordings, windows, {} if table is None else table.times)
+        self._known: dict[str, Samples] = {}
+        self._rows: _Rows | None = None
+
+    # Rows: times of the clock ----------------------------------------------------------------
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._clock.row_starts[-1])
+
+    @property
+    def table(self) -> RowTable:
+        lengths = np.diff(self._clock.row_starts)
+        return replace(self._recordings.table, episode_lengths=lengths, times=dict(self.times.known))
+
+    @property
+    def _clock(self) -> _Rows:
+        if self._rows is None:
+            self._recordings.prepare(dict.fromkeys(each.source for each in self._windows.columns))
+            if not self.times.known and self._recordings.has("time"):
+                with contextlib.suppress(RayH5Error):  # without times, it is the time of a row
+                    self.times("time")
+            self._rows = _Rows(self._ticks(), self._windows.stride, *self._spans())
+        return self._rows
+
+    def _ticks(self) -> Times:
+        """Return the times of which each `stride`-th is a row, some at the ends left out."""
+        clock, fps = self.times(self._windows.columns[0].source), self._windows.fps
+        if fps is None:
+            return clock
+        some = np.flatnonzero(clock.counts)
+        low, high = np.zeros((2, len(clock.counts)))
+        low[some], high[some] = clock.at(some, some * 0), clock.at(some, clock.counts[some] - 1)
+        counts = np.zeros_like(clock.counts)
+        counts[some] = np.floor((high - low)[some] * fps + LIKE_A_NUMBER) + 1
+        return Times(counts, np.full(len(counts), 1 / fps), np.full(len(counts), float(fps)), low)
+
+    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first and the last time of a row in each recording."""
+        clock = self.times(self._windows.columns[0].source)
+        is_used = clock.counts > 0
+        low, high = np.full((2, len(is_used)), math.inf)
+        low = -low
+        for each in self._windows.columns:
+            times = self.times(each.source)
+            if each.span is not None and not times.is_regular:
+                continue  # of events there may be none
+            if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
+                raise OptionError(f"{self.times.where(int(empty[0]))}: Windows: column {each.source!r} has no sample")
+            least, most = each.span or (min(each.seconds), max(each.seconds))
+            used = np.flatnonzero(is_used)
+            begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
+            if each.span is not None or each.source in self._windows.holds:
+                end = end + times.steps[used]  # up to the end of the last sample
+            if self._windows.pad[0] == "drop":
+                low[used] = np.maximum(low[used], begin - least)
+            if self._windows.pad[1] == "drop":
+                high[used] = np.minimum(high[used], end - most)
+        return low, high
+
+    def _times_of_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self._clock.of(rows)[1]
+
+    # Columns ---------------------------------------------------------------------------------
+
+    def listing(self) -> Listing:
+        found = self._recordings.listing()
+        names = dict.fromkeys([*(each.name for each in self._windows.columns)])
+        marks = [each.name + IS_PAD for each in self._windows.columns if self._marks(each)]
+        refused: dict[str, Exception] = dict(found.refused)
+        chosen = []
+        for name in found.names:
+            try:
+                if not (name in names or self._is_constant(name)):
+                    self.times(name)
+            except RayH5Error as exc:
+                refused[name] = exc
+            else:
+                chosen.append(name)
+        return Listing(tuple(dict.fromkeys([*names, *chosen, *marks, "time"])), refused)
+
+    def _is_constant(self, name: str) -> bool:
+        return name in self._windows.constants or self._recordings.is_constant(name)
+
+    def _marks(self, window: WindowColumn) -> bool:
+        return self._windows.marks_padding and self._width(window) is not None
+
+    def prepare(self, names: Iterable[str]) -> None:
+        own = {*self._by_name, *(each.name + IS_PAD for each in self._windows.columns), "time"}
+        self._recordings.prepare([name for name in names if name not in own])
+
+    def column(self, name: str) -> Column:
+        if name in self._by_name:
+            return self._windowed(self._by_name[name])
+        of = self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
+        if of is not None and self._marks(of):
+            is_pad = InMemory.of(
+                name, "bool", lambda rows: self._units(of, rows)[1], np.dtype(bool), (self._width(of) or 0,)
+            )
+            return RowColumn(name, is_pad)
+        if name == "time" and name not in self.times.known:
+            return RowColumn(name, InMemory.of(name, "number", self._times_of_rows, np.dtype(np.float64)))
+        if self._is_constant(name):
+            return self._recordings.constant(name).at(self.episodes_of)
+        return self._now(name)
+
+    def _now(self, name: str) -> Column:
+        """Return a column without offsets: its value at the time of a row."""
+        samples, now = self._samples(name), WindowColumn(name, name, (), (0.0,))
+        if (segments := samples.segments) is None or segments.unit_shape is not None:
+            return RowColumn(name, samples.values, lambda rows: self._units(now, rows)[0][:, 0])
+
+        def step_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            recordings = self.episodes_of(rows)
+            return recordings, self._units(now, rows)[0][:, 0] - samples.starts[recordings]
+
+        return StepColumn(name, samples.values, segments, step_of)
+
+    def _samples(self, name: str) -> Samples:
+        """Return the samples of a column, whose times are known then."""
+        if name not in self._known:
+            self.times(name)
+            self._known[name] = self._recordings.samples(name)
+        return self._known[name]
+
+    def _windowed(self, window: WindowColumn) -> Column:
+        samples = self._samples(window.source)
+        values, segments = samples.values, samples.segments
+        if values.array.kind == "sparse" and not values.array.dense:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: Windows: column {window.source!r} is csr(dense=False): torch has no sparse "
+                "batches of several rows each. Leave dense=False out, or the column out of the offsets."
+            )
+        varying = None if segments is None or segments.unit_shape is not None else segments
+        width = self._width(window)
+        if width is None:
+            assert window.span is not None
+            if varying is not None:
+                raise UnsupportedColumnError(
+                    f"{self._reader.path}: Windows: the samples of column {window.source!r} have other shapes in other "
+                    f"groups, such as {varying.layouts[0].row_shape} and {varying.layouts[1].row_shape}, and their "
+                    "number varies, too. Pass a list of offsets instead of a slice, or choose groups that agree."
+                )
+            steps = self.times(window.source).steps
+            mean = (window.span[1] - window.span[0]) / max(float(steps.mean()) if len(steps) else 0.0, 1e-12)
+            return SpanColumn(window.name, values, lambda rows: self._bounds(window, rows), mean)
+        before, after = (pad == "zero" for pad in self._windows.pad)
+
+        def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            units, is_pad = self._units(window, rows)
+            recordings = self.episodes_of(rows)[:, None]
+            middle = samples.starts[recordings] + samples.lengths[recordings] // 2
+            return units, is_pad & np.where(units < middle, before, after)
+
+        return WindowedColumn(window.name, values, width, units_of, segments=varying)
+
+    def _width(self, window: WindowColumn) -> int | None:
+        """Return how many samples each row has of a column; None if they are not equally many."""
+        if window.span is None:
+            return len(window.seconds)
+        times, (low, high) = self.times(window.source), window.span
+        if not times.is_regular or not len(times.rates):
+            return None
+        samples = (high - low) * times.rates
+        count = round(samples[0])
+        return count if (np.abs(samples - count) < LIKE_A_NUMBER * max(1, count)).all() else None
+
+    def _bounds(self, window: WindowColumn, rows: np.ndarray) -> Bounds:
+        assert window.span is not None
+        times, starts = self.times(window.source), self._samples(window.source).starts
+        recordings, now = self._clock.of(rows)
+        low, high = (times.first(recordings, now + seconds) + starts[recordings] for seconds in window.span)
+        return Bounds(low, high)
+
+    def _units(self, window: WindowColumn, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the samples of rows, and which of them stand for times that have none; of shape (rows, width)."""
+        times, starts = self.times(window.source), self._samples(window.source).starts
+        recordings, now = self._clock.of(rows)
+        first, last = starts[recordings][:, None], times.counts[recordings][:, None] - 1
+        if window.span is not None:
+            after_start = (now + window.span[0] - times.starts[recordings]) * times.rates[recordings]
+            begins = np.ceil(after_start - LIKE_A_NUMBER).astype(np.int64)
+            wanted = begins[:, None] + np.arange(self._width(window) or 0)
+            return first + np.clip(wanted, 0, last), (wanted < 0) | (wanted > last)
+        asked = now[:, None] + np.array(window.seconds)
+        recordings = np.broadcast_to(recordings[:, None], asked.shape)
+        after, steps = times.first(recordings, asked), times.steps[recordings]
+        if window.source in self._windows.holds:
+            begins = np.minimum(after, last)
+            is_now = (after <= last) & (times.at(recordings, begins) <= asked + steps * LIKE_A_NUMBER)
+            units = np.where(is_now, begins, after - 1)
+            ends = times.at(recordings, np.clip(units, 0, last)) + steps
+            is_pad = (units < 0) | ((units == last) & (asked >= ends) & (steps > 0))
+            return first + np.clip(units, 0, last), is_pad
+        before, after = np.clip(after - 1, 0, last), np.minimum(after, last)
+        is_before = asked - times.at(recordings, before) < times.at(recordings, after) - asked
+        nearest = np.where(is_before, before, after)
+        away = np.abs(times.at(recordings, nearest) - asked)
+        return first + nearest, away > steps * (1 + LIKE_A_NUMBER)
+
+    def episode_names(self) -> np.ndarray:
+        return self._recordings.episode_names()
+
+    def episodes_of(self, rows: np.ndarray) -> np.ndarray:
+        return self._clock.of(rows)[0]
+
+
+class _Rows:
+    """Row number <-> (recording, time)."""
+
+    def __init__(self, clock: Times, stride: int, low: np.ndarray, high: np.ndarray) -> None:
+        self._clock, self._stride = clock, stride
+        every, slack = np.arange(len(clock.counts)), clock.steps * LIKE_A_NUMBER
+        begins, ends = (np.where(np.isfinite(each), each, 0.0) for each in (low, high))
+        self._first = np.where(np.isfinite(low), clock.first(every, begins), 0)
+        stops = np.where(np.isfinite(high), clock.first(every, ends + 2 * slack), clock.counts)
+        inside = np.flatnonzero(stops < clock.counts)
+        stops[inside] += clock.at(inside, stops[inside]) <= high[inside] + slack[inside]
+        self.row_starts = np.concatenate([[0], np.cumsum(np.maximum(0, -(-(stops - self._first) // stride)))])
+
+    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the recording and the time of each row."""
+        recordings = np.searchsorted(self.row_starts, rows, side="right") - 1
+        ticks = self._first[recordings] + (rows - self.row_starts[recordings]) * self._stride
+        return recordings, self._clock.at(recordings, ticks)

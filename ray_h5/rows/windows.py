@@ -1,0 +1,373 @@
+"""Windows of episodes, as a user writes them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_integer, is_integer, is_number
+
+IS_PAD = "_is_pad"
+"""Ending of the column that says which steps of a window are padding."""
+
+Pad: TypeAlias = Literal["edge", "zero", "drop"]
+_PADS = ("edge", "zero", "drop")
+_MOST_SECONDS_OFF = 1e-4
+"""How far an offset in seconds may be from a step: the tolerance of LeRobot's ``delta_timestamps``."""
+
+_MOST_STEPS = 1 << 40
+"""No file has episodes this long. Sums of steps and offsets below it fit into int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowColumn:
+    """A column of windows: the column that it is read from, and its offsets in steps.
+
+    A column with times of its own has `seconds` instead, or `span`: all samples from one second up to another.
+    """
+
+    name: str
+    source: str
+    offsets: tuple[int, ...]
+    seconds: tuple[float, ...] = ()
+    span: tuple[float, float] | None = None
+
+
+class Windows:
+    """A row is a step t of an episode, with the values of columns at some offsets from t.
+
+    An episode is a group (over `Groups`), one index of all row axes but the last (over `Grid`), or rows of a file: all
+    of them, those with one value of a column, or those between ends.
+
+    Parameters
+    ----------
+    offsets : mapping of str to sequence of int or float
+        The offsets of each column: ``{"obs/image": range(-1, 1), "actions": range(0, 16)}``. Such a column has the
+        shape ``(len(offsets), *row_shape)``. Another name for it: ``{"input": ("u", range(0, 4))}``. Columns without
+        offsets have their value at t, or the constant of the episode; see `per_step`. Floats are seconds, and need
+        `fps`.
+    stride : int
+        Steps from one row to the next in an episode, from its first valid t on.
+    pad : {"edge", "zero", "drop"}, or a pair of them
+        What stands for steps before and after an episode: its first or last step, zeros, or nothing, where windows that
+        do not fit are no rows. A pair is for the beginning and the end. With ``"edge"`` and ``"zero"``, the boolean
+        column ``<column>_is_pad`` says which steps are padding.
+    episode : str, optional
+        A column with one value an episode, such as its number. Rows of an episode follow each other.
+    episode_ends : str, optional
+        A dataset with the row after the last one of each episode, ascending.
+    episode_flags : str or sequence of str, optional
+        Columns that are true in the last step of an episode: ``["terminals", "timeouts"]``. The steps after the last
+        flag are an episode, too.
+    episode_bounds : str, optional
+        A dataset with the first row of each episode and the row after its last one: pairs, of shape ``(episodes, 2)``.
+        Steps outside all pairs are no rows.
+    fps : float, optional
+        Steps a second, for offsets in seconds. With `at`: rows a second, from the first to the last time of the first
+        column with offsets; by default there is a row at each of its samples, or at each `stride`-th.
+    at : str, or mapping of str to (str or pair of float), optional
+        Columns have times of their own: the name of a dataset beside each column, such as ``"timestamps"``; a mapping
+        names the dataset of each column (``{"speed": "behavior/t"}``), or its rate and its first time. Without such a
+        dataset, the attributes of the column say its rate and start, as NWB and GWOSC write them. Offsets are seconds:
+        of a list, the samples that are nearest to them, ``"edge"`` and ``"zero"`` where there is none within a sample's
+        time; of a slice, such as ``slice(-1, 1)``, all samples from then up to then. Each file is a recording; with
+        `Groups`, each group is.
+    holds : sequence of str
+        With `at`: columns whose samples hold until the next one, such as masks and labels of longer spans.
+    episode_length : {"min"}, optional
+        Use the shortest column where columns of an episode differ in length; by default this is an error.
+    per_step, constants : sequence of str
+        Columns without offsets, over `Groups`, that have a value for each step, or are a constant of each episode. By
+        default a column has a value for each step if in each group of all files it has as many entries as the columns
+        with offsets. Where lengths cannot say it, such as in episodes of one length, naming the columns here is needed.
+
+    Raises
+    ------
+    OptionError
+        If an argument has a value that cannot be used.
+
+    Examples
+    --------
+    >>> Windows({"actions": range(0, 4)}, stride=2, pad="drop")
+    Windows({'actions': range(0, 4)}, stride=2, pad='drop')
+    """
+
+    def __init__(
+        self,
+        offsets: Mapping[str, Any],
+        *,
+        stride: int = 1,
+        pad: Pad | tuple[Pad, Pad] = "edge",
+        episode: str | None = None,
+        episode_ends: str | None = None,
+        episode_flags: str | Sequence[str] | None = None,
+        episode_bounds: str | None = None,
+        fps: float | None = None,
+        at: str | Mapping[str, Any] | None = None,
+        holds: Sequence[str] = (),
+        episode_length: Literal["min"] | None = None,
+        per_step: Sequence[str] = (),
+        constants: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(offsets, Mapping) or not offsets:
+            raise OptionError(
+                f"Windows: offsets={offsets!r}: expected {{column: offsets}}, such as {{'actions': range(0, 16)}}"
+            )
+        self.stride = as_integer("Windows: stride", stride, 1)
+        self.pad = _as_pads(pad)
+        names = {"episode": episode, "episode_ends": episode_ends, "episode_bounds": episode_bounds}
+        for option, value in names.items():
+            if value is not None and not isinstance(value, str):
+                raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
+        self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
+        flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
+        self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
+        if flags is not None and not self.episode_flags:
+            raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
+        if len(given := [*self.episodes]) > 1:
+            raise OptionError(f"Windows: {' and '.join(given)} both say where episodes end; pass one of them")
+        if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
+            raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
+        if episode_length not in {None, "min"}:
+            raise OptionError(f"Windows: episode_length={episode_length!r}: expected 'min', or None")
+        self.fps = fps
+        self.episode_length: Literal["min"] | None = episode_length
+        self.at: str | tuple[tuple[str, Any], ...] | None = _as_times(at)
+        self.holds = _as_names("holds", holds)
+        self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
+        self._check_times()
+        of_column = _window_column if at is None else _timed_column
+        self.columns = tuple(of_column(name, given, fps) for name, given in offsets.items())
+        if both := sorted({*self.per_step} & {*self.constants}):
+            raise OptionError(f"Windows: {both[0]!r} is in per_step and in constants; a column is one of them")
+        windowed = [name for each in self.columns for name in (each.name, each.source)]
+        if named := [name for name in windowed if name in {*self.per_step, *self.constants}]:
+            raise OptionError(f"Windows: {named[0]!r} has offsets; leave it out of per_step and constants")
+        marks = {each.name + IS_PAD for each in self.columns} if self.marks_padding else set()
+        if doubles := [each.name for each in self.columns if each.name in marks]:
+            raise OptionError(f"Windows: {doubles[0]!r} is the column that marks padding of another one; rename it")
+        # The repr names index files, and numpy shortens that of a long array.
+        self._given = {name: _plain(given) for name, given in offsets.items()}
+
+    def _check_times(self) -> None:
+        if self.holds and self.at is None:
+            raise OptionError("Windows: holds= is used only with at=, where columns have times of their own")
+        given = [*self.episodes, *(["episode_length"] if self.episode_length else [])]
+        if self.at is not None and given:
+            raise OptionError(
+                f"Windows: at= and {given[0]}=: each file is one recording, or each group with rows=Groups(...); leave "
+                "one of both out"
+            )
+        if self.at is not None and self.per_step:
+            raise OptionError("Windows: at= and per_step=: with at=, columns have times of their own; leave it out")
+
+    @property
+    def episodes(self) -> dict[str, Any]:
+        """The option that says where episodes of rows along the first axis end, if any."""
+        given = {
+            "episode": self.episode,
+            "episode_ends": self.episode_ends,
+            "episode_flags": list(self.episode_flags) or None,
+            "episode_bounds": self.episode_bounds,
+        }
+        return {option: value for option, value in given.items() if value is not None}
+
+    @property
+    def least(self) -> int:
+        """The lowest offset of all columns."""
+        return min((step for each in self.columns for step in each.offsets), default=0)
+
+    @property
+    def most(self) -> int:
+        """The highest offset of all columns."""
+        return max((step for each in self.columns for step in each.offsets), default=0)
+
+    @property
+    def marks_padding(self) -> bool:
+        """Whether there are columns ``<column>_is_pad``."""
+        return self.pad != ("drop", "drop")
+
+    def single_steps(self) -> Windows:
+        """Return windows with each step of each episode as a row of its own."""
+        return Windows(
+            {each.name: (each.source, [0]) for each in self.columns},
+            **self.episodes,
+            episode_length=self.episode_length,
+            per_step=self.per_step,
+            constants=self.constants,
+        )
+
+    def times_of(self, column: str) -> str | tuple[float, float]:
+        """Return the dataset with the times of a column, beside it or in the file; or its rate and first time."""
+        assert self.at is not None
+        return self.at if isinstance(self.at, str) else dict(self.at).get(column, "")
+
+    def with_constants(self, names: Iterable[str]) -> Windows:
+        """Return the same windows, with more columns that are known to be constants."""
+        found = copy.copy(self)
+        found.constants = tuple(dict.fromkeys([*self.constants, *names]))
+        return found
+
+    def _key(self) -> tuple[Any, ...]:
+        given = (self.columns, self.stride, self.pad, repr(self.episodes), self.episode_length)
+        return (*given, self.per_step, self.constants, self.at, self.holds, self.fps if self.at is not None else None)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Windows) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        pad = self.pad[0] if self.pad[0] == self.pad[1] else self.pad
+        shown = [repr(self._given)]
+        options: dict[str, tuple[Any, Any]] = {
+            "stride": (self.stride, 1),
+            "pad": (pad, "edge"),
+            **{option: (value, None) for option, value in self.episodes.items()},
+            "fps": (self.fps, None),
+            "at": (self.at if isinstance(self.at, str) or self.at is None else dict(self.at), None),
+            "holds": (list(self.holds), []),
+        }
+        options |= {"episode_length": (self.episode_length, None)}
+        options |= {"per_step": (list(self.per_step), []), "constants": (list(self.constants), [])}
+        shown += [f"{name}={value!r}" for name, (value, default) in options.items() if value != default]
+        return f"Windows({', '.join(shown)})"
+
+
+def _as_names(option: str, names: Any) -> tuple[str, ...]:
+    found = (None,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if not all(isinstance(each, str) for each in found):
+        raise OptionError(f"Windows: {option}={names!r}: expected a list of names of columns")
+    return tuple(dict.fromkeys(found))
+
+
+def _as_pads(pad: Any) -> tuple[Pad, Pad]:
+    pads = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
+    if len(pads) != 2 or not all(isinstance(each, str) and each in _PADS for each in pads):
+        raise OptionError(
+            f"Windows: pad={pad!r}: expected 'edge', 'zero' or 'drop', or a pair of them for the beginning and the end"
+        )
+    return cast("tuple[Pad, Pad]", pads)
+
+
+def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
+    if not isinstance(name, str):
+        raise OptionError(f"Windows: expected the name of a column, found {name!r}")
+    source = name
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        source, given = given
+    if is_integer(given):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
+            "step" + (f", or range({given}) for {given} steps" if given > 0 else "")
+        )
+    try:
+        found = [given] if is_number(given) else list(given)
+    except TypeError:
+        found = []
+    if not found or isinstance(given, str):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected one or more steps, such as range(0, 16) or [-1, 0], "
+            f"found {given!r}"
+        )
+    return WindowColumn(name, source, tuple(_as_steps(name, each, fps) for each in found))
+
+
+def _timed_column(name: Any, given: Any, fps: float | None) -> WindowColumn:  # noqa: ARG001  as `_window_column`
+    """Return a column with times of its own."""
+    if not isinstance(name, str):
+        raise OptionError(f"Windows: expected the name of a column, found {name!r}")
+    source = name
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        source, given = given
+    if isinstance(given, slice):
+        ends = (given.start, given.stop)
+        if given.step is not None or not all(is_number(each) and math.isfinite(each) for each in ends):
+            raise OptionError(f"Windows: offsets of {name!r}: {given!r}: expected slice(from, to), in seconds")
+        if ends[0] >= ends[1]:
+            raise OptionError(f"Windows: offsets of {name!r}: {given!r} is empty")
+        return WindowColumn(name, source, (), span=(float(ends[0]), float(ends[1])))
+    try:
+        found = [given] if is_number(given) else list(given)
+    except TypeError:
+        found = []
+    if not found or isinstance(given, str) or not all(is_number(each) and math.isfinite(each) for each in found):
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
+            f"found {given!r}"
+        )
+    return WindowColumn(name, source, (), tuple(map(float, found)))
+
+
+def _as_times(at: Any) -> Any:
+    if at is None or (isinstance(at, str) and at.strip("/")):
+        return at
+    found: list[tuple[str, Any]] = []
+    for column, times in at.items() if isinstance(at, Mapping) else ():
+        if isinstance(times, (tuple, list)) and len(times) == 2 and all(map(is_number, times)) and times[0] > 0:
+            found.append((str(column), (float(times[0]), float(times[1]))))
+        elif isinstance(times, str) and times.strip("/"):
+            found.append((str(column), times))
+        else:
+            raise OptionError(f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time)")
+    if not found:
+        raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
+    return tuple(found)
+
+
+def _plain(given: Any) -> Any:
+    """Return offsets as a user would write them: numbers of Python, in a list."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return (given[0], _plain(given[1]))
+    if isinstance(given, (range, slice)) or is_number(given):
+        return given
+    return [each.item() if isinstance(each, np.generic) else each for each in given]
+
+
+def _as_steps(name: str, offset: Any, fps: float | None) -> int:
+    if isinstance(offset, (bool, np.bool_)):
+        raise OptionError(f"Windows: offsets of {name!r}: expected steps, found {offset!r}")
+    steps = _steps(name, offset) if fps is None else _steps_of_seconds(name, offset, fps)
+    if abs(steps) > _MOST_STEPS:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: {offset!r} is beyond the end of any episode; expected at most {_MOST_STEPS}"
+        )
+    return steps
+
+
+def _steps(name: str, offset: Any) -> int:
+    try:
+        return operator.index(offset)
+    except TypeError:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: expected integers, found {offset!r}. Offsets in seconds need fps=."
+        ) from None
+
+
+def _steps_of_seconds(name: str, offset: Any, fps: float) -> int:
+    if not is_number(offset) or not math.isfinite(offset):
+        raise OptionError(f"Windows: offsets of {name!r}: expected seconds, found {offset!r}")
+    seconds = float(offset)
+    steps = round(seconds * fps)
+    if abs(seconds * fps - steps) / fps > _MOST_SECONDS_OFF:
+        raise OptionError(
+            f"Windows: offsets of {name!r}: {seconds} s is {seconds * fps:.4f} steps at fps={fps}; expected a whole "
+            f"number of steps, such as {steps / fps:.4f} s"
+        )
+    return steps
+
+
+def as_windows(windows: Any) -> Windows | None:
+    """Return the value of the argument `windows`."""
+    if windows is None or isinstance(windows, Windows):
+        return windows
+    hint = f"; write Windows({windows!r})" if isinstance(windows, Mapping) else ""
+    raise OptionError(f"windows={windows!r}: expected Windows(...){hint}")

@@ -1,0 +1,356 @@
+"""`paths` as a user writes them -> the files, in order."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+import reprlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote_to_bytes
+
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.options import DEFAULT_EXTENSIONS
+from ray_h5.storage.addresses import has_magic, shown, split_urls, without_secrets
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.local import LOCAL, PathLike, absolute_path
+from ray_h5.storage.local_listing import Listed, each_once, matches, natural_key, walk
+from ray_h5.storage.storage_of_path import RemoteStorage, Storage
+
+if TYPE_CHECKING:
+    from ray_h5.storage.find_remote_files import RemoteFiles, States
+
+__all__ = ["PathLike", "expand_paths", "find_files", "is_local_only", "list_paths"]
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def spellings(path: PathLike) -> list[str]:
+    """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise OptionError(f"paths: expected str or path-like, found {text!r}")
+    if "\0" in text:
+        raise OptionError(f"{text!r}: a path cannot contain a NUL character")
+    scheme = _SCHEME.match(text)
+    if scheme:
+        text = text[scheme.end() :]
+        if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
+            text = text.removeprefix("localhost")
+    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
+    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
+    return [os.path.expanduser(each) for each in (text, *unescaped)]
+
+
+_MAX_LISTED = 20
+_MAX_COMPARED = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Files, in order.
+
+    Attributes
+    ----------
+    paths : list of str
+        Their paths and URLs.
+    states : mapping of str to ObjectIdentity
+        The states of remote files when they were found, by URL.
+    """
+
+    paths: list[str]
+    states: States
+
+
+def expand_paths(
+    paths: PathLike | Sequence[PathLike],
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool = False,
+    filesystem: object = None,
+) -> list[str]:
+    """Return the paths of `find_files`, of which none is remote."""
+    return find_files(paths, file_extensions, ignore_missing_paths, filesystem).paths
+
+
+def find_files(
+    paths: PathLike | Sequence[PathLike],
+    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
+    ignore_missing_paths: bool | None = False,
+    filesystem: object = None,
+    storage: Storage = LOCAL,
+) -> FoundFiles:
+    """Return the files that `paths` names.
+
+    Parameters
+    ----------
+    paths : str, path-like, or a sequence of them
+        Files, directories (searched with all below them) and globs. Directories and globs leave out hidden files, such
+        as the ``._run.h5`` that some systems write beside a file. They do not follow a symbolic link to a folder that
+        contains it. A file that one directory or glob has under several names, because of symbolic links, is taken
+        once: under the name that passes the fewest links; of these, the first in order. Beside ``run5``, ``latest ->
+        run5`` adds nothing. Hard links are files of their own. So are two names that are both given.
+    file_extensions : sequence of str, optional
+        Endings of the files to take from directories and globs; None takes all. A file that is named itself is always
+        taken. A glob that ends in an extension, such as ``*.nc``, also takes the files that it matches, unless other
+        endings than the default ones are given.
+    ignore_missing_paths : bool, optional
+        Leave out paths that do not exist, if at least one file is left. With None, the user has no such option.
+    filesystem : pyarrow or fsspec file system, optional
+        A local one, or a subtree of a local one. Relative paths start from its root.
+    storage : Storage
+        Where files with a URL are. A folder of a store is what keys begin with.
+
+    Returns
+    -------
+    FoundFiles
+        Absolute paths and URLs, sorted naturally (``f2`` before ``f10``), without duplicates.
+
+    Raises
+    ------
+    NotFoundError
+        With every path that does not exist; or if no file is found.
+    NotReadableError
+        If a directory cannot be listed. A folder below it that cannot is left out, with a warning.
+    OptionError
+        If an argument has a value that cannot be used.
+    """
+    given = list_paths(paths)
+    _check_extensions(file_extensions)
+    # `*.nc` says which ending is wanted. Endings that the user chose are more explicit.
+    by_glob = _endings(file_extensions) == _endings(DEFAULT_EXTENSIONS)
+    found: set[str] = set()
+    missing: list[str] = []
+    other_endings = 0
+    urls, local = split_urls([os.fspath(path) for path in given])
+    remote = _Remote.of(urls, storage)
+    for url in urls:
+        named = remote.files(url, by_glob)
+        if named is None:
+            remote.missing.append(shown(url))
+            continue
+        other_endings += remote.take(*named, file_extensions)
+    root = "" if filesystem is None else _root_of(filesystem)
+    for path in local:
+        spelt = [os.path.join(root, each) for each in spellings(path)]
+        candidates = (_candidates(each, by_glob) for each in spelt)
+        files = next((each for each in candidates if each is not None), None)
+        if files is None:
+            missing.append(spelt[0])
+            continue
+        chosen, others = files
+        taken = [*chosen, *(file for file in others if _has_extension(file.path, file_extensions))]
+        other_endings += len(chosen) + len(others) - len(taken)
+        found.update(map(absolute_path, each_once(taken)))
+    absent = [*remote.missing, *missing]
+    if absent and not ignore_missing_paths:
+        noted = [*map(remote.note, remote.missing[:_MAX_LISTED]), *map(_missing_note, missing[:_MAX_LISTED])]
+        may_go_on = ignore_missing_paths is not None and bool(found or remote.taken)
+        raise NotFoundError(_list_missing(absent, noted, may_go_on))
+    if not found and not remote.taken:
+        raise NotFoundError(_say_nothing_found(given, other_endings, file_extensions, absent))
+    return FoundFiles(sorted({*found, *remote.taken}, key=natural_key), remote.taken)
+
+
+@dataclass(slots=True)
+class _Remote:
+    """The files in stores that were found so far."""
+
+    finder: RemoteFiles | None
+    named: Mapping[str, ObjectIdentity | None]
+    taken: States = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, urls: Sequence[str], storage: Storage) -> _Remote:
+        if not urls:
+            return cls(None, {})
+        from ray_h5.storage.find_remote_files import RemoteFiles
+
+        if not isinstance(storage, RemoteStorage):
+            raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
+        finder = RemoteFiles(storage)
+        return cls(finder, finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls))))
+
+    def files(self, given: str, by_glob: bool) -> tuple[States, States] | None:
+        """Return what `RemoteFiles.candidates` does, of files that are named too."""
+        assert self.finder is not None
+        url = without_secrets(given)[0]
+        state = self.named.get(url)
+        if state is not None:
+            return {url: state}, {}
+        may_be_file = not has_magic(url) and not url.endswith("/")
+        refused = None
+        try:
+            found = self.finder.candidates(url, by_glob)
+        except NotReadableError as exc:
+            if not may_be_file:
+                raise
+            found, refused = None, exc  # who may not list may read
+        if found is not None or not may_be_file or url in self.named:
+            return found
+        state = self.finder.identity(url)
+        if state is None and refused is not None:
+            raise refused
+        return None if state is None else ({url: state}, {})
+
+    def take(self, named: States, others: States, extensions: Sequence[str] | None) -> int:
+        """Take the files that end as asked, and return how many do not."""
+        taken = {**named, **{url: state for url, state in others.items() if _has_extension(url, extensions)}}
+        self.taken.update(taken)
+        return len(named) + len(others) - len(taken)
+
+    def note(self, path: str) -> str:
+        """Return a missing file of a store, and what to say about it."""
+        if has_magic(path):
+            return f"{path} (a glob that matches nothing)"
+        note = "" if self.finder is None else self.finder.note(path)
+        return f"{path} ({note})" if note else path
+
+
+def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
+    """Return whether a path begins with ``local://``: only the node of the driver has the file."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return any(os.fspath(each).lower().startswith("local://") for each in given)
+
+
+def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
+    """Return the paths one by one. This uses up an iterator, such as the one of ``Path.glob``.
+
+    Raises
+    ------
+    OptionError
+        If there is none, or one is no path.
+    """
+    single = isinstance(paths, (str, os.PathLike))
+    if not single and (
+        not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))
+    ):  # h5py.File is a Mapping
+        raise OptionError(f"{option}={paths!r}: expected a file, a directory, a glob, or a list of them")
+    given: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
+    if not given:
+        raise OptionError(f"{option}: expected at least one file, directory or glob, found an empty list")
+    for path in given:
+        # An empty path would be the root of `filesystem`, and is more often a variable that was not set.
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise OptionError(f"{option}: expected str or path-like, found {reprlib.repr(path)}")
+    return given
+
+
+def _check_extensions(extensions: object) -> None:
+    if isinstance(extensions, str):
+        # Each letter would be an ending.
+        raise OptionError(
+            f"file_extensions={extensions!r}: expected a list of endings, found one; write "
+            f"file_extensions=[{extensions!r}]"
+        )
+    if extensions is not None and not (
+        isinstance(extensions, Collection) and extensions and all(map(_is_ending, extensions))
+    ):
+        raise OptionError(
+            f"file_extensions={extensions!r}: expected at least one ending, such as 'h5', or None for all files"
+        )
+
+
+def _is_ending(given: object) -> bool:
+    return isinstance(given, str) and given.strip(".") != ""
+
+
+def _candidates(path: str, by_glob: bool) -> tuple[list[Listed], list[Listed]] | None:
+    """Return the files at `path` that are taken with any ending, and the others; None if there is nothing.
+
+    The former are named themselves or, if `by_glob`, match a glob that ends in an extension.
+    """
+    if os.path.isdir(path):
+        try:
+            os.scandir(path).close()
+        except OSError as exc:
+            raise NotReadableError(
+                f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
+            ) from exc
+        return [], list(walk([path]))
+    if os.path.lexists(path):
+        return [Listed(path, path)], []
+    if glob.has_magic(path):
+        matched, below = matches(path)
+        if matched or below:
+            return (matched, below) if by_glob and _names_extension(path) else ([], [*matched, *below])
+    return None
+
+
+def _names_extension(pattern: str) -> bool:
+    extension = Path(pattern).suffix
+    return len(extension) > 1 and not glob.has_magic(extension)
+
+
+def _endings(extensions: Iterable[str] | None) -> set[str] | None:
+    return None if extensions is None else {"." + each.lstrip(".").lower() for each in extensions}
+
+
+def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
+    endings = _endings(extensions)
+    return endings is None or path.lower().endswith(tuple(endings))
+
+
+def _list_missing(missing: Sequence[str], noted: Sequence[str], may_go_on: bool) -> str:
+    shown = "\n".join(f"  {each}" for each in noted[:_MAX_LISTED])
+    more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
+    many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
+    correct = f"Correct {'it' if len(missing) == 1 else 'them'}"
+    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+    return f"{many}:\n{shown}{more}\n{correct}{or_else}."
+
+
+def _missing_note(path: str) -> str:
+    """Return a missing path of a disk, and what to say about it."""
+    notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
+    if near := _near_path(path):
+        notes.append(near)
+    if not os.path.isabs(path):
+        notes.append(f"looked in {Path.cwd()}")
+    return f"{path} ({', '.join(notes)})" if notes else path
+
+
+def _root_of(filesystem: object) -> str:
+    from ray_h5.storage.stores.file_systems import local_root
+
+    return local_root(filesystem)
+
+
+def _near_path(path: str) -> str:
+    """Return which paths a user may mean instead: entries of the deepest folder that exists."""
+    folder, name = os.path.split(path.rstrip("/"))
+    rest = ""
+    while folder and folder != "/" and not os.path.isdir(folder):
+        rest = os.path.join(name, rest)
+        folder, name = os.path.split(folder)
+    if glob.has_magic(name):
+        return ""
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
+    offered = f"did you mean {' or '.join(repr(os.path.join(folder, each)) for each in near)}?" if near else ""
+    missing = f"there is no {os.path.join(folder, name)!r}" if rest else ""
+    return "; ".join(each for each in (missing, offered) if each)
+
+
+def _say_nothing_found(
+    given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
+) -> str:
+    where = ", ".join(repr(shown(os.fspath(path))) for path in given[:_MAX_LISTED])
+    if other_endings:
+        why = (
+            f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "
+            f"{' or '.join(extensions or ())}. Name other endings with file_extensions=[...], or in a glob, such as "
+            "'*.nc'; any with file_extensions=None."
+        )
+    elif missing:
+        why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."
+    else:
+        why = "there are no files."
+    return f"found no HDF5 file in {where}: {why}"

@@ -1,0 +1,1 @@
+"""Object stores: their options, errors and redirects, and remote file systems."""

@@ -1,0 +1,273 @@
+"""Remote file systems of fsspec and pyarrow, as users pass them in `filesystem`: a plain adapter.
+
+They have no request that names the state that it wants. So the state is asked for before and after each read.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyarrow.fs import (
+    FileSelector,
+    FileSystem,
+    FileType,
+    FSSpecHandler,
+    LocalFileSystem,
+    PyFileSystem,
+    SubTreeFileSystem,
+)
+
+from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, RayH5Error, ReadFailedError, TruncatedFileError
+from ray_h5.storage.addresses import Address, check_listed, scheme_of
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.fetching import call
+from ray_h5.storage.stores.object_store import Found, check_fork
+from ray_h5.storage.stores.redirects import guard
+from ray_h5.storage.stores.remote_file import InStore, RemoteFile
+
+Result = TypeVar("Result")
+
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+
+def local_root(filesystem: Any) -> str:
+    """Return the folder that relative paths start from; an empty path for the current folder."""
+    if filesystem is None or isinstance(filesystem, LocalFileSystem):
+        return ""
+    if isinstance(filesystem, SubTreeFileSystem):
+        return _below(local_root(filesystem.base_fs), filesystem.base_path)
+    if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
+        return local_root(filesystem.handler.fs)
+    protocols = getattr(filesystem, "protocol", ())  # of fsspec: a name, or a tuple of names
+    protocols = [protocols] if isinstance(protocols, str) else protocols
+    if "file" in protocols:
+        return ""
+    if "dir" in protocols:
+        return _below(local_root(filesystem.fs), filesystem.path)
+    raise OptionError(f"filesystem={filesystem!r}: expected a local one, or a file system of fsspec or pyarrow")
+
+
+def remote_filesystem(filesystem: Any) -> Any:
+    """Return a file system of fsspec or pyarrow that is not local; None for another one."""
+    if filesystem is None or not (isinstance(filesystem, FileSystem) or hasattr(filesystem, "cat_file")):
+        return None
+    try:
+        local_root(filesystem)
+    except OptionError:
+        return filesystem
+    return None
+
+
+def _below(root: str, folder: str) -> str:
+    return os.path.join(root, folder.lstrip("/")) if root else folder
+
+
+class _Arrow:
+    """The calls of a pyarrow file system that are needed."""
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._fs = filesystem
+
+    def info(self, path: str) -> tuple[str, int, Any] | None:
+        found = self._fs.get_file_info(path)
+        return ("", int(found.size), found.mtime_ns) if found.type == FileType.File else None
+
+    def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
+        found = self._fs.get_file_info(FileSelector(path, allow_not_found=True, recursive=below))
+        files = [(each.path, ("", int(each.size), each.mtime_ns)) for each in found if each.type == FileType.File]
+        return files, [each.path for each in found if each.type == FileType.Directory]
+
+    def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
+        with self._fs.open_input_file(path) as file:
+            return file.read_at(nbytes, offset)
+
+
+class _FSSpec:
+    """The calls of an fsspec file system that are needed."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._fs = filesystem
+
+    def info(self, path: str) -> tuple[str, int, Any] | None:
+        self._fs.invalidate_cache(posixpath.dirname(path))
+        try:
+            found = self._fs.info(path)
+        except FileNotFoundError as exc:
+            if isinstance(exc.__cause__, RayH5Error):  # see `guard`
+                raise
+            return None
+        return _state(found) if found["type"] == "file" else None
+
+    def list(self, path: str, *, below: bool) -> tuple[list[tuple[str, tuple[str, int, Any]]], list[str]]:
+        self._fs.invalidate_cache(path)
+        try:
+            found = (
+                self._fs.find(path, detail=True)
+                if below
+                else {each["name"]: each for each in self._fs.ls(path, detail=True)}
+            )
+        except FileNotFoundError:
+            return [], []
+        files = [(name, _state(each)) for name, each in found.items() if each["type"] == "file"]
+        return files, [name for name, each in found.items() if each["type"] == "directory"]
+
+    def read_at(self, path: str, offset: int, nbytes: int) -> bytes:
+        return bytes(self._fs.cat_file(path, start=offset, end=offset + nbytes))
+
+
+def _state(found: dict[str, Any]) -> tuple[str, int, Any]:
+    etag = found.get("ETag") or found.get("etag") or ""
+    return str(etag), int(found["size"]), next((found[name] for name in _TIMES if found.get(name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemStorage(InStore):
+    """Files of a remote file system.
+
+    Attributes
+    ----------
+    filesystem : object
+        As the user passed it. It is pickled by its own means.
+    protocol : str
+        Its name, which begins the URLs of its files.
+    """
+
+    filesystem: Any = field(repr=False, hash=False)  # those of pyarrow have no hash
+    protocol: str
+
+    @classmethod
+    def of(cls, filesystem: Any) -> FileSystemStorage:
+        """Return the storage for a file system of fsspec or pyarrow."""
+        if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
+            filesystem = filesystem.handler.fs
+        name = filesystem.type_name if isinstance(filesystem, FileSystem) else filesystem.protocol
+        return cls(filesystem, str(name if isinstance(name, str) else name[0]).replace("::", "."))
+
+    @property
+    def place(self) -> str:
+        return self.protocol
+
+    def url(self, path: str) -> str:
+        """Return the URL that stands for a path of the file system."""
+        return path if scheme_of(path) else f"{self.protocol}://{path.lstrip('/')}"
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+        root, _, key = url.partition("://")[2].partition("/")
+        return Address(self.protocol, root, key)
+
+    def identity(self, url: str) -> ObjectIdentity | None:
+        """Return the state that a file has now; None if it does not exist."""
+        found = self._asking(url, "looking at it", lambda: self._calls.info(self._path(url)))
+        return None if found is None else _identity(found)
+
+    def check(self, url: str) -> ObjectIdentity:
+        """Return the state of a file; raise if there is none, or an empty one."""
+        found = self.identity(url)
+        if found is None:
+            raise NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
+        self.open(url, found)
+        return found
+
+    def open(self, url: str, expect: ObjectIdentity) -> FileSystemFile:
+        """Return the bytes of a file."""
+        if expect.size == 0:
+            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
+        return FileSystemFile(self, url, expect)
+
+    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+        """Return the files in a folder, and the folders in it; with `below`, also all files in those."""
+        folder = self._path(url).rstrip("/")
+        files, folders = self._asking(url, "listing it", lambda: self._calls.list(folder, below=below))
+        found = [(self.url(self._named(path)), _identity(state)) for path, state in files]
+        below_it = [self.url(self._named(path)) for path in folders]
+        top = self.url(folder) + ("/" if folder else "")
+        for each in (*(each for each, _ in found), *below_it):
+            check_listed(url, top, each)
+        return [Found(each, self.address(each).key, state) for each, state in found], [
+            self.address(each).key for each in below_it
+        ]
+
+    def read_at(self, url: str, offset: int, nbytes: int) -> memoryview:
+        """Return bytes of a file. This waits, also for Ctrl-C."""
+        what = f"reading {nbytes} bytes at offset {offset}"
+        found = self._translated(url, what, lambda: self._calls.read_at(self._path(url), offset, nbytes))
+        if len(found) != nbytes:
+            raise TruncatedFileError(f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}")
+        return memoryview(found)
+
+    @property
+    def _calls(self) -> _Arrow | _FSSpec:
+        return _Arrow(self.filesystem) if isinstance(self.filesystem, FileSystem) else _FSSpec(self.filesystem)
+
+    def _named(self, path: str) -> str:
+        return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
+
+    def _path(self, url: str) -> str:
+        if self.protocol in {"http", "https"}:  # paths of these are URLs
+            return url
+        path = url.partition("://")[2]
+        return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
+
+    def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        found: Any = call(lambda: self._translated(url, doing, work))
+        return found
+
+    def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
+            check_fork()
+        error: RayH5Error
+        try:
+            if not isinstance(self.filesystem, FileSystem):
+                guard(self.filesystem)
+            return work()
+        except RayH5Error as exc:
+            error = exc
+        except FileNotFoundError as exc:
+            refused, missing = exc.__cause__, NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
+            error = refused if isinstance(refused, RayH5Error) else missing
+        except Exception as exc:  # noqa: BLE001  each file system has errors of its own
+            # Their texts may hold what is secret.
+            error = ReadFailedError(f"{url}: {doing} failed in filesystem={self.protocol}: {type(exc).__name__}")
+        raise error
+
+
+class FileSystemFile(RemoteFile):
+    """One file of a remote file system.
+
+    Parameters
+    ----------
+    storage : FileSystemStorage
+        Where it is.
+    url : str
+        The file.
+    expect : ObjectIdentity
+        The state that it had when it was opened.
+    """
+
+    def __init__(self, storage: FileSystemStorage, url: str, expect: ObjectIdentity) -> None:
+        super().__init__(expect)
+        self._storage, self._url = storage, url
+
+    def identity(self) -> ObjectIdentity:
+        """Return the state that the file has now."""
+        return self._storage.check(self._url)
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes, in a thread that may wait; see `fetch`."""
+        return self._storage.read_at(self._url, offset, nbytes)
+
+
+def _identity(found: tuple[str, int, Any]) -> ObjectIdentity:
+    etag, size, changed = found
+    if etag:
+        return ObjectIdentity(etag, size)
+    if hasattr(changed, "timestamp"):
+        changed = changed.timestamp() * 1e9
+    elif isinstance(changed, float):
+        changed *= 1e9
+    return ObjectIdentity("", size, round(changed) if isinstance(changed, (int, float)) else 0)

@@ -1,0 +1,377 @@
+"""Files in object stores: S3, Google Cloud, Azure, and servers of HTTP. The only importer of obstore."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, RayH5Error, TruncatedFileError
+from ray_h5.fork import PerProcess
+from ray_h5.lru import LRU
+from ray_h5.storage.addresses import Address, check_key, check_listed, shown
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.disk_cache import CachedGetter, cache_for
+from ray_h5.storage.fetching import Getter, call
+from ray_h5.storage.hub import token_for
+from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
+from ray_h5.storage.stores.options import StoreOptions
+from ray_h5.storage.stores.redirects import without_redirects
+from ray_h5.storage.stores.remote_file import InStore, RemoteFile
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ObjectStore
+
+Result = TypeVar("Result")
+
+_MAX_STORES = 64
+_PAGE = 1000
+_PART_BYTES = 16 << 20
+_LIST_BODY = "list response body"
+"""What obstore says where the answer of a listing broke off."""
+
+_REFUSES_HEAD = frozenset({401, 403, 405, 501})
+_NO_SUCH_RANGE = 416
+_EMPTY = {"size": 0, "e_tag": '"empty"'}
+_PANIC = "PanicException"
+"""What an error inside obstore's Rust is: no Exception, but a BaseException."""
+
+_stores: PerProcess[LRU[Any]] = PerProcess(lambda: LRU(_MAX_STORES))
+_user_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file in a listing: its URL and its state."""
+
+    url: str
+    key: str
+    identity: ObjectIdentity
+
+
+class ObjectFile(RemoteFile):
+    """One object in one state. Every request says which state it wants, and fails if the object has another one.
+
+    Parameters
+    ----------
+    storage : ObjectStorage
+        Where it is.
+    url : str
+        The object.
+    expect : ObjectIdentity
+        The state.
+    """
+
+    def __init__(self, storage: ObjectStorage, url: str, expect: ObjectIdentity) -> None:
+        super().__init__(expect)
+        self._getter = storage.getter(url, expect)
+
+    def identity(self) -> ObjectIdentity:
+        """Return the state that is read. Reads raise if the object has another one."""
+        return self._expect
+
+    @property
+    def cached(self) -> CachedGetter | None:
+        """What has its bytes on a local disk, if they stay there."""
+        return self._getter if isinstance(self._getter, CachedGetter) else None
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
+        return self._getter.get(offset, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """Gets ranges of one object in one state by requests."""
+
+    storage: ObjectStorage
+    url: str
+    expect: ObjectIdentity
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        return self.storage.get(self.url, self.expect, offset, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStorage(InStore):
+    """Files in object stores.
+
+    Attributes
+    ----------
+    options : StoreOptions
+        How stores are reached.
+    """
+
+    options: StoreOptions
+
+    @property
+    def place(self) -> str:
+        """What says which store a bucket is in, if not the usual one."""
+        return self.options.place
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+        return Address.of(url)
+
+    def identity(self, url: str) -> ObjectIdentity | None:
+        """Return the state that a file has now; None if it does not exist."""
+        store, key = self._store(url)
+        is_web = Address.of(url).kind == "https"
+        try:
+            meta = self._asking(url, "looking at it", lambda: _look(store, key, is_web))
+        except FileNotFoundError:
+            return None
+        return self._identity(url, meta)
+
+    def check(self, url: str) -> ObjectIdentity:
+        """Return the state of a file; raise if there is none, or an empty one."""
+        found = self.identity(url)
+        if found is None:
+            raise store_error(FileNotFoundError(), url, "looking at it", "")
+        if found.size == 0:
+            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
+        return found
+
+    def open(self, url: str, expect: ObjectIdentity) -> ObjectFile:
+        """Return the bytes of a file in one state. It costs no request."""
+        if expect.size == 0:
+            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
+        return ObjectFile(self, url, expect)
+
+    def getter(self, url: str, expect: ObjectIdentity) -> Getter:
+        """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
+        requests = _Requests(self, url, expect)
+        if (options := self.options.cache) is None:
+            return requests
+        cache = cache_for(options)
+        state = f"{expect.etag} {expect.modified_ns}"
+        return CachedGetter(requests, cache, cache.file(f"{self.options.place} {url}", state, expect.size))
+
+    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+        """Return the files in a folder, and the folders in it; with `below`, also all files in those.
+
+        Parameters
+        ----------
+        url : str
+            The folder. It ends in ``/``.
+        below : bool
+            Whether to list what is in its folders, rather than their names.
+        """
+        address = Address.of(url)
+        store, prefix = self._store(url)
+        objects: Sequence[Any]
+        folders: Sequence[str] = ()
+        if below:
+            objects = self._listing(url, lambda: _all(store, prefix))
+        else:
+            listed = self._listing(url, lambda: store.list_with_delimiter(prefix or None))
+            objects, folders = listed["objects"], listed["common_prefixes"]
+        found = []
+        for each in objects:
+            name = address.url(each["path"])
+            check_listed(url, prefix, each["path"])
+            found.append(Found(name, each["path"], self._identity(name, each)))
+        for name in folders:
+            check_listed(url, prefix, name)
+        return found, [each.rstrip("/") for each in folders]
+
+    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
+        """Return bytes of a file in an expected state, by one request. This waits, also for Ctrl-C."""
+        store, key = self._store(url)
+        options: GetOptions = {"range": (offset, offset + nbytes)}
+        if expect.etag:
+            options["if_match"] = expect.etag
+
+        def work() -> memoryview:
+            answer = store.get(key, options=options)
+            # A server that does not know If-Match sends what it has.
+            if _state(answer.meta) != expect:
+                raise changed(url)
+            return memoryview(answer.bytes())
+
+        found = self._translated(url, f"reading {nbytes} bytes at offset {offset}", work)
+        if len(found) != nbytes:
+            raise TruncatedFileError(
+                f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}; the file has {expect.size} "
+                "bytes. It is cut short: copy it again."
+            )
+        return found
+
+    def put_file(self, url: str, path: str) -> None:
+        """Upload a local file. If that fails, there is neither an object nor a part of one."""
+        store, key = self._store(url)
+
+        def upload() -> None:
+            with open(path, "rb") as file:
+                store.put(key, file, chunk_size=_PART_BYTES)  # a large file in parts, which are given up together
+
+        self._asking(url, "writing it", upload)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give an object of the same store another name; the store copies it."""
+        (store, key), (_, to) = self._store(old), self._store(new)
+
+        def move() -> None:
+            store.copy(key, to)
+            store.delete(key)
+
+        self._asking(new, "renaming what was uploaded", move)
+
+    def delete(self, urls: Sequence[str]) -> None:
+        """Delete objects of one store; one that does not exist is none."""
+        if urls:
+            store = self._store(urls[0])[0]
+            self._asking(urls[0], "deleting it", lambda: store.delete([self._store(url)[1] for url in urls]))
+
+    def _identity(self, url: str, meta: Any) -> ObjectIdentity:
+        found = _state(meta)
+        if not found.etag and not self.options.allow_unversioned:
+            raise OptionError(
+                f"{url}: the server gives no ETag for it (or a weak one), so a file that is written again while it is "
+                "read would not be noticed, and rows of both could be mixed. If nobody writes to these files, pass "
+                "storage_options={'allow_unversioned': True}: size and time of the last change are compared instead."
+            )
+        return found
+
+    def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        """Do a request in another thread, so that Ctrl-C ends the wait."""
+        found: Any = call(lambda: self._translated(url, doing, work))
+        return found
+
+    def _listing(self, url: str, work: Callable[[], Result]) -> Result:
+        """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
+
+        def repeated() -> Result:
+            wait, most = self.options.backoff
+            for _ in range(self.options.max_retries):
+                try:
+                    return work()
+                except Exception as exc:
+                    if _LIST_BODY not in str(exc):
+                        raise
+                time.sleep(wait.total_seconds())
+                wait = min(2 * wait, most)
+            return work()
+
+        return self._asking(url, "listing it", repeated)
+
+    def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        error: RayH5Error
+        try:
+            return work()
+        except RayH5Error:
+            raise
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
+                raise
+            error = store_error(exc, shown(url), doing, self.options.hidden(str(exc)))
+        raise error  # without a context, which could hold something secret
+
+    def _store(self, url: str) -> tuple[ObjectStore, str]:
+        """Return the store of a file, and its key there."""
+        check_fork()
+        full = self.options.full_url(url)
+        address = Address.of(url)
+        query = full.partition("?")[2] if address.kind == "https" and full != url else ""
+        root = address.root
+        if full != url:
+            scheme, _, rest = full.partition("://")
+            root = f"{scheme}://{rest.partition('/')[0]}" + (f"/?{query}" if query else "")
+        check_key(url, address.key)
+        key = (self, address.kind, root, address.anonymous, token_for(root) if address.kind == "https" else "")
+        store = _stores.value.get(key)
+        if store is None:
+            store = self._new(address, root)
+            _stores.value.put(key, store)
+        return store, address.key
+
+    def _new(self, address: Address, root: str) -> ObjectStore:
+        """Return a new store. It asks for nothing."""
+        try:
+            return _new_store(self.options, address, root)
+        except RayH5Error:
+            raise
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
+                raise
+            error = option_error(self.options.hidden(str(exc)))
+        raise error
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self.options!r})"
+
+
+def _state(meta: Any) -> ObjectIdentity:
+    etag = meta["e_tag"] or ""
+    if etag and not etag.startswith("W/"):
+        return ObjectIdentity(etag, int(meta["size"]))
+    return ObjectIdentity("", int(meta["size"]), round(meta["last_modified"].timestamp() * 1e9))
+
+
+def _look(store: Any, key: str, is_web: bool) -> Any:
+    """Return what a store says about a file. A URL that is signed for GET, and some servers, refuse HEAD."""
+    try:
+        return store.head(key)
+    except Exception as exc:  # for obstore, 405 is a file that is not found
+        if not is_web or status_of(exc) not in _REFUSES_HEAD:
+            raise
+    try:
+        return store.get(key, options={"range": (0, 1)}).meta
+    except Exception as exc:
+        if status_of(exc) == _NO_SUCH_RANGE:
+            return _EMPTY
+        raise
+
+
+def _all(store: Any, prefix: str) -> list[Any]:
+    return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
+
+
+def check_fork() -> None:
+    """Raise in a process that was forked from one that used a store: every request of it would hang for ever."""
+    global _user_pid  # noqa: PLW0603
+    if _user_pid is None:
+        _user_pid = os.getpid()
+    elif _user_pid != os.getpid():
+        raise OptionError(
+            "remote files cannot be read in a process that was forked after its parent read remote files. Start it "
+            "another way: DataLoader(..., multiprocessing_context='forkserver'), or multiprocessing.get_context("
+            "'spawn')."
+        )
+
+
+def _new_store(options: StoreOptions, address: Address, root: str) -> Any:
+    try:
+        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+    except ImportError:
+        raise MissingDependencyError(
+            "files in object stores need obstore: pip install 'ray_h5[remote]' on every node"
+        ) from None
+    make: Any
+    arguments = options.for_store(address.kind)
+    if address.anonymous:
+        arguments["skip_signature"] = True
+    if address.kind == "https":
+        make, name = HTTPStore, root
+        client = arguments["client_options"]
+        client.setdefault("allow_http", False)
+        headers = client.get("default_headers", {})
+        if (token := token_for(root)) and "authorization" not in map(str.lower, headers):
+            client["default_headers"] = {**headers, "Authorization": f"Bearer {token}"}
+    elif address.kind == "s3":
+        make, name = S3Store, address.root
+        arguments.setdefault("region", arguments.pop("default_region", None) or "us-east-1")
+        if "endpoint" in arguments or "endpoint_url" in arguments:
+            arguments.setdefault("virtual_hosted_style_request", False)
+    elif address.kind == "gs":
+        make, name = GCSStore, address.root
+    else:
+        make = AzureStore
+        name, at, host = address.root.partition("@")  # abfss://container@account.dfs.core.windows.net/key
+        if at:
+            arguments.setdefault("account_name", host.partition(".")[0])
+    without_redirects(address.kind, name, arguments, are_allowed=options.allow_redirects)
+    return make(name, **arguments)

@@ -1,0 +1,197 @@
+"""Keeps what is secret on the hosts that a user named: redirects to others are refused where something would go along.
+
+The client of obstore follows each redirect. To another host it sends everything except ``Authorization`` and cookies:
+the session token of S3, headers of the user, and, as ``Referer``, the query of the URL. It has no option for that, but
+one for proxies: hosts that are excluded from a proxy are reached directly, and a proxy at port 0 cannot be reached.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+from weakref import WeakSet
+
+from ray_h5.errors import OptionError, ReadFailedError
+
+__all__ = ["REFUSED", "guard", "without_redirects"]
+
+REFUSED = "127.0.0.1:0"
+"""Where requests to other hosts go. No server can listen there; errors of obstore name it."""
+
+_KEPT_BACK = frozenset({
+    "authorization", "cookie", "cookie2", "proxy-authorization", "www-authenticate",
+    "accept", "accept-encoding", "accept-language", "cache-control", "user-agent",
+})  # fmt: skip
+"""Headers that the client does not send to another host, and those that hold no secret."""
+
+_CREDENTIAL_HOSTS = {
+    "s3": ("169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::23", "sts.{region}.amazonaws.com"),
+    "gs": ("googleapis.com", "metadata.google.internal", "metadata", "169.254.169.254"),
+    "az": ("login.microsoftonline.com", "169.254.169.254"),
+    "https": (),
+}
+"""Hosts that give credentials, without what options and the environment name."""
+
+_PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "GCE_"), "az": ("AZURE_", "IDENTITY_ENDPOINT", "MSI_"), "https": ()}
+"""How variables of the environment begin that a store looks at."""
+
+
+def without_redirects(kind: str, root: str, arguments: dict[str, Any], *, are_allowed: bool) -> None:
+    """Change the arguments of a store so that nothing secret leaves the hosts that are named.
+
+    Parameters
+    ----------
+    kind, root : str
+        See `Address`; with what is secret.
+    arguments : dict
+        Those of a store of obstore.
+    are_allowed : bool
+        Whether the user allows what is secret to go along with a redirect.
+
+    Raises
+    ------
+    OptionError
+        If requests go through a proxy, where that is not possible.
+    """
+    client = arguments["client_options"]
+    url = _url_of(kind, root, arguments)
+    if not url.startswith("http://"):
+        client["allow_http"] = False  # a redirect could lead there
+    secret = None if are_allowed else _secret(kind, root, arguments)
+    if secret is None:
+        return
+    if _has_proxy(kind, url, client):
+        raise OptionError(
+            f"storage_options: requests to {urlsplit(url).hostname} go through a proxy (of proxy_url, or of the "
+            f"environment). A redirect to another host cannot be refused there, and {secret} would go along. If the "
+            "host does not need the proxy, name it in proxy_excludes, or in NO_PROXY on every node. If the store is "
+            "trusted not to redirect to others, pass storage_options={'allow_redirects': True}."
+        )
+    client["proxy_url"] = f"http://{REFUSED}"
+    client["proxy_excludes"] = ",".join(sorted({*_hosts(kind, url, arguments)}))
+
+
+def _secret(kind: str, root: str, arguments: Mapping[str, Any]) -> str | None:
+    """Return what the client would send to another host; None if nothing there is secret."""
+    if headers := _extra(arguments["client_options"].get("default_headers", {})):
+        return f"default_headers ({', '.join(headers)})"
+    if kind == "https":
+        return "the query of the URL" if "?" in root else None
+    if arguments.get("skip_signature") or kind == "gs":
+        return None
+    given = arguments.keys() | {
+        each.partition("_")[2].lower() for each in os.environ if each.startswith(_PREFIXES[kind])
+    }
+    if kind == "az":
+        names = {"sas_key", "sas_token", "storage_sas_key", "storage_sas_token", "credential_provider"}
+        return "the SAS token" if given & names else None
+    is_static = {"access_key_id", "secret_access_key"} <= given and not arguments.get("s3_express")
+    has_token = {"session_token", "token", "credential_provider"} & given
+    return "the session token" if has_token or not is_static else None
+
+
+def _extra(headers: Iterable[str]) -> list[str]:
+    """Return the names of headers that would go along to another host, and may hold something secret."""
+    return sorted(each for each in headers if each.lower() not in _KEPT_BACK)
+
+
+def _url_of(kind: str, root: str, arguments: Mapping[str, Any]) -> str:
+    """Return a URL of the host that has the files."""
+    names: tuple[str, ...]
+    variables: tuple[str, ...]
+    if kind == "https":
+        return root
+    if kind == "s3":
+        names, variables = ("endpoint", "endpoint_url"), ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        region = arguments["region"]
+        usual = f"https://s3.{region}.amazonaws.com"
+        if arguments.get("s3_express"):
+            zone = root.removesuffix("--x-s3").rpartition("--")[2]
+            usual = f"https://{root}.s3express-{zone}.{region}.amazonaws.com"
+    elif kind == "gs":
+        names, variables, usual = ("base_url",), ("GOOGLE_BASE_URL",), "https://storage.googleapis.com"
+    elif arguments.get("use_emulator"):
+        return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
+    else:
+        names, variables = ("endpoint",), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+        account = arguments.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+        service = "fabric.microsoft.com" if arguments.get("use_fabric_endpoint") else "core.windows.net"
+        usual = f"https://{account}.blob.{service}"
+    found = [arguments.get(each) for each in names] + [os.environ.get(each) for each in variables]
+    return next((each for each in found if each), usual)
+
+
+def _hosts(kind: str, url: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the hosts that a store may send requests to: those that the user names, and those that give credentials."""
+    named = [each for each in arguments.values() if isinstance(each, str)]
+    named += [value for name, value in os.environ.items() if _PREFIXES[kind] and name.startswith(_PREFIXES[kind])]
+    for each in (url, *named):
+        if each.startswith(("http://", "https://")) and (host := urlsplit(each).hostname):
+            yield host
+    for each in _CREDENTIAL_HOSTS[kind]:
+        yield each.format(region=arguments.get("region"))
+
+
+def _has_proxy(kind: str, url: str, client: Mapping[str, Any]) -> bool:
+    """Return whether requests to a URL go through a proxy."""
+    host = urlsplit(url).hostname or ""
+    if client.get("proxy_url"):
+        return not _is_excluded(host, str(client.get("proxy_excludes", "")))
+    if any(name.upper().endswith("_PROXY_URL") and name.upper().startswith(_PREFIXES[kind]) for name in os.environ):
+        return True
+    proxies = getproxies_environment()
+    found = proxies.get(urlsplit(url).scheme) or proxies.get("all")
+    return bool(found) and not _is_excluded(host, proxies.get("no", ""))
+
+
+def _is_excluded(host: str, excludes: str) -> bool:
+    if proxy_bypass_environment(host, {"no": excludes}):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+        return any(
+            address in ipaddress.ip_network(each.strip(), strict=False) for each in excludes.split(",") if "/" in each
+        )
+    except ValueError:
+        return False
+
+
+_guarded: WeakSet[Any] = WeakSet()
+"""Sessions of file systems that refuse redirects."""
+
+
+def guard(filesystem: Any) -> None:
+    """Let a file system of ``https://`` refuse redirects to other hosts, if headers of the user would go along."""
+    while (inner := getattr(filesystem, "fs", None)) is not None:  # those that cache files hold another one
+        filesystem = inner
+    if "https" not in getattr(filesystem, "protocol", "") or not hasattr(filesystem, "set_session"):
+        return
+    if (session := filesystem._session) is None:
+        from fsspec.asyn import sync  # type: ignore[import-untyped]
+
+        session = sync(filesystem.loop, filesystem.set_session)
+    if session in _guarded:
+        return
+    from aiohttp import TraceConfig
+    from yarl import URL
+
+    config = TraceConfig()
+
+    async def refuse(session: Any, _context: Any, answer: Any) -> None:
+        secret = _extra({**session.headers, **filesystem.kwargs.get("headers", {})})
+        before = answer.response.url
+        after = before.join(URL(answer.response.headers.get("Location", "")))
+        if secret and (after.host != before.host or after.scheme != before.scheme):
+            raise ReadFailedError(
+                f"filesystem: {before.host} redirects to {after.scheme}://{after.host}, and headers of the file system "
+                f"({', '.join(secret)}) would go along. Pass the host that has the files."
+            )
+
+    config.on_request_redirect.append(refuse)
+    config.freeze()
+    session.trace_configs.append(config)
+    _guarded.add(session)

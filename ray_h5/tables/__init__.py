@@ -1,0 +1,1 @@
+"""Tables beside the files, whose columns join the rows."""

@@ -1,0 +1,39 @@
+"""Types of columns of tables -> specs of columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import ColumnSpec
+
+
+def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
+    """Return the spec of a column of a table; None for a type that is not delivered."""
+    if pa.types.is_dictionary(kind):
+        return spec_of(name, kind.value_type)
+    if pa.types.is_boolean(kind):
+        return ColumnSpec(name, "bool", np.dtype(bool), ())
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return ColumnSpec(name, "number", np.dtype(kind.to_pandas_dtype()), ())
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    if any(is_text(kind) for is_text in texts):
+        return ColumnSpec(name, "string", np.dtype(object), ())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=True)
+    if pa.types.is_timestamp(kind):  # of a time zone it is the time in UTC
+        return ColumnSpec(name, "time", np.dtype(f"M8[{kind.unit}]"), ())
+    if pa.types.is_duration(kind):
+        return ColumnSpec(name, "time", np.dtype(f"m8[{kind.unit}]"), ())
+    if pa.types.is_date(kind):
+        return ColumnSpec(name, "time", np.dtype("M8[D]"), ())
+    if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+        return ColumnSpec(name, "number", np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,))
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+        element = np.dtype(kind.value_type.to_pandas_dtype())
+        return ColumnSpec(name, "ragged", np.dtype(object), (), element, ragged_shape=(None,), mean_bytes=1 << 10)
+    return None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

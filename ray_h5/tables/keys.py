@@ -1,0 +1,295 @@
+"""Keys of rows and of the lines of a table -> the line of each row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.messages import few
+
+_MAX_LISTED = 10
+_MAX_SHOWN = 60
+_MAX_CODES = 1 << 62
+_ENDING = r"\.[^./]+$"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowKeys:
+    """One part of the keys of rows, or of files.
+
+    Attributes
+    ----------
+    name : str
+        What the part is called, for messages.
+    values : pyarrow.Array
+        The values.
+    kind : {"value", "number", "path", "group"}
+        Values and row numbers are equal as they are. Paths and groups match by their last parts.
+    """
+
+    name: str
+    values: pa.Array
+    kind: str = "value"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether values are equal as they are."""
+        return self.kind in {"value", "number"}
+
+
+def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: str) -> np.ndarray:
+    """Return the line of each row: int64, -1 where the table has none.
+
+    Parameters
+    ----------
+    parts : sequence of RowKeys
+        The parts of the keys of rows.
+    keys : sequence of pyarrow.Array
+        The same parts of the keys of lines.
+    names : sequence of str
+        The columns of the table that they are from.
+    table : str
+        The table, for messages.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the types do not agree, a line has no key, two have the same, or a key is the end of two paths.
+    """
+    converted = [_as_rows_have(part, key, name, table) for part, key, name in zip(parts, keys, names, strict=True)]
+    rows = [row for row, _ in converted]
+    lines = [line for _, line in converted]
+    for line, name in zip(lines, names, strict=True):
+        if line.null_count:
+            at = int(np.argmax(line.is_null().to_numpy(zero_copy_only=False)))
+            raise SchemaMismatchError(
+                f"{table}: {line.null_count} of {len(line)} lines have no {name!r}, the first is entry {at}. Remove "
+                "them, or choose another key."
+            )
+    if len(parts) == 1 and parts[0].is_exact:
+        found = _found(parts[0], rows[0], lines[0], table)
+        _check_unused(lines[0], found, names, table)
+        return found
+    if len(parts) == 1:
+        _check_unique(lines[0], names, table)
+        return _found(parts[0], rows[0], lines[0], table)
+    return _combined(parts, rows, lines, names, table)
+
+
+def _found(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
+    if part.is_exact:
+        return _as_numbers(pc.index_in(rows, value_set=lines))
+    return _by_end(part, rows, lines, table)
+
+
+def _as_numbers(found: pa.Array) -> np.ndarray:
+    return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _combined(
+    parts: Sequence[RowKeys], rows: Sequence[pa.Array], lines: Sequence[pa.Array], names: Sequence[str], table: str
+) -> np.ndarray:
+    """Return the lines of keys of several parts: each part as the number of its value, and these as one number."""
+    row_codes = np.zeros(len(rows[0]), np.int64)
+    line_codes = np.zeros(len(lines[0]), np.int64)
+    absent = np.zeros(len(rows[0]), bool)
+    size = 1
+    for part, row, line in zip(parts, rows, lines, strict=True):
+        encoded = line.dictionary_encode()
+        of_rows = _found(part, row, encoded.dictionary, table)
+        absent |= of_rows < 0
+        count = max(len(encoded.dictionary), 1)
+        if size > _MAX_CODES // count:
+            known, line_codes = np.unique(line_codes, return_inverse=True)
+            place = np.searchsorted(known, row_codes).clip(max=len(known) - 1)
+            absent |= known[place] != row_codes
+            row_codes, size = place, len(known)
+        row_codes = row_codes * count + of_rows.clip(min=0)
+        line_codes = line_codes * count + encoded.indices.to_numpy().astype(np.int64)
+        size *= count
+    unique, first, counts = np.unique(line_codes, return_index=True, return_counts=True)
+    if len(unique) < len(line_codes):
+        shown = [str(tuple(line[int(at)].as_py() for line in lines)) for at in first[counts > 1][:_MAX_LISTED]]
+        _raise_twice(int((counts > 1).sum()), shown, names, table)
+    found = _as_numbers(pc.index_in(pa.array(row_codes), value_set=pa.array(line_codes)))
+    found[absent] = -1
+    return found
+
+
+def _check_unused(lines: pa.Array, found: np.ndarray, names: Sequence[str], table: str) -> None:
+    """Raise if two lines have one key. Arrow finds the first of them, so a line that some row has is no second one."""
+    is_used = np.zeros(len(lines), bool)
+    is_used[found[found >= 0]] = True
+    unused = np.flatnonzero(~is_used)
+    if len(unused) and (_as_numbers(pc.index_in(lines.take(pa.array(unused)), value_set=lines)) != unused).any():
+        _check_unique(lines, names, table)
+
+
+def _check_unique(lines: pa.Array, names: Sequence[str], table: str) -> None:
+    if pc.count_distinct(lines).as_py() == len(lines):
+        return
+    counts = pc.value_counts(lines)
+    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    _raise_twice(len(twice), [repr(each) for each in twice[:_MAX_LISTED].to_pylist()], names, table)
+
+
+def _raise_twice(count: int, shown: Sequence[str], names: Sequence[str], table: str) -> None:
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    what = repr(names[0]) if len(names) == 1 else f"({', '.join(map(repr, names))})"
+    raise SchemaMismatchError(
+        f"{table}: {count} keys {what} are in more than one line: {', '.join(shown)}{more}. Remove the lines that are "
+        "too many, or join by a key of several columns with on=[...]."
+    )
+
+
+def _as_rows_have(part: RowKeys, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
+    """Return keys of rows and of lines in one type: that of the rows."""
+    rows = part.values
+    if pa.types.is_floating(rows.type):
+        rows = _integers(rows, f"{part.name!r} of the files holds {rows.type}")
+    text = _is_text(keys.type)
+    if _is_text(rows.type):
+        if not text:
+            raise SchemaMismatchError(
+                f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files is text. Write the "
+                "table with text keys."
+            )
+        return rows, keys
+    if not (pa.types.is_integer(rows.type) or pa.types.is_temporal(rows.type)):
+        raise SchemaMismatchError(
+            f"{part.name!r} of the files is of type {rows.type}; expected a key of text, integers or times"
+        )
+    if text and pa.types.is_integer(rows.type):
+        return _parsed(part, rows, keys, name, table)
+    if pa.types.is_floating(keys.type):
+        keys = _integers(keys, f"{table}: the key {name!r} holds {keys.type}")
+    if pa.types.is_integer(rows.type) != pa.types.is_integer(keys.type):
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} is of type {keys.type}, and {part.name!r} of the files of type {rows.type}. "
+            "Write both with one type."
+        )
+    try:
+        wide = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
+        kind = wide if pa.types.is_integer(rows.type) else rows.type
+        return rows.cast(kind), keys.cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} of type {keys.type} cannot be compared with {part.name!r} of type {rows.type}: "
+            f"{exc}"
+        ) from exc
+
+
+def _parsed(part: RowKeys, rows: pa.Array, keys: pa.Array, name: str, table: str) -> tuple[pa.Array, pa.Array]:
+    """Return keys that are text as integers, which the rows have."""
+    kind = pa.uint64() if pa.types.is_uint64(rows.type) else pa.int64()
+    texts = pc.utf8_trim_whitespace(keys)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    # pandas writes integers with a missing one among them as 1.0.
+    digits = pc.replace_substring_regex(texts, r"^\+|[.]0*$", "")
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(digits, r"^-?[0-9]{1,20}$")), False)
+    if pc.any(wrong).as_py():
+        raise _no_integers(part, texts.filter(wrong), name, table)
+    try:
+        return rows.cast(kind), digits.cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(
+            f"{table}: the key {name!r} of the table cannot be compared with {part.name!r} of the files, which holds "
+            f"{part.values.type}: {exc}"
+        ) from None
+
+
+def _no_integers(part: RowKeys, wrong: pa.Array, name: str, table: str) -> SchemaMismatchError:
+    texts = wrong[:_MAX_LISTED].to_pylist()
+    shown = few([repr(each if len(each) <= _MAX_SHOWN else f"{each[:_MAX_SHOWN]} ...") for each in texts])
+    return SchemaMismatchError(
+        f"{table}: {part.name!r} of the files holds {part.values.type}, and the key {name!r} of the table "
+        f"text: {len(wrong)} keys are no whole numbers: {shown}. Write the keys of the table as whole numbers, remove "
+        "these lines, or choose another column with on= and key=."
+    )
+
+
+def _integers(values: pa.Array, what: str) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(
+            f"{what}, and not all are whole numbers, which keys have to be: {exc}. Round them, or join by another "
+            "column of integers, text or times."
+        ) from exc
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _by_end(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
+    """Return the lines of paths, which a table may name by their last parts: ``b/c.h5`` and ``c.h5`` are ``/a/b/c.h5``.
+
+    A file is also found by its name without the ending.
+    """
+    keys = pc.replace_substring_regex(lines, r"^(\./)+", "")
+    if part.kind == "group":
+        keys = pc.utf8_trim(keys, "/")
+    first = _as_numbers(pc.index_in(keys, value_set=keys))
+    if (again := np.flatnonzero(first != np.arange(len(first)))).size:
+        one = int(again[0])
+        raise _two_keys(part, keys[one], lines, int(first[one]), one, table)
+    found = np.full(len(rows), -1, np.int64)
+    is_whole = np.zeros(len(keys), bool)
+    variants = [rows]
+    if part.kind == "path":
+        variants.append(pc.replace_substring_regex(rows, _ENDING, ""))
+    for values in variants:  # a key that is a whole path is no end of another one
+        is_whole[_as_numbers(pc.index_in(values, value_set=keys).drop_null())] = True
+    for values in variants:
+        is_used = np.zeros(len(keys), bool)
+        is_used[found[found >= 0]] = True
+        for at, is_end in _matches(values, keys):
+            hit = (at >= 0) & ~(is_end & is_whole[at])
+            # Of files `run` and `run.h5`, the key `run` is the first.
+            clash = np.flatnonzero(hit & (found >= 0) & (found != at) & ~is_used[at])
+            if len(clash):
+                row = int(clash[0])
+                raise _two_keys(part, rows[row], lines, int(found[row]), int(at[row]), table)
+            new = hit & (found < 0)
+            found[new] = at[new]
+    _check_one_path_each(part, rows, lines, found, table)
+    return found
+
+
+def _matches(values: pa.Array, keys: pa.Array) -> Iterator[tuple[np.ndarray, bool]]:
+    """Yield for each value the key that it is, or -1; then the keys that are its end, by their number of parts."""
+    yield _as_numbers(pc.index_in(values, value_set=keys)), False
+    depths = pc.count_substring(keys, "/").unique().to_pylist()
+    for depth in sorted(each for each in depths if each is not None):
+        ends = pc.replace_substring_regex(values, rf"^(?:.*/)?((?:[^/]*/){{{depth}}}[^/]*)$", r"\1")
+        yield _as_numbers(pc.index_in(ends, value_set=keys)), True
+
+
+def _two_keys(part: RowKeys, name: pa.Scalar, lines: pa.Array, one: int, other: int, table: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"{table}: {part.name} {name.as_py()!r} has two keys, {lines[one].as_py()!r} and {lines[other].as_py()!r}. "
+        "Remove one of them if they mean one; or write the keys with more of the path."
+    )
+
+
+def _check_one_path_each(part: RowKeys, rows: pa.Array, lines: pa.Array, found: np.ndarray, table: str) -> None:
+    """Raise if a key is the end of two different paths."""
+    has_line = np.flatnonzero(found >= 0)
+    pairs = pa.table({"line": found[has_line], "path": rows.take(pa.array(has_line))}).group_by("line")
+    counts = pairs.aggregate([("path", "count_distinct")])
+    several = counts.filter(pc.greater(counts["path_count_distinct"], 1))
+    if several.num_rows:
+        line = several["line"][0].as_py()
+        of_line = rows.take(pa.array(np.flatnonzero(found == line))).unique().to_pylist()
+        raise SchemaMismatchError(
+            f"{table}: {several.num_rows} keys are the end of more than one {part.name}, such as "
+            f"{lines[line].as_py()!r}: {few([re.sub('^$', '/', each) for each in of_line], 5)}. Write the keys with "
+            "more of the path."
+        )

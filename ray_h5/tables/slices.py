@@ -1,0 +1,116 @@
+"""Keys that name a part of a dataset, as the tables of SeisBench have them: ``bucket0$5,:3,:6000``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.tables.keys import RowKeys, lines_of
+from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.table_files import Table
+
+_SLICE = r"^(?P<name>[^$]+)\$(?P<row>[0-9]{1,18})(?P<crop>,[^$]*)?$"
+_LAST_STOP = r"^.*[,:](?P<stop>[0-9]{1,18})$"
+_MAX_SHOWN = 10
+_MAX_LABELS = 3
+LENGTH = "_length"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """Keys of a table that name parts of datasets.
+
+    Attributes
+    ----------
+    sidecar : Sidecar
+        The table.
+    table : str
+        Its file, for messages.
+    names : pyarrow.Array
+        For each line, the dataset.
+    rows : pyarrow.Array
+        For each line, the row of the dataset.
+    stops : pyarrow.Array
+        For each line, where the last axis ends; null where it is not cut.
+    example : str
+        A key, for messages.
+    others : tuple of str
+        The other columns of the table.
+    """
+
+    sidecar: Sidecar
+    table: str
+    names: pa.Array
+    rows: pa.Array
+    stops: pa.Array
+    example: str
+    others: tuple[str, ...]
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that are named, sorted."""
+        return sorted(self.names.unique().to_pylist())
+
+    def column_of(self, columns: Iterable[str]) -> str | None:
+        """Return the one column that is named; None if there are none or several."""
+        found = self.columns_of(columns)
+        return found[0] if len(found) == 1 else None
+
+    def columns_of(self, columns: Iterable[str]) -> list[str]:
+        """Return the columns that are named. The table may leave out the groups that they are in."""
+        names = set(self.datasets)
+        return [each for each in columns if any(part in names for part in _ends(each))]
+
+    def lines(self, column: str, num_rows: int) -> np.ndarray:
+        """Return the line of each row of a column: int64, -1 where the table has none."""
+        name = next(part for part in _ends(column) if part in set(self.datasets))
+        parts = [RowKeys("dataset", pa.array([name]).take(pa.array(np.zeros(num_rows, np.int64)))),
+                 RowKeys("row", pa.array(np.arange(num_rows)))]  # fmt: skip
+        return lines_of(parts, [self.names, self.rows], (*self.sidecar.keys, "row"), self.table)
+
+    def one_by_one(self, path: str, group: str, columns: Sequence[str]) -> SchemaMismatchError:
+        """Return the error for a file whose datasets must be read one by one; it prints the calls."""
+        key, on = self.sidecar.keys[0], self.sidecar.row_keys[0]
+        more = "" if key == on else f", key={key!r}"
+        opened = repr(path) if group.strip("/") == "" else f"{path!r}, group={group!r}"
+        table = f"sidecar=ray_h5.Sidecar({self.table!r}, on={on!r}{more})"
+        calls = [
+            f"  ray_h5.read_h5({opened}, columns={[each, each + LENGTH, *self.others[:_MAX_LABELS]]!r}, {table})"
+            for each in columns
+        ]
+        shown = calls[:_MAX_SHOWN] + ([f"  and {len(calls) - _MAX_SHOWN} more"] if len(calls) > _MAX_SHOWN else [])
+        head = (
+            f"{self.table}: the keys {key!r}, such as {self.example!r}, are rows of {len(columns)} datasets, which do "
+            "not share rows. Read them one at a time, with the columns of the table that you need, and join what is "
+            "read by ds.union(...), or by ConcatDataset of H5Datasets:"
+        )
+        return SchemaMismatchError("\n".join([head, *shown]))
+
+
+def slices_of(sidecar: Sidecar, table: Table) -> Slices | None:
+    """Return the keys of a table that name parts of datasets; None if they are other keys."""
+    if len(sidecar.keys) != 1 or sidecar.keys[0] not in table.types:
+        return None
+    keys = table.column(sidecar.keys[0]).combine_chunks()
+    if not len(keys) or not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+        return None
+    if not pc.all(pc.match_substring_regex(keys[:1], _SLICE)).as_py():
+        return None
+    found = pc.extract_regex(keys, _SLICE)
+    if found.null_count:
+        return None
+    names, rows, crop = (found.field(name) for name in ("name", "row", "crop"))
+    stops = pc.extract_regex(crop, _LAST_STOP)
+    stop = pc.struct_field(stops, "stop").cast(pa.int64())
+    others = tuple(sidecar.prefix + name for name in table.types if name != sidecar.keys[0])
+    return Slices(sidecar, table.name, names, rows.cast(pa.int64()), stop, keys[0].as_py(), others)
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[at:]) for at in range(len(parts))]

@@ -1,0 +1,191 @@
+"""Files of tables: on this machine, or in a store."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from ray_h5.errors import StaleIndexError, TableError
+from ray_h5.messages import few
+from ray_h5.storage.addresses import on_hub
+from ray_h5.storage.byte_source import ByteSource, Identity
+from ray_h5.storage.find_files import find_files, list_paths
+from ray_h5.storage.local import LOCAL
+from ray_h5.storage.storage_of_path import Storage, storage_of
+
+_EXTENSIONS = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
+_PART_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class TableFile:
+    """One file of a table. It can be sent to another process.
+
+    Attributes
+    ----------
+    path : str
+        Its path or URL.
+    state : Identity, optional
+        Its state when it was found.
+    storage : Storage
+        Where it is.
+    """
+
+    path: str
+    state: Identity | None
+    storage: Storage = LOCAL
+
+    def __str__(self) -> str:
+        return self.path
+
+    def beginning(self, count: int) -> bytes:
+        """Return its first bytes."""
+        with open(self.path, "rb") as file:
+            return file.read(count)
+
+    def for_parquet(self) -> str | pa.NativeFile:
+        """Return what Arrow reads parts of."""
+        return self.path
+
+    def for_csv(self) -> str | pa.NativeFile:
+        """Return what Arrow reads from beginning to end."""
+        return self.path
+
+    def decoded(self) -> pa.NativeFile:
+        """Return the bytes of a file of CSV as a stream."""
+        content = self.for_csv()
+        return pa.input_stream(content) if isinstance(content, str) else content
+
+    def check_unchanged(self) -> None:
+        """Raise if the file is another one by now."""
+        if self.storage.seen(self.path, self.state) != self.state:
+            raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
+
+
+class _TableInStore(TableFile):
+    """A file of a table in a store."""
+
+    def beginning(self, count: int) -> bytes:
+        return _RemoteReader(self._source()).read(count)
+
+    def for_parquet(self) -> str | pa.NativeFile:
+        return pa.PythonFile(_RemoteReader(self._source()), "r")
+
+    def for_csv(self) -> str | pa.NativeFile:
+        """Return what Arrow reads from beginning to end. The bytes are fetched once."""
+        content = pa.BufferReader(self._content)
+        # Of a path, Arrow looks at the ending by itself.
+        return pa.CompressedInputStream(content, "gzip") if self.path.endswith(".gz") else content
+
+    @cached_property
+    def _content(self) -> pa.Buffer:
+        source = self._source()
+        found = bytearray(source.size)
+        spans = [(at, min(_PART_BYTES, source.size - at)) for at in range(0, source.size, _PART_BYTES)]
+
+        def take(number: int, part: memoryview) -> None:
+            at, count = spans[number]
+            found[at : at + count] = part
+
+        source.read_ranges(spans, take)
+        return pa.py_buffer(found)
+
+    def _source(self) -> ByteSource:
+        return self.storage.open(self.path, self.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_content"}
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a table takes, and what it may take.
+
+    Attributes
+    ----------
+    max_rows, max_bytes : int
+        The most lines, and the most bytes in memory.
+    rows, bytes : int
+        What it takes so far.
+    """
+
+    max_rows: int
+    max_bytes: int
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, file: TableFile, rows: int, size: int) -> None:
+        """Count lines and bytes of a file before they are taken.
+
+        Raises
+        ------
+        TableError
+            If they are too many.
+        """
+        self.rows, self.bytes = self.rows + rows, self.bytes + size
+        if self.rows > self.max_rows:
+            raise TableError(
+                f"{file}: the table has {self.rows} lines or more; expected at most {self.max_rows}. If it is meant to "
+                "be so long, pass Sidecar(..., max_rows=...)."
+            )
+        if self.bytes > self.max_bytes:
+            raise TableError(
+                f"{file}: the columns of the table take {self.bytes} bytes in memory or more; expected at most "
+                f"{self.max_bytes}. If there is memory for them, pass Sidecar(..., max_bytes='8GiB')."
+            )
+
+
+class _RemoteReader(io.RawIOBase):
+    """A file in a store, which Arrow reads parts of."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: max(0, self._source.size - self._at)]
+        if len(view):
+            self._source.read_into(self._at, view)
+        self._at += len(view)
+        return len(view)
+
+
+def find_tables(path: Any, storage: Storage) -> list[TableFile]:
+    """Return the files of a table; `storage` is that of files with a URL."""
+    found = find_files(
+        [on_hub(each) for each in list_paths(path)], _EXTENSIONS, ignore_missing_paths=None, storage=storage
+    )
+    return [_file(each, found.states.get(each), storage_of(each, storage)) for each in found.paths]
+
+
+def _file(path: str, state: Identity | None, storage: Storage) -> TableFile:
+    if storage is LOCAL:
+        return TableFile(path, LOCAL.identity(path))
+    state = state or storage.identity(path)
+    if state is not None and not state.size:
+        raise TableError(f"{path}: is empty; expected a header and a line for each key")
+    return _TableInStore(path, state, storage)
+
+
+def check_names(file: TableFile, names: Sequence[str]) -> None:
+    """Raise if two columns have the same name."""
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise TableError(f"{file}: the columns {few([repr(name) for name in twice])} are there more than once")

@@ -1,0 +1,267 @@
+"""Tables in CSV and Parquet -> Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ray_h5.arrow_arrays import large_type
+from ray_h5.errors import TableError, UnknownColumnError
+from ray_h5.messages import few, near_names
+from ray_h5.storage.storage_of_path import Storage
+from ray_h5.tables.csv_files import read_csv
+from ray_h5.tables.sidecar import Sidecar
+from ray_h5.tables.table_bytes import TableFile, Taken, check_names, find_tables
+
+_PARQUET = b"PAR1"
+_BATCH_ROWS = 1 << 16
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+
+
+class Table(Protocol):
+    """A table whose columns are read when they are asked for."""
+
+    @property
+    def name(self) -> str:
+        """Its file, for messages."""
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of its columns."""
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column, in one chunk; strings have offsets of 64 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTable:
+    """A table in memory."""
+
+    name: str
+    table: pa.Table
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {each.name: each.type for each in self.table.schema}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return one_chunk(self.table[name])
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetTable:
+    """A table in Parquet files, of which no column is read before it is asked for."""
+
+    name: str
+    files: tuple[TableFile, ...]
+    schema: pa.Schema
+    max_bytes: int
+    _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {each.name: each.type for each in self.schema}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        if name not in self._read:
+            taken = Taken(0, self.max_bytes, bytes=sum(each.nbytes for each in self._read.values()))
+            wanted = _decoded_type(self.schema.field(name).type)
+            parts = [_as_type(_read_parquet(file, name, taken), name, wanted, file) for file in self.files]
+            for file in self.files:
+                file.check_unchanged()
+            self._read[name] = one_chunk(pa.chunked_array([chunk for part in parts for chunk in part.chunks], wanted))
+        return self._read[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": {}}  # another process reads what it needs
+
+
+@dataclass(frozen=True, eq=False)
+class WithColumn:
+    """A table with one more column."""
+
+    table: Table
+    added: str
+    values: pa.ChunkedArray
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {**self.table.types, self.added: self.values.type}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self.values if name == self.added else self.table.column(name)
+
+
+def one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in one chunk, decoded; strings get offsets of 64 bits."""
+    kind = _decoded_type(column.type)
+    column = column if column.type == kind else column.cast(kind)
+    return pa.chunked_array([column.combine_chunks()], kind) if column.num_chunks != 1 else column
+
+
+def _decoded_type(kind: pa.DataType) -> pa.DataType:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if pa.types.is_null(kind) else large_type(kind)
+
+
+def open_table(sidecar: Sidecar, storage: Storage) -> Table:
+    """Return a table: of Parquet the schema, of CSV everything. Key columns of CSV are read as text.
+
+    `storage` is that of tables with a URL.
+
+    Raises
+    ------
+    NotFoundError, NotReadableError
+        If there is no such file.
+    TableError
+        If a file is no such table, or it is too large.
+    UnknownColumnError
+        If it lacks a key column.
+    """
+    files = find_tables(sidecar.path, storage)
+    name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    are_parquet = [file.beginning(len(_PARQUET)) == _PARQUET for file in files]
+    assert isinstance(sidecar.max_bytes, int)
+    taken = Taken(sidecar.max_rows, sidecar.max_bytes)
+    if all(are_parquet):
+        table: Table = _open_parquet(name, files, taken)
+    else:
+        parts = [
+            _whole_parquet(file, taken) if is_one else read_csv(file, sidecar, taken)
+            for file, is_one in zip(files, are_parquet, strict=True)
+        ]
+        table = MemoryTable(name, _joined(name, files, parts))
+    _check_keys(table, sidecar)
+    return table
+
+
+def _check_keys(table: Table, sidecar: Sidecar) -> None:
+    for name in sidecar.types or ():
+        if name not in table.types:
+            raise UnknownColumnError(f"{table.name}: types: no column {name!r}.{near_names(name, table.types)}")
+    for wanted, on in zip(sidecar.keys, sidecar.row_keys, strict=True):
+        if wanted not in table.types and not (on in {"row", "row_id"} and len(sidecar.keys) == 1):
+            one = next(iter(table.types), "")
+            other = next((each for each in ";\t|" if len(table.types) == 1 and each in one), None)
+            hint = (
+                f" Its only column is {one!r}: pass delimiter={other!r}."
+                if other
+                else near_names(wanted, table.types)
+                + f" Pass key=... if the column that on={on!r} joins has another name."
+            )
+            raise UnknownColumnError(f"{table.name}: no column {wanted!r}.{hint}")
+
+
+def _open_parquet(name: str, files: Sequence[TableFile], taken: Taken) -> ParquetTable:
+    schemas = [_parquet_schema(file, taken) for file in files]
+    return ParquetTable(name, tuple(files), _common_schema(name, files, schemas), taken.max_bytes)
+
+
+def _parquet_schema(file: TableFile, taken: Taken) -> pa.Schema:
+    try:
+        found = pq.read_metadata(file.for_parquet())
+        schema = found.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as exc:
+        raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
+    taken.add(file, found.num_rows, 0)
+    check_names(file, schema.names)
+    return schema
+
+
+def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
+    """Return a column, which is counted before it is taken. Parquet stores equal values once."""
+    try:
+        opened = pq.ParquetFile(file.for_parquet())
+        kind = opened.schema_arrow.field(name).type
+        if _is_text(kind):  # it stays numbers of a dictionary until it is counted
+            opened = pq.ParquetFile(file.for_parquet(), metadata=opened.metadata, read_dictionary=[name])
+        stored = _stored_bytes(opened.metadata, name)
+        Taken(taken.max_rows, taken.max_bytes, bytes=taken.bytes).add(file, 0, stored)
+        parts = []
+        for batch in opened.iter_batches(_BATCH_ROWS, columns=[name]):
+            taken.add(file, 0, _decoded_bytes(batch.column(name)))
+            parts.append(batch.column(name).cast(_decoded_type(kind)))
+        return pa.chunked_array(parts, _decoded_type(kind))
+    except (pa.ArrowException, OSError, KeyError) as exc:
+        raise TableError(f"{file}: column {name!r} cannot be read: {exc}") from exc
+
+
+def _stored_bytes(metadata: pq.FileMetaData, name: str) -> int:
+    """Return the bytes that the values of a column take at least, by what the file says of it."""
+    found = 0
+    for group in range(metadata.num_row_groups):
+        for each in map(metadata.row_group(group).column, range(metadata.num_columns)):
+            if each.path_in_schema == name or each.path_in_schema.startswith(f"{name}."):
+                width = _WIDTHS.get(each.physical_type, 0)
+                found += max(each.num_values * width, each.total_uncompressed_size)
+    return found
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    """Return the bytes of a column whose values stand for themselves."""
+    if not pa.types.is_dictionary(column.type):
+        return column.nbytes
+    lengths = pc.binary_length(column.dictionary) if _is_text(column.dictionary.type) else None
+    of_values = 0 if lengths is None else pc.sum(lengths.cast(pa.int64()).take(column.indices)).as_py() or 0
+    return of_values + 8 * len(column)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(
+        each(kind)
+        for each in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def _whole_parquet(file: TableFile, taken: Taken) -> pa.Table:
+    schema = _parquet_schema(file, taken)
+    return pa.table({name: _read_parquet(file, name, taken) for name in schema.names})
+
+
+def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.Schema]) -> pa.Schema:
+    for file, schema in zip(files, schemas, strict=True):
+        if set(schema.names) != set(schemas[0].names):
+            differ = sorted(set(schema.names) ^ set(schemas[0].names))
+            raise TableError(f"{file}: expected the columns of {files[0]}; only one of them has {few(differ)}")
+    try:
+        return pa.unify_schemas([each.remove_metadata() for each in schemas], promote_options="permissive")
+    except pa.ArrowException as exc:
+        raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
+
+
+def _joined(name: str, files: Sequence[TableFile], parts: Sequence[pa.Table]) -> pa.Table:
+    if len(parts) == 1:
+        return parts[0]
+    schema = _common_schema(name, files, [each.schema for each in parts])
+    columns = {
+        each.name: pa.chunked_array(
+            [
+                chunk
+                for file, part in zip(files, parts, strict=True)
+                for chunk in _as_type(part[each.name], each.name, each.type, file).chunks
+            ],
+            each.type,
+        )
+        for each in schema
+    }
+    return pa.table(columns)
+
+
+def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, file: TableFile) -> pa.ChunkedArray:
+    """Return a column in the type that it has in all tables."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as exc:
+        raise TableError(
+            f"{file}: column {name!r} holds {column.type} here, and other tables make it {kind}, which cannot hold its "
+            f"values: {exc}. Write it with one type in all tables."
+        ) from exc

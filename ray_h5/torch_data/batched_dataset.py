@@ -1,0 +1,129 @@
+"""Datasets that read a whole batch by one call, also below subclasses that change single samples."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from ray_h5.errors import OptionError, RowIndexError
+
+
+def check_index(index: SupportsIndex, length: int, where: str) -> int:
+    """Return an index that may be negative as one of ``range(length)``.
+
+    Raises
+    ------
+    RowIndexError
+        If it is not in ``range(-length, length)``.
+    """
+    found = operator.index(index)
+    if not -length <= found < length:
+        raise RowIndexError(f"{where}: index {found} is not among its {length} samples (0 to {length - 1})")
+    return found + length if found < 0 else found
+
+
+def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
+    """Return indices that may be negative as int64 of ``range(length)``; errors as in `check_index`.
+
+    Raises
+    ------
+    OptionError
+        If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
+    """
+    found = np.asarray(indices)
+    if found.dtype.kind not in "iu" and found.size:
+        raise OptionError(
+            f"{where}: expected integers for indices, found {found.dtype}; for a mask, pass np.flatnonzero(mask)"
+        )
+    if found.ndim != 1:
+        raise OptionError(f"{where}: expected one axis of indices, found shape {found.shape}; use .ravel()")
+    if not found.size:
+        return found.astype(np.int64)
+    # As Python integers: not every uint64 is an int64.
+    least, most = int(found.min()), int(found.max())
+    if least < -length or most >= length:
+        for index in found.tolist():
+            check_index(index, length, where)
+    found = found.astype(np.int64, copy=False)
+    return np.where(found < 0, found + length, found) if least < 0 else found
+
+
+def later_draws(indices: np.ndarray, draws: np.ndarray, length: int) -> np.ndarray:
+    """Return indices that also say which draw of the values of a sample is meant: negative ones below ``-length``.
+
+    They are of datasets whose samples have other values in each epoch. Draw 0 is that of the index itself.
+    """
+    return np.where(draws > 0, indices - (draws + 1) * length, indices)
+
+
+def split_draws(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of ``range(length)``, and the draws, that indices of `later_draws` stand for."""
+    draws = np.where(indices < 0, -(indices // max(length, 1)) - 1, 0)
+    return np.where(indices < 0, indices % max(length, 1), indices), draws
+
+
+Many: TypeAlias = Sequence[int] | np.ndarray | torch.Tensor
+"""Indices of several samples."""
+
+
+class BatchedDataset(Dataset[Any]):
+    """A map-style dataset whose ``__getitems__`` a `DataLoader` calls with all indices of a batch.
+
+    A subclass may override ``__getitem__`` alone, as with any other dataset. Batches are then made of the samples
+    that it returns.
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: SupportsIndex | slice | Many) -> Any:
+        """Return a sample; for a list, an array or a slice of indices, the batch that ``default_collate`` makes."""
+        if isinstance(index, slice):
+            return _batch(self.__getitems__(range(*index.indices(len(self)))))
+        if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
+            return _batch(self.__getitems__(index))
+        one = cast("SupportsIndex", index)
+        if _own_batches(type(self)) and not _own_samples(type(self)):
+            return self.__getitems__([operator.index(one)])[0]
+        return self._one(one)
+
+    def __getitems__(self, indices: Many) -> Sequence[Any]:
+        """Return the samples of a batch."""
+        if _own_samples(type(self)) and not _own_batches(type(self)):
+            return [self[i] for i in indices]
+        return self._several(indices)
+
+    def row_ids(self, indices: Many) -> np.ndarray:
+        """Return the row ids of samples, which do not depend on a selection; their indices if no row id is known."""
+        return check_indices(indices, len(self), "row_ids")
+
+    def _one(self, index: SupportsIndex) -> Any:
+        """Return a sample."""
+        return self._several([operator.index(index)])[0]
+
+    def _several(self, indices: Many) -> Sequence[Any]:
+        """Return some samples."""
+        raise NotImplementedError
+
+
+def _batch(samples: Sequence[Any]) -> Any:
+    # torch's collate takes the type of a batch from its first sample, and an empty batch has none.
+    return default_collate(samples) if len(samples) else getattr(samples, "whole", samples)
+
+
+def is_changed(dataset: BatchedDataset) -> bool:
+    """Return whether a subclass overrides how samples or batches are made."""
+    return _own_samples(type(dataset)) or _own_batches(type(dataset))
+
+
+def _own_samples(kind: type[BatchedDataset]) -> bool:
+    return kind.__getitem__ is not BatchedDataset.__getitem__
+
+
+def _own_batches(kind: type[BatchedDataset]) -> bool:
+    return kind.__getitems__ is not BatchedDataset.__getitems__

@@ -1,0 +1,154 @@
+"""The calls of a loader: how many batches each reads, and the threads that run them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from ray_h5.errors import RayH5Error
+from ray_h5.storage.stop import Stop
+from ray_h5.torch_data.batches.row_cache import copy_alone
+
+Call: TypeAlias = "list[list[int]]"
+"""The indices of some batches, which are read together."""
+
+Result = TypeVar("Result")
+
+_MAX_BATCHES, _READ_BYTES = 16, 16 << 20
+"""Batches that follow each other are read by one call, up to these: a call with more rows finds more neighbours."""
+
+_FIRST_BATCHES = 4
+"""Of files in stores: the first call is smaller, as it is waited for."""
+
+_OF_RANGES = 256, 80 << 20
+"""The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
+
+
+class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
+    """Nothing was read before the timeout of a loader; a RuntimeError, as a `DataLoader` raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSizes:
+    """How many batches each call reads.
+
+    Attributes
+    ----------
+    row_bytes : callable
+        Returns the bytes of a sample; None while they are not known.
+    has_ranges : bool
+        Whether rows are ranges of longer arrays, so that neighbours share chunks.
+    call_bytes : int
+        Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
+    prefetch_factor : int, optional
+        The batches of a call; by default what the bytes allow.
+    window_batches : int, optional
+        The batches of a window of ranges: it is read at once, and its chunks are decoded once.
+    """
+
+    row_bytes: Callable[[], int | None]
+    has_ranges: bool = False
+    call_bytes: int = 0
+    prefetch_factor: int | None = None
+    window_batches: int | None = None
+
+    def calls(self, batches: Iterator[list[int]], left: float, threads: int) -> Iterator[Call]:
+        """Yield the batches that each call reads; `left` is their number.
+
+        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
+        """
+        if self.window_batches is not None:
+            window = self.window_batches
+            yield from iter(lambda: list(itertools.islice(batches, window)), [])
+            return
+        most_batches, most_bytes = _OF_RANGES if self.has_ranges else (_MAX_BATCHES, _READ_BYTES)
+        # Small calls would decode the chunks that they share several times.
+        count = self.prefetch_factor if self.has_ranges and self.prefetch_factor else 1
+        if self.call_bytes:
+            most_bytes, count = max(most_bytes, self.call_bytes), max(count, _FIRST_BATCHES)
+        while call := list(itertools.islice(batches, count)):
+            yield call
+            left -= len(call)
+            row_bytes = self.row_bytes()
+            if row_bytes is None:
+                continue
+            fitting = max(1, most_bytes // max(1, len(call[0]) * row_bytes))
+            grown = most_batches if self.call_bytes else 2 * count
+            count = min(grown, self.prefetch_factor or min(most_batches, fitting))
+            if threads > 1:
+                count = int(max(1, min(count, -(-left // threads))))
+
+
+def with_later(calls: Iterable[Call], distance: int) -> Iterator[tuple[Call, Call | None]]:
+    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
+    calls = iter(calls)
+    window: deque[Call | None] = deque(itertools.islice(calls, distance))
+    for later in itertools.chain(calls, itertools.repeat(None, distance)):
+        window.append(later)
+        call = window.popleft()
+        if call is not None:
+            yield call, later
+
+
+def indices_of(call: Call) -> np.ndarray:
+    """Return the indices of all batches of a call: int64."""
+    return np.array([index for batch in call for index in batch], np.int64)
+
+
+def in_threads(
+    calls: Iterator[tuple[Call, Call | None]],
+    work: Callable[[Call, Call | None], Result],
+    threads: int,
+    timeout: float,
+    what: Callable[[], str],
+    stop: Stop,
+) -> Iterator[Result]:
+    """Yield what `work` returns for each call, in their order. Threads work ahead of that.
+
+    `stop` ends requests that hang when the iteration ends early.
+
+    Raises
+    ------
+    ReadTimeoutError
+        If a result takes longer than `timeout` seconds, if that is not 0. `what` returns what is read, for the message.
+    """
+    waiting: deque[Future[Result]] = deque()
+    in_time, done, at_exit, own = True, False, sys.is_finalizing, set[int]()
+
+    def begin() -> None:
+        own.add(threading.get_ident())
+        copy_alone()
+        stop.enter()
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
+    try:
+        # One call more than threads: a thread that is done has the next one at once.
+        for each in itertools.islice(calls, threads + 1):
+            waiting.append(pool.submit(work, *each))
+        while waiting:
+            in_time = bool(wait([waiting[0]], timeout or None).done)
+            if not in_time:
+                raise ReadTimeoutError(
+                    f"nothing was read in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
+                    "or mount answers, or give it more time"
+                )
+            result = waiting.popleft().result()
+            for each in itertools.islice(calls, 1):
+                waiting.append(pool.submit(work, *each))
+            yield result
+        done = True
+    finally:
+        if not done:
+            stop.set()  # requests that hang
+        # A read that hangs is not waited for, and no thread waits for itself: the garbage collector may run this in one
+        # of them. At exit the threads have ended already, and modules may be cleared.
+        if not at_exit():
+            pool.shutdown(wait=in_time and threading.get_ident() not in own, cancel_futures=True)

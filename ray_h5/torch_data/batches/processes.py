@@ -1,0 +1,156 @@
+"""Batches that worker processes of a loader read and make: the same batches, errors and positions as in its threads."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ray_h5.errors import RayH5Error
+from ray_h5.torch_data.batches.loader_threads import ReadTimeoutError
+
+logger = logging.getLogger(__name__)
+
+_BATCHES, _WAITING_BYTES = 2, 256 << 20
+"""Batches that each worker makes ahead; one where all of them together would have more bytes than this."""
+
+
+class WorkerError(RayH5Error, RuntimeError):
+    """A worker process of a loader ended while it made batches; a RuntimeError, as a `DataLoader` raises it."""
+
+
+class Task(NamedTuple):
+    """A batch to make."""
+
+    indices: list[int]
+    seed: Sequence[int]
+    """What the global generators of random numbers are seeded with before."""
+
+
+class Made(NamedTuple):
+    """A batch that a worker made, or the error that it raised."""
+
+    num_samples: int
+    batch: Any = None
+    error: Any = None
+
+
+class _Maker(Dataset[bytes]):
+    """Makes batches in a worker. A `DataLoader` takes it for its dataset, of which each batch is a sample."""
+
+    def __init__(self, make: Callable[[list[int]], Any]) -> None:
+        self.make = make
+
+    def __getitem__(self, task: Task) -> bytes:
+        indices, seed = task
+        # By what the batch is, so that random numbers depend on neither the number of workers nor their speed.
+        words = np.random.SeedSequence(seed).generate_state(4)
+        torch.manual_seed(int(words[0]) << 32 | int(words[1]))
+        random.seed(int(words[2]))
+        np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
+        # Pickled here: torch waits for ever for what its own thread cannot pickle.
+        try:
+            made = Made(len(indices), self.make(indices))
+        except Exception as exc:  # noqa: BLE001  raised again where batches are asked for
+            return _of_error(exc)
+        try:
+            return _pickled(made)
+        except Exception as exc:  # noqa: BLE001  whatever the classes in a batch do
+            text = f"a batch cannot be sent from a worker process of the loader: {type(exc).__name__}: {exc}"
+            return _of_error(WorkerError(f"{text}; return tensors, arrays and text from transforms and collate_fn"))
+
+
+def _of_error(error: Exception) -> bytes:
+    try:
+        found = _pickled(Made(0, error=ExceptionWithTraceback(error, error.__traceback__)))
+        if type(pickle.loads(found).error) is type(error):  # noqa: S301  our own bytes
+            return found
+    except Exception:
+        logger.debug("an error that cannot be pickled", exc_info=True)
+    text = f"a worker process of the loader raised {type(error).__qualname__}: {error}"
+    return _pickled(Made(0, error=ExceptionWithTraceback(WorkerError(text), error.__traceback__)))
+
+
+def _pickled(made: Made) -> bytes:
+    return bytes(ForkingPickler.dumps(made))
+
+
+def in_processes(
+    tasks: Iterable[Task],
+    make: Callable[[list[int]], Any],
+    workers: int,
+    batch_bytes: int,
+    *,
+    prefetch_factor: int | None,
+    timeout: float,
+    from_store: bool,
+    what: Callable[[], str],
+) -> Iterator[tuple[int, Any]]:
+    """Yield how many samples each batch has and what `make` returns for it, in the order of the tasks.
+
+    Raises
+    ------
+    ReadTimeoutError
+        If a batch takes longer than `timeout` seconds, if that is not 0.
+    WorkerError
+        If a worker ends.
+    """
+    few = _BATCHES if _BATCHES * workers * batch_bytes <= _WAITING_BYTES else 1
+    loader = DataLoader(
+        _Maker(make),
+        batch_size=None,
+        sampler=tasks,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        prefetch_factor=prefetch_factor or few,
+        timeout=timeout,
+        multiprocessing_context=start_method(from_store=from_store),
+    )
+    batches = iter(loader)
+    while True:
+        try:
+            made: Made = pickle.loads(next(batches))  # noqa: S301  from our own worker
+        except StopIteration:
+            return
+        except RuntimeError as exc:
+            if not str(exc).startswith("DataLoader "):
+                raise
+            if "timed out" in str(exc):
+                raise ReadTimeoutError(
+                    f"no batch was made in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
+                    "or mount answers, or give it more time"
+                ) from exc
+            raise _ended(exc, what) from exc
+        except (OSError, EOFError) as exc:  # the memory of a batch that it sent has ended with it
+            raise _ended(exc, what) from exc
+        if made.error is not None:
+            raise made.error
+        yield made.num_samples, made.batch
+
+
+def _ended(exc: Exception, what: Callable[[], str]) -> WorkerError:
+    return WorkerError(
+        f"{exc}: a worker process of the loader ended while it made batches of {what()}. The operating system "
+        "ends processes when memory is short: take fewer workers=, or a larger /dev/shm"
+    )
+
+
+def start_method(*, from_store: bool) -> str | None:
+    """Return how workers are started; None for the default.
+
+    A process that is forked after its parent used the library for stores would wait for ever.
+    """
+    return "forkserver" if from_store and multiprocessing.get_start_method() == "fork" else None
+
+
+def _unchanged(made: bytes) -> bytes:
+    return made

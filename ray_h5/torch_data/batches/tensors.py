@@ -1,0 +1,194 @@
+"""Tensors over the memory of arrays; batches whose tensors move together: `to` and `pin_memory`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from ray_h5.buffers import Spec, empty, owner_of
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import UnsupportedColumnError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
+    """Return uninitialised arrays for the columns of a batch: in a loader worker, in shared memory if some is free.
+
+    Parameters
+    ----------
+    specs : mapping of (shape, dtype)
+        Shape and dtype of each array. An array of dtype object holds references, and is never shared.
+    """
+    if get_worker_info() is not None:
+        from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
+
+        if (found := arrays_in_slot(specs)) is not None:
+            return found
+    return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
+
+
+def nbytes_of(value: Any) -> int:
+    """Return the bytes of all tensors, arrays and texts in a value; 0 for what is none of these."""
+    if isinstance(value, torch.Tensor):
+        parts = (value.values(), value.col_indices(), value.crow_indices()) if value.layout == torch.sparse_csr else ()
+        return sum(map(nbytes_of, parts)) if parts else value.numel() * value.element_size()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.nbytes
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(nbytes_of, value.values()))
+    return sum(map(nbytes_of, value)) if isinstance(value, (list, tuple, np.ndarray)) else 0
+
+
+def to_torch(array: np.ndarray, name: str, *, as_bytes: bool = False) -> Any:
+    """Return the values of a column of a batch: a tensor, or a list of values that tensors cannot hold."""
+    if array.dtype.kind in "biufc":
+        return tensor_over(array)
+    return [as_python(value, name, as_bytes=as_bytes) for value in array]
+
+
+def tensor_over(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor over the memory of an array.
+
+    If a tensor owns the memory, the result is a view of that tensor: torch finds out by the owner when a copy to a
+    GPU has ended and pinned memory may be used again.
+    """
+    tensor, owner = torch.from_numpy(array), owner_of(array)
+    if not isinstance(owner, torch.Tensor) or owner.dtype != tensor.dtype:
+        return tensor
+    if not (tensor.is_contiguous() and tensor.numel()):
+        return tensor
+    start = (tensor.data_ptr() - owner.data_ptr()) // tensor.element_size()
+    return owner.reshape(-1)[start : start + tensor.numel()].reshape(tensor.shape)
+
+
+def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
+    """Return one value that is no number: text as str, or as bytes; others as numpy returns them.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If text is not UTF-8.
+    """
+    if isinstance(value, np.ndarray) and value.dtype == object:  # several a row
+        return [as_python(each, name, as_bytes=as_bytes) for each in value]
+    if as_bytes or not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise UnsupportedColumnError(
+            f"column {name!r} holds {value!r}, which is not UTF-8. H5Dataset(..., dtypes={{{name!r}: bytes}}) gives "
+            "its values as bytes."
+        ) from None
+
+
+def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
+    """Return rows of varying shape: a list of tensors, or of lists of text; None where a group lacks the column."""
+    if spec.element is None or spec.element.kind not in "biufc":
+        return [None if row is None else [as_python(each, spec.name) for each in row] for row in rows]
+    from ray_h5.columns.padding import cast_rows
+
+    found = cast_rows(list(rows), spec)
+    return [None if row is None else torch.from_numpy(np.ascontiguousarray(row)) for row in found]
+
+
+class Movable:
+    """A container with `to` and `pin_memory`, which return a copy whose tensors are there."""
+
+    __slots__ = ()
+
+    def to(
+        self,
+        device: torch.device | str | int | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
+        """Return this batch with all its tensors on a device, also those inside lists, tuples and dicts.
+
+        What is no tensor, such as text, stays as it is.
+
+        Parameters
+        ----------
+        device : device, str or int, optional
+            Where to; None leaves each tensor on its device.
+        dtype : torch.dtype, optional
+            Cast floating-point tensors to this, as ``nn.Module.to`` does; it may be given in place of `device`.
+        non_blocking : bool
+            Whether copies of pinned memory go on while the program does.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        return _mapped(self, partial(_moved, device=device, dtype=dtype, non_blocking=non_blocking), "to")
+
+    def pin_memory(self) -> Self:
+        """Return this batch with all its tensors in pinned memory; without a CUDA device, the batch as it is."""
+        if not torch.cuda.is_available():
+            return self
+        return _mapped(self, _pinned, "pin_memory")
+
+
+class MovableList(Movable, list[Any]):
+    """A batch that is a list, such as inputs and targets."""
+
+
+class MovableDict(Movable, dict[str, Any]):
+    """A batch that is a dict."""
+
+
+def movable(batch: Any) -> Any:
+    """Return a batch with `to` and `pin_memory`, if it is a plain list or dict."""
+    if type(batch) is list:
+        return MovableList(batch)
+    return MovableDict(batch) if type(batch) is dict else batch
+
+
+def _moved(value: Any, **options: Any) -> Any:
+    """Return a tensor, or another object with a method `to`, at its new place."""
+    if isinstance(value, torch.Tensor) and not value.is_floating_point():
+        options["dtype"] = None
+    # Only what was asked for: `to` of other classes may have fewer options.
+    return value.to(**{name: given for name, given in options.items() if given is not None and given is not False})
+
+
+def _pinned(value: Any) -> Any:
+    return value.pin_memory()
+
+
+def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:
+    """Return a copy of a container with its values changed."""
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    changed = [_changed(value, change, method) for value in values]
+    if isinstance(batch, Mapping):
+        entries = dict(zip(batch, changed, strict=True))
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(entries)  # type: ignore[call-arg]
+        clone = copy.copy(batch)  # it may have more than its entries, as a defaultdict has
+        clone.update(entries)
+        return clone
+    return type(batch)(*changed) if hasattr(batch, "_fields") else type(batch)(changed)
+
+
+def _changed(value: Any, change: Callable[[Any], Any], method: str) -> Any:
+    if isinstance(value, Movable):
+        return _mapped(value, change, method)
+    if callable(getattr(value, method, None)) and not isinstance(value, type):
+        return change(value)
+    return _mapped(value, change, method) if _holds_any(value, method) else value
+
+
+def _holds_any(value: Any, method: str) -> bool:
+    """Return whether a container holds anything to change: a list of text stays the same object."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return False
+    values = value.values() if isinstance(value, Mapping) else value
+    return any(callable(getattr(each, method, None)) or _holds_any(each, method) for each in values)

@@ -1,0 +1,383 @@
+"""A `DataLoader` that reads ahead in threads of the training process: no worker processes, no copies between them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_integer
+from ray_h5.order.position import PositionLike
+from ray_h5.storage.stop import Stop
+from ray_h5.torch_data.batch_sampler import OrderBatchSampler
+from ray_h5.torch_data.batches.loader_threads import Call, CallSizes, in_threads, indices_of, with_later
+from ray_h5.torch_data.batches.tensors import movable, nbytes_of
+from ray_h5.torch_data.dataset import H5Dataset
+from ray_h5.torch_data.samplers import OrderSampler
+
+if TYPE_CHECKING:
+    from ray_h5.torch_data.batches.processes import Task
+    from ray_h5.torch_data.concatenated import JoinedDataset
+
+_ReadBatch = tuple[int, Any]
+"""How many samples a batch has, and their arrays, or the batch that is made of them."""
+
+_NOTHING = object()
+"""Stands for a batch without rows."""
+
+
+class H5DataLoader(DataLoader[Any]):
+    """A `DataLoader` of an `H5Dataset` that reads ahead in threads.
+
+    The dataset's transform and `collate_fn` run ahead, too, in one more thread: one sample after the other, in the
+    order of the epoch. At most 8 batches that they made wait, and no other is begun while 64 MiB wait. Images are
+    decoded in the threads that read. With `workers`, all of this runs in processes. The methods of a subclass, which
+    make samples in their own way, run in the thread that asks for batches, or in `workers`.
+
+    Parameters
+    ----------
+    dataset : H5Dataset, or a ConcatDataset or Subset of H5Datasets
+        The samples. The `dataset` of the loader is then one of these samples, in the same order.
+    batch_size : int, optional
+        Samples of a batch. None, as in a `DataLoader`, for a sampler that yields whole batches, or for single
+        samples; each is then read when it is asked for.
+    sampler : Sampler of int, optional
+        Which samples, in which order. The state of an `OrderSampler` whose `run_length` is `batch_size` is that after
+        the last batch delivered; batches that were read ahead do not count.
+    shuffle, batch_sampler, generator
+        As in `DataLoader`; frameworks that make the loader again with samplers of their own pass them.
+    threads : int
+        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks.
+    workers : int
+        Processes that read and make batches instead, for transforms that hold Python's lock. Order, errors and state
+        are the same. Each has its own copy of the transform; before each batch the generators of `random`, NumPy and
+        torch are seeded by the seed, the epoch and the samples. Each makes 2 batches ahead, or 1 where all of them
+        together would have more than 256 MiB.
+    prefetch_factor : int, optional
+        Batches that one call of a thread reads; by default up to 16 of 16 MiB together. With `workers`, batches that
+        each makes ahead.
+    drop_last : bool
+        Leave out the last batch if it is smaller than the others.
+    pin_memory : bool
+        Read into pinned memory.
+    collate_fn : callable, optional
+        Makes a batch of a list of samples.
+    timeout : float
+        Seconds to wait for a batch; 0 waits for ever.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        sampler: Iterable[int] | None = None,
+        *,
+        threads: int = 0,
+        workers: int = 0,
+        shuffle: bool | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        generator: torch.Generator | None = None,
+        prefetch_factor: int | None = None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+        collate_fn: Callable[[Sequence[Any]], Any] | None = None,
+        timeout: float = 0,
+    ) -> None:
+        threads, workers = as_integer("threads", threads, 0), as_integer("workers", workers, 0)
+        if workers and batch_size is None and batch_sampler is None:
+            raise OptionError(f"workers={workers}: they make batches; expected a batch_size, found None")
+        if prefetch_factor is not None:
+            prefetch_factor = as_integer("prefetch_factor", prefetch_factor, 1, instead=", or None")
+        read = as_h5(dataset)
+        if not isinstance(read, H5Dataset) and collate_fn is None and not (read.is_transformed or read.has_own_samples):
+            read.check_alike()
+        super().__init__(
+            read,
+            batch_size=batch_size,
+            sampler=sampler,
+            shuffle=shuffle,
+            batch_sampler=batch_sampler,
+            generator=generator,
+            drop_last=drop_last,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn,
+            timeout=timeout,
+        )
+        self.threads, self.workers = threads, workers
+        self.prefetch_factor = prefetch_factor
+        self._collates = collate_fn is None
+        self._decoded_bytes = 0
+        """Bytes of a sample whose images are decoded, as far as it is known."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the sampler, or of the batch sampler, if it has epochs."""
+        for each in (self.sampler, self.batch_sampler):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch delivered; see `OrderSampler.state_dict`.
+
+        Raises
+        ------
+        OptionError
+            If the sampler is no `OrderSampler` whose `run_length` is the batch size.
+        """
+        return self._order().state_dict()
+
+    def load_state_dict(self, state: PositionLike) -> None:
+        """Let the next iteration continue where `state` was taken; see `OrderSampler.load_state_dict`."""
+        self._order().load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.batch_sampler is None:
+            return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
+        # Threads read arrays side by side. What users wrote runs in `finish`, in one thread: in order, one at a time.
+        finish: Callable[[Any], Any]
+        stop, is_ahead = Stop(), False
+        if self.workers:
+            reads: Iterator[list[_ReadBatch]] = ([each] for each in self._in_processes())
+            finish, is_ahead = self._delivered, self._pins
+        elif self.dataset.has_own_samples:
+            # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
+            reads = (self._not_read(call) for call in self._calls())
+            finish = self._from_subclass
+        else:
+            is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
+            # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
+            is_made = is_plain and not self._grows
+            read = partial(self._read, self._whole if is_made else _unchanged)
+            reads = self._reads(read, stop)
+            finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
+            is_ahead = self.threads > 0 and not is_made
+        batches = _finished(reads, finish)
+        if is_ahead:
+            from ray_h5.torch_data.batches.transform_thread import ahead
+
+            batches = ahead(batches, _bytes_of, stop)
+        ordered = self._ordered
+        counted = batches if ordered is None else ordered.counted(batches, _count)
+        return (batch for _, batch in counted if batch is not _NOTHING)
+
+    def __len__(self) -> int:
+        ordered = self._ordered
+        if ordered is None or ordered.batch_values is None:
+            return super().__len__()
+        return ordered.num_runs(whole=self.batch_sampler.drop_last)
+
+    @property
+    def _ordered(self) -> OrderSampler | None:
+        """The sampler if it counts batches when they are delivered, not when they are read ahead; else None."""
+        if isinstance(self.sampler, OrderSampler) and self.sampler.run_length == self.batch_size:
+            return self.sampler
+        return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
+
+    def _order(self) -> OrderSampler:
+        ordered = self._ordered
+        if ordered is None:
+            # Any other sampler counts what was read ahead, which is more than what was delivered.
+            sampler = self.sampler
+            found = f" of run_length={sampler.run_length}" if isinstance(sampler, OrderSampler) else ""
+            raise OptionError(
+                f"{type(sampler).__name__}{found} has no state after the last batch delivered; expected an "
+                f"OrderSampler(dataset, run_length={self.batch_size})"
+            )
+        return ordered
+
+    def _calls(self) -> Iterator[Call]:
+        dataset = self.dataset
+        has_ranges = isinstance(dataset, H5Dataset) and dataset.has_ranges
+        window = self._window_batches if has_ranges else None
+
+        def row_bytes() -> int | None:
+            if not dataset.decodes:
+                return dataset.row_bytes
+            return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
+
+        sizes = CallSizes(row_bytes, has_ranges, dataset.call_bytes, self.prefetch_factor, window)
+        return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
+
+    @property
+    def _grows(self) -> bool:
+        """Whether batches take more memory than what is read for them."""
+        return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
+
+    @property
+    def _window_batches(self) -> int | None:
+        """The batches of a window of rows that are ranges of longer arrays; None without windows."""
+        ordered = self._ordered
+        if ordered is None or self.prefetch_factor is not None:
+            return None
+        order = ordered.order
+        if order.range_chunks is None or order.window_rows is None:
+            return None
+        return max(1, order.window_rows // (ordered.run_length * ordered.world_size))
+
+    def _num_batches(self) -> float:
+        try:
+            return super().__len__()
+        except TypeError:
+            return math.inf  # of a sampler without a length
+
+    def _index_batches(self) -> Iterator[list[int]]:
+        ordered = self._ordered
+        if ordered is not None:
+            return ordered.runs(whole=self.batch_sampler.drop_last)
+        # A generator: iter() of another iterator may start it from its beginning, as that of lightning's wrapper for
+        # predictions does.
+        return (batch for batch in self.batch_sampler)
+
+    def _reads(self, read: Callable[[Call], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
+        calls, threads = with_later(self._calls(), max(1, self.threads)), self.threads
+        work = partial(self._announced, read)
+        if not threads:
+            return (work(*each) for each in calls)
+        return in_threads(calls, work, threads, self.timeout, self._what, stop)
+
+    def _what(self) -> str:
+        return f"{len(self.dataset)} samples of {self.dataset}"
+
+    def _in_processes(self) -> Iterator[_ReadBatch]:
+        from ray_h5.torch_data.batches.processes import in_processes
+
+        dataset, ordered = self.dataset, self._ordered
+        size = (self.batch_size if ordered is None else ordered.run_length) or 1
+        made = in_processes(
+            self._tasks(),
+            partial(_made, dataset, self.collate_fn),
+            self.workers,
+            size * dataset.row_bytes,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout,
+            from_store=bool(dataset.call_bytes),
+            what=self._what,
+        )
+        return ((count, _NOTHING if batch is None else batch[0]) for count, batch in made)
+
+    def _tasks(self) -> Iterator[Task]:
+        from ray_h5.torch_data.batches.processes import Task
+
+        ordered = self._ordered
+        if ordered is None:
+            drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+            for number, batch in enumerate(self._index_batches()):
+                yield Task(batch, [drawn, number])
+            return
+        epoch = None
+        for batch in self._index_batches():
+            epoch = ordered.epoch if epoch is None else epoch  # known once the epoch has begun
+            yield Task(batch, [ordered.order.seed or 0, epoch, *batch])
+
+    def _announced(
+        self,
+        read: Callable[[Call], list[_ReadBatch]],
+        call: Call,
+        later: Call | None,
+    ) -> list[_ReadBatch]:
+        """Read some batches; `later` is what this thread reads next."""
+        if later is not None:
+            self.dataset.will_read(indices_of(later))
+        return read(call)
+
+    def _read(self, make: Callable[[Any], Any], call: Call) -> list[_ReadBatch]:
+        """Read some batches by one call, and pass the arrays of each to `make`."""
+        read = self.dataset.read_batches(call, pinned=self._pins)
+        if self.dataset.decodes:
+            self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
+        # A batch whose images were all skipped is not delivered.
+        return [
+            (len(batch), make(arrays) if not batch or _has_rows(arrays) else _NOTHING)
+            for batch, arrays in zip(call, read, strict=True)
+        ]
+
+    @property
+    def _pins(self) -> bool:
+        return self.pin_memory and torch.cuda.is_available()
+
+    def _whole(self, arrays: Any) -> Any:
+        return self._delivered(self.dataset.collate(arrays))
+
+    def _from_samples(self, arrays: Any) -> Any:
+        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
+
+    def _from_subclass(self, indices: list[int]) -> Any:
+        return self._delivered(self.collate_fn(self.dataset.__getitems__(indices)))
+
+    def _not_read(self, call: Call) -> list[_ReadBatch]:
+        return [(len(batch), batch) for batch in call]
+
+    def _delivered(self, batch: Any) -> Any:
+        """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
+
+        Tensors that were not read into pinned memory are pinned: those that were cast, or that a transform made.
+        """
+        batch = pin_memory(batch) if self._pins else batch
+        return movable(batch) if self._collates else batch
+
+    def __repr__(self) -> str:
+        sampler = self._ordered
+        shuffle = None if sampler is None else sampler.order.shuffle
+        how = f"workers={self.workers}" if self.workers else f"threads={self.threads}"
+        order = f"sampler={type(self.sampler).__name__}" if sampler is None else "shuffle=False"
+        if shuffle is not None:
+            order = f"shuffle={shuffle.unit!r}, seed={shuffle.seed}"
+        size = self.batch_size if sampler is None else sampler.run_length
+        return f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, {how}: {self.dataset!r})"
+
+
+def _has_rows(arrays: Any) -> bool:
+    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
+    if isinstance(arrays, Mapping):
+        return any(len(values) for values in arrays.values()) or not arrays
+    return any(len(part.places) for part in arrays)
+
+
+def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> list[Any] | None:
+    """Return a batch, in a list; None if it has no rows."""
+    if dataset.has_own_samples:
+        return [collate(dataset.__getitems__(indices))]
+    (arrays,) = dataset.read_batches([indices])
+    return [collate(dataset.samples(arrays))] if _has_rows(arrays) else None
+
+
+def _unchanged(read: Any) -> Any:
+    return read
+
+
+def _bytes_of(read: _ReadBatch) -> int:
+    return nbytes_of(read[1])
+
+
+def _count(read: _ReadBatch) -> int:
+    return read[0]
+
+
+def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
+    """Return a dataset that loaders can read in threads.
+
+    Raises
+    ------
+    OptionError
+        If it is none of `H5Dataset`s.
+    """
+    if isinstance(dataset, H5Dataset):
+        return dataset
+    from ray_h5.torch_data.concatenated import JoinedDataset
+
+    return dataset if isinstance(dataset, JoinedDataset) else JoinedDataset(dataset)
+
+
+def _finished(reads: Iterator[list[_ReadBatch]], finish: Callable[[Any], Any]) -> Iterator[_ReadBatch]:
+    """Yield batches as `finish` makes them. One of which it raises an error is not done, and no other is read."""
+    try:
+        for count, read in itertools.chain.from_iterable(reads):
+            yield count, read if read is _NOTHING else finish(read)
+    finally:
+        reads.close()  # type: ignore[attr-defined]

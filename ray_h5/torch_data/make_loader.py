@@ -1,0 +1,135 @@
+"""`loader`: an `H5DataLoader` with its dataset and its sampler, by one call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joblib import cpu_count
+from torch.utils.data import Dataset
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_integer, takes_options_of
+from ray_h5.storage.find_files import PathLike
+from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
+from ray_h5.torch_data.h5_data_loader import H5DataLoader, as_h5
+from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ray_h5.columns.user_columns import ColumnLike
+
+logger = logging.getLogger(__name__)
+
+
+_INSTEAD = {
+    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, workers=2.",
+    "cache_size": "Rows that were read stay in memory, up to kept_bytes=.",
+}
+
+
+class LoaderOptions(DatasetOptions, total=False):
+    """The options of `H5Dataset`."""
+
+    columns: Sequence[ColumnLike] | None
+
+
+@takes_options_of(H5Dataset, instead=_INSTEAD)
+def loader(
+    source: Dataset[Any] | PathLike | Sequence[PathLike],
+    batch_size: int = 64,
+    *,
+    shuffle: ShuffleLike = True,
+    seed: int | None = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+    drop_last: bool = False,
+    threads: int | None = None,
+    workers: int = 0,
+    pin_memory: bool = False,
+    collate_fn: Callable[[Sequence[Any]], Any] | None = None,
+    **options: Unpack[LoaderOptions],
+) -> H5DataLoader:
+    """Return a loader that reads in threads of this process, several batches at a time.
+
+    Each iteration is the next epoch, and another order if it is shuffled: the first one epoch 0. ``set_epoch`` chooses
+    the epoch of the next iteration. All ranks have to begin equally many iterations, or to call ``set_epoch``.
+
+    Parameters
+    ----------
+    source : H5Dataset, a ConcatDataset, Subset or `mix` of H5Datasets, or paths
+        The samples. The options of `H5Dataset` are for paths, except `pad`.
+    batch_size : int
+        Samples of a batch, on each rank.
+    shuffle, seed, rank, world_size
+        As in `OrderSampler`.
+    drop_last : bool
+        Leave out the last samples, which do not fill a batch on each rank.
+    threads : int, optional
+        Threads that read; by default two, or one where this process has one CPU. With any, transforms and `collate_fn`
+        run ahead in one thread more, in order; with 0 everything runs in the thread that asks.
+    workers : int
+        Processes that read and make batches instead of threads, for transforms that hold Python's lock; see
+        `H5DataLoader`.
+    pin_memory : bool
+        Read into pinned memory, if there is a CUDA device.
+    collate_fn : callable, optional
+        Makes a batch of a list of samples.
+    **options
+        The options of `H5Dataset`.
+
+    Returns
+    -------
+    H5DataLoader
+        Yields dicts of tensors, whose entries are attributes too; ``to(device)`` and ``pin_memory()`` move all of them.
+        ``set_epoch``, ``state_dict`` and ``load_state_dict`` are those of its sampler.
+
+    Examples
+    --------
+    >>> batches = loader("data/*.h5", 64, columns=["signal", "label"])  # doctest: +SKIP
+    >>> for epoch in range(3):  # doctest: +SKIP
+    ...     for batch in batches:
+    ...         train(batch.signal, batch.label)
+    """
+    batch_size = as_integer("batch_size", batch_size, 1)
+    if isinstance(source, Dataset):
+        pad = options.pop("pad", None)
+        if options:
+            raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
+        dataset = as_h5(source)
+        if pad is not None:
+            dataset = dataset.with_padding(pad)
+    else:
+        dataset = H5Dataset(source, **options)
+    sampler = OrderSampler(
+        dataset,
+        shuffle=shuffle,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+        drop_last=drop_last,
+        run_length=batch_size,
+    )
+    sampler.advance_epochs()
+    # By name: a framework that makes the loader again replaces some of these by name.
+    made = H5DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        threads=min(2, cpu_count()) if threads is None else threads,
+        workers=workers,
+        drop_last=drop_last,
+        pin_memory=pin_memory,
+        collate_fn=collate_fn,
+    )
+    if not len(dataset):
+        logger.warning("loader: there is no batch: %r has no samples", dataset)
+    elif not len(made):
+        logger.warning(
+            "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
+            len(dataset),
+            batch_size,
+        )
+    return made

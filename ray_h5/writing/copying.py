@@ -1,0 +1,503 @@
+"""Copies a file object by object. Arrays whose layout changes are decoded and encoded; all else is copied as it is.
+
+Groups, attributes, links inside the file, types, fill values, dimension scales and references stay what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import h5py
+import numpy as np
+
+from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
+from ray_h5.codecs.filters import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
+from ray_h5.codecs.pipeline import decodes
+from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
+from ray_h5.hdf5.files.opening import open_h5, translated
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.messages import few
+from ray_h5.read.reader import RowReader
+from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, object_key, refers, remapped
+from ray_h5.writing.objects import copy_object, copy_userblock, new_links, slabs
+from ray_h5.writing.output import OutputFile, new_chunked, steps_of, sum_of_objects, writing
+
+SLAB_BYTES = 64 << 20
+"""Bytes of rows that are read at a time; one input chunk, if it is larger."""
+
+_PIECE = 8 << 20
+_SUPERBLOCK_1_8 = 2
+_MOST_ROW_BYTES = 1 << 31
+_CODECS: dict[int, CodecName] = {ZSTD: "zstd", LZ4: "lz4", DEFLATE: "gzip", BLOSC: "blosc"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFacts:
+    """What there is to know of an array, to decide how it is laid out.
+
+    Attributes
+    ----------
+    name : str
+        Its path.
+    shape : tuple of int
+        Its shape.
+    item_bytes : int
+        Size of a value.
+    chunks : tuple of int, optional
+        Shape of a chunk.
+    steps : tuple of FilterStep
+        The filters.
+    stored_bytes : int
+        What it takes in the file.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    item_bytes: int
+    chunks: tuple[int, ...] | None
+    steps: tuple[FilterStep, ...]
+    stored_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.item_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        return math.prod(self.chunks or ()) * self.item_bytes
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a row is in several chunks."""
+        return self.chunks is not None and self.chunks[1:] != self.shape[1:]
+
+    @property
+    def num_chunks(self) -> int:
+        if self.chunks is None:
+            return 1
+        return math.prod(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def is_decoded_here(self) -> bool:
+        """Whether the filters are decoded without libhdf5."""
+        return decodes(FilterPipeline(self.steps))
+
+    @property
+    def codec(self) -> CodecName | None:
+        """The codec by its name; None for one that is not encoded here."""
+        found = [step.id for step in self.steps if step.id not in {SHUFFLE, FLETCHER32}]
+        return "none" if not found else _CODECS.get(found[0]) if len(found) == 1 else None
+
+    @property
+    def pipeline_text(self) -> str:
+        return "+".join(filter_name(step.id, b"") for step in self.steps) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class NewLayout:
+    """How an array is written: rows of a chunk, and the codec."""
+
+    chunk_rows: int
+    codec: CodecName
+
+
+Rule = Callable[[ArrayFacts], "NewLayout | None"]
+"""Returns how an array is laid out; None to copy it as it is."""
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copy did."""
+
+    rewritten: int = 0
+    verbatim: int = 0
+    stored_bytes: int = 0
+    dropped: list[str] = field(default_factory=list)
+    chunks_before: int = 0
+    chunks_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    what: Literal["group", "array", "type", "soft", "hard"]
+    target: str = ""
+
+
+class FileCopy:
+    """The copy of one file into another.
+
+    Parameters
+    ----------
+    source : str
+        The local file.
+    rule : callable
+        How each array is laid out.
+    drop : bool
+        Whether to leave out what cannot be kept, instead of raising.
+    threads : int
+        Threads that decode and encode.
+    """
+
+    def __init__(self, source: str, rule: Rule, *, drop: bool = False, threads: int = 1) -> None:
+        self._source, self._rule, self._drop, self._threads = source, rule, drop, threads
+        self.result = Copied()
+        self._layouts: dict[str, NewLayout] = {}
+        self._verbatim: list[str] = []
+        self._named_types: dict[Any, str] = {}
+        self._types = NamedTypes()
+
+    def survey(self) -> Copied:
+        """Decide about each array; raise, or note, what cannot be kept. Nothing is written."""
+        with open_h5(self._source) as file, translated(self._source, "listing what it holds"):
+            for _ in self._entries(file):
+                pass
+        if self.result.dropped and not self._drop:
+            raise UnsupportedColumnError(
+                f"{self._source}: a copy cannot keep {few(self.result.dropped)}. Pass drop=True to leave it out."
+            )
+        return self.result
+
+    def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
+        """Write the copy. `progress` is called with bytes that are done."""
+        self.result = Copied()
+        self._verbatim.clear()
+        with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
+            referring: list[str] = []
+            with translated(self._source, "reading it"):
+                entries = list(self._entries(file))
+            if self._named_types:
+                self._types = NamedTypes(self._named_types, out.file)
+                if not file["/"].id.get_create_plist().get_link_creation_order():  # in that order, types come first
+                    entries.sort(key=lambda each: each.what not in {"group", "type"})
+            with writing(out.path):
+                copy_userblock(file, out.file)
+            for entry in entries:
+                self._copy(entry, file, out, reader, referring, progress)
+            self._attributes(file, out.file, referring, "/")
+            with writing(out.path):
+                for path in referring:
+                    self._references(path, file, out.file)
+
+    def verify(self, path: str) -> None:
+        """Compare the arrays that were copied as they are, byte by byte, as they are stored.
+
+        Raises
+        ------
+        VerifyError
+            If one differs.
+        """
+        with contextlib.ExitStack() as stack:
+            one, other = stack.enter_context(open_h5(self._source)), stack.enter_context(h5py.File(path, locking=False))
+            source, made = (stack.enter_context(open(each, "rb")) for each in (self._source, path))
+            for name in self._verbatim:
+                if not _stored_alike(one[name], other[name], source.fileno(), made.fileno()):
+                    raise VerifyError(
+                        f"{path}: {name!r} read back differs from {self._source}. The disk or its driver changes "
+                        "data; nothing was put in place. Try another disk."
+                    )
+
+    # What there is ---------------------------------------------------------------------------------
+
+    def _entries(self, file: h5py.File) -> Iterator[_Entry]:
+        """Yield all that is in a file, each object once, groups before what is in them."""
+        root_size = Path(self._source).stat().st_size
+        self._survey_attributes("/", file)
+        seen: dict[tuple[int, Any], str] = {object_key(file.id): "/"}
+        lost: set[tuple[int, Any]] = set()
+        groups: list[tuple[str, h5py.Group]] = [("", file)]
+        while groups:
+            prefix, group = groups.pop()
+            for name in group:
+                path = f"{prefix}{name}"
+                if isinstance(name, bytes):
+                    self._lost(f"{name!r} in {prefix or '/'!r}, a name that is not UTF-8")
+                    continue
+                link = group.get(name, getlink=True)
+                if isinstance(link, h5py.ExternalLink):
+                    self._lost(f"{path!r}, a link to another file ({link.filename})")
+                    continue
+                if isinstance(link, h5py.SoftLink):
+                    yield _Entry(path, "soft", link.path)
+                    continue
+                found = group[name]
+                key = object_key(found.id)
+                if key in lost:
+                    continue
+                if key in seen:
+                    yield _Entry(path, "hard", seen[key])
+                    continue
+                seen[key] = path
+                self._survey_attributes(path, found)
+                if isinstance(found, h5py.Group):
+                    yield _Entry(path, "group")
+                    groups.append((f"{path}/", found))
+                elif isinstance(found, h5py.Datatype):
+                    self._named_types[key] = path
+                    yield _Entry(path, "type")
+                elif self._can_copy(path, found, root_size):
+                    yield _Entry(path, "array")
+                else:
+                    lost.add(key)
+
+    def _can_copy(self, path: str, dataset: h5py.Dataset, file_bytes: int) -> bool:
+        plist = dataset.id.get_create_plist()
+        if plist.get_layout() == h5py.h5d.VIRTUAL:
+            self._lost(f"{path!r}, a virtual dataset of other files")
+            return False
+        if plist.get_layout() == h5py.h5d.CONTIGUOUS and plist.get_external_count():
+            self._lost(f"{path!r}, whose values are in other files")
+            return False
+        dtype = dtype_of(dataset.id)
+        if dtype is None:
+            self._lost(f"{path!r}, whose type h5py cannot read")
+            return False
+        stored = dataset.id.get_storage_size()
+        if stored > file_bytes and dtype.kind != "O":
+            raise CorruptFileError(
+                f"{self._source}: {path!r} takes {stored} bytes, and the file has {file_bytes}. Restore it from a copy."
+            )
+        facts = facts_of(path, dataset)
+        self.result.chunks_before += facts.num_chunks
+        self.result.stored_bytes += stored
+        new = None
+        has_rows = bool(dataset.shape) and all(dataset.shape) and not dtype.hasobject
+        if has_rows and _is_written(dataset, facts, stored) and not _has_unused_bits(dataset):
+            new = self._rule(facts) if facts.row_bytes < _MOST_ROW_BYTES else None
+        if new is not None and not _is_laid_out(facts, new):
+            self._layouts[path] = new
+            self.result.rewritten += 1
+            self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
+        else:
+            self.result.verbatim += 1
+            self.result.chunks_after += facts.num_chunks
+        return True
+
+    def _survey_attributes(self, path: str, found: Any) -> None:
+        for name in found.attrs:
+            if dtype_of(found.attrs.get_id(name)) is None:
+                self._lost(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
+
+    def _lost(self, what: str) -> None:
+        self.result.dropped.append(what)
+
+    # Writing it ------------------------------------------------------------------------------------
+
+    def _copy(
+        self,
+        entry: _Entry,
+        file: h5py.File,
+        out: OutputFile,
+        reader: RowReader,
+        referring: list[str],
+        progress: Callable[[int], object],
+    ) -> None:
+        path = entry.path
+        with writing(out.path):
+            if entry.what == "soft":
+                out.file[path] = h5py.SoftLink(entry.target)
+            elif entry.what == "hard":
+                out.file[path] = out.file[entry.target]
+            elif entry.what == "group":
+                made = h5py.h5g.create(
+                    out.file.id, path.encode(), lcpl=new_links(), gcpl=file[path].id.get_create_plist()
+                )
+                self._attributes(file[path], h5py.Group(made), referring, path)
+        if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
+            found = file[path]
+            with writing(out.path):
+                copy_object(found, out.file, path, self._types)
+            self._referring(found, referring, path)
+            if isinstance(found, h5py.Dataset):
+                if refers(found.dtype):
+                    referring.append(path)
+                elif found.shape is not None:
+                    self._verbatim.append(path)
+                progress(found.id.get_storage_size())
+        elif entry.what == "array":
+            self._rewrite(path, file[path], out, reader, progress)
+            self._attributes(file[path], out.file[path], referring, path)
+
+    def _rewrite(
+        self,
+        path: str,
+        dataset: h5py.Dataset,
+        out: OutputFile,
+        reader: RowReader,
+        progress: Callable[[int], object],
+    ) -> None:
+        new, rows = self._layouts[path], dataset.shape[0]
+        limits = dataset.maxshape
+        chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
+        item = dataset.id.get_type().get_size()
+        with writing(out.path):
+            made = new_chunked(
+                out.file,
+                path,
+                dataset.shape,
+                self._types.of(dataset.id),
+                chunks,
+                Encoder(new.codec, item, checksum=bool(dataset.fletcher32)).steps,
+                limits,
+                dataset.id.get_create_plist(),
+            )
+        slab = max(1, SLAB_BYTES // max(1, item * math.prod(dataset.shape[1:])))
+        if dataset.chunks:
+            slab = -(-slab // dataset.chunks[0]) * dataset.chunks[0] if slab > dataset.chunks[0] else dataset.chunks[0]
+        layout = None
+        with contextlib.suppress(RayH5Error):  # what is no column of rows is read by libhdf5
+            layout = reader.column(path)
+        is_direct = layout is not None and layout.direct and layout.shape == dataset.shape
+        stored = layout.stored_dtype if is_direct and layout is not None else np.dtype((np.void, item))
+        array = out.array_of(made, stored, new.codec)
+        for start in range(0, rows, slab):
+            stop = min(rows, start + slab)
+            if is_direct:
+                array.append(reader.read([path], slice(start, stop))[path])
+            else:
+                with translated(self._source, f"reading {path!r}"):
+                    array.append(_raw_rows(dataset, start, stop, stored))
+            progress((stop - start) * dataset.id.get_storage_size() // max(rows, 1))
+
+    # Attributes and references ---------------------------------------------------------------------
+
+    def _attributes(
+        self, found: h5py.Group | h5py.Dataset, made: h5py.Group | h5py.Dataset, referring: list[str], path: str
+    ) -> None:
+        for name in found.attrs:
+            dtype = dtype_of(found.attrs.get_id(name))
+            if dtype is None or refers(dtype):
+                continue
+            with writing(made.file.filename, f"writing attribute {name!r} of {path!r}"):
+                copy_attribute(found, made, name, self._types)
+        self._referring(found, referring, path)
+
+    def _referring(self, found: h5py.Group | h5py.Dataset, referring: list[str], path: str) -> None:
+        dtypes = [dtype_of(found.attrs.get_id(name)) for name in found.attrs]
+        if any(dtype is not None and refers(dtype) for dtype in dtypes) and path not in referring:
+            referring.append(path)
+
+    def _references(self, path: str, file: h5py.File, out: h5py.File) -> None:
+        """Write the attributes of an object that refer to others; now that all are there."""
+        found, made = file[path], out[path]
+        if isinstance(found, h5py.Dataset) and refers(found.dtype) and found.size:
+            for part in slabs(found):
+                values = np.asarray(found[part], None if found.dtype.names else object)
+                values = np.ascontiguousarray(remapped(values, file, out), found.dtype).reshape(values.shape)
+                space = made.id.get_space()
+                if part:
+                    space.select_hyperslab((part.start, *(0 for _ in found.shape[1:])), values.shape)
+                # Not by h5py's own assignment: it takes lists of references for one value.
+                made.id.write(h5py.h5s.create_simple(values.shape) if part else space, space, values)
+        for name in found.attrs:
+            attribute = found.attrs.get_id(name)
+            dtype = dtype_of(attribute)
+            if dtype is None or not refers(dtype):
+                continue
+            values = np.asarray(found.attrs[name], None if attribute.shape else object)
+            if name in made.attrs:
+                del made.attrs[name]
+            type_, space = self._types.of(attribute), attribute.get_space()
+            new = h5py.h5a.create(made.id, encoded(name), type_, space)
+            new.write(np.ascontiguousarray(remapped(values, file, out).reshape(attribute.shape), dtype))
+
+
+def _raw_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
+    """Return rows as they are stored, by libhdf5, without a conversion of their type."""
+    found = np.empty((stop - start, *dataset.shape[1:]), dtype)
+    space = dataset.id.get_space()
+    space.select_hyperslab((start, *(0 for _ in dataset.shape[1:])), found.shape)
+    dataset.id.read(h5py.h5s.create_simple(found.shape), space, found, dataset.id.get_type())
+    return found
+
+
+def facts_of(path: str, dataset: h5py.Dataset) -> ArrayFacts:
+    """Return what there is to know of an array."""
+    return ArrayFacts(
+        path,
+        dataset.shape or (),
+        dataset.id.get_type().get_size(),
+        dataset.chunks,
+        steps_of(dataset.id.get_create_plist()),
+        dataset.id.get_storage_size(),
+    )
+
+
+def as_keepable(facts: ArrayFacts) -> CodecName:
+    """Return the codec of an array, to write other chunks with it; raise for one that is not encoded here."""
+    if facts.codec is None:
+        raise UnsupportedColumnError(
+            f"codec='keep': {facts.name!r} went through {facts.pipeline_text}, which is not encoded here. Expected one "
+            f"of {', '.join(CODEC_NAMES)}: pass codec= to encode it in another way."
+        )
+    return facts.codec
+
+
+def _is_written(dataset: h5py.Dataset, facts: ArrayFacts, stored_bytes: int) -> bool:
+    """Return whether most of an array was written. One that was not takes no bytes, and all of them in other chunks."""
+    return stored_bytes > 0 and (facts.chunks is None or 2 * dataset.id.get_num_chunks() >= facts.num_chunks)
+
+
+def _has_unused_bits(dataset: h5py.Dataset) -> bool:
+    """Return whether integers have fewer bits than their bytes; libhdf5 makes no new arrays of many unused bits."""
+    type_ = dataset.id.get_type()
+    return isinstance(type_, h5py.h5t.TypeIntegerID) and bool(type_.get_precision() != 8 * type_.get_size())
+
+
+def _is_laid_out(facts: ArrayFacts, new: NewLayout) -> bool:
+    """Return whether an array has a layout already. Levels of codecs do not count."""
+    rows = min(new.chunk_rows, facts.shape[0])
+    return facts.chunks is not None and facts.chunks == (rows, *facts.shape[1:]) and facts.codec == new.codec
+
+
+def _stored_alike(one: h5py.Dataset, other: h5py.Dataset, source: int, made: int) -> bool:
+    """Return whether two datasets have the same stored bytes; for texts and lists, the same values."""
+    if one.dtype.hasobject:
+        return one.shape == other.shape and all(
+            sum_of_objects(one[part]) == sum_of_objects(other[part]) for part in slabs(one)
+        )
+    if one.chunks is None:
+        places = one.id.get_offset(), other.id.get_offset()
+        if None in places:
+            return bool(np.asarray(one[()]).tobytes() == np.asarray(other[()]).tobytes())
+        return _same_bytes(source, made, *cast(tuple[int, int], places), one.id.get_storage_size())
+    found: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    one.id.chunk_iter(
+        lambda each: found.__setitem__(each.chunk_offset, (each.byte_offset, each.size, each.filter_mask))
+    )
+    same = True
+
+    def compare(each: h5py.h5d.StoreInfo) -> object:
+        nonlocal same
+        offset, size, mask = found.pop(each.chunk_offset, (0, -1, 0))
+        same = (size, mask) == (each.size, each.filter_mask) and (
+            offset is None or _same_bytes(source, made, offset, each.byte_offset, size)
+        )
+        return None if same else True
+
+    other.id.chunk_iter(compare)
+    return same and not any(size for _, size, _ in found.values())
+
+
+def _same_bytes(one: int, other: int, start: int, at: int, size: int) -> bool:
+    return all(
+        os.pread(one, min(_PIECE, size - piece), start + piece)
+        == os.pread(other, min(_PIECE, size - piece), at + piece)
+        for piece in range(0, size, _PIECE)
+    )
+
+
+def creation_of(path: str) -> dict[str, Any]:
+    """Return with which properties a copy of a file is created: those of `h5py.File`."""
+    with open_h5(path) as file:
+        plist, root = file.id.get_create_plist(), file["/"].id.get_create_plist()
+        is_ordered = bool(root.get_link_creation_order() | root.get_attr_creation_order())
+        # Attributes above 64 KiB, and names in the order of creation, need the format of HDF5 1.8.
+        version = ("v108", "latest") if plist.get_version()[0] >= _SUPERBLOCK_1_8 else None
+        return {"track_order": is_ordered, "userblock_size": file.userblock_size, "libver": version}

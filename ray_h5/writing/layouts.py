@@ -1,0 +1,78 @@
+"""How columns are laid out in a file that is written: codec, chunks, pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ray_h5.errors import OptionError
+from ray_h5.options import as_bytes, as_integer
+
+GOOD_BYTES = 64 << 10
+"""Bytes of a chunk from which one row can be read at small cost; `ray-h5 inspect` advises it, too."""
+
+LARGE_BYTES = 1 << 20
+"""Bytes of a chunk of several rows from which a shuffled row costs much more than its own decoding."""
+
+MANY_ROWS = 1000
+
+TINY_BYTES = 4 << 10
+"""For a smaller chunk, finding it and starting its decoding costs more than its bytes."""
+
+TINY_CHUNKS = 64
+"""Fewer tiny chunks cost little."""
+
+MOST_CHUNK_BYTES = 1 << 31
+_LEAST_PAGE, _MOST_PAGE = 512, 1 << 30
+
+
+def holds_many_rows(chunk_rows: int, chunk_bytes: int, num_rows: int) -> bool:
+    """Return whether many rows are decoded for a shuffled one."""
+    is_large = chunk_rows > 1 and chunk_bytes > LARGE_BYTES
+    return is_large or (MANY_ROWS <= chunk_rows < num_rows and chunk_bytes > GOOD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How columns are laid out, as a user says it.
+
+    Attributes
+    ----------
+    chunk_rows : int, optional
+        Rows of a chunk.
+    chunk_bytes : int or str, optional
+        Bytes of a chunk, of values that are not encoded; by default 64 KiB. A row is never divided.
+    codec : str
+        How chunks are encoded.
+    page : int or str, optional
+        Bytes of a page of paged file space; None for files without pages.
+    """
+
+    chunk_rows: int | None = None
+    chunk_bytes: int | str | None = None
+    codec: str | None = None
+    page: int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.chunk_rows is not None and self.chunk_bytes is not None:
+            raise OptionError(
+                f"chunk_rows={self.chunk_rows!r} and chunk_bytes={self.chunk_bytes!r}: expected one of them"
+            )
+        found: dict[str, Any] = {}
+        if self.chunk_rows is not None:
+            found["chunk_rows"] = as_integer("chunk_rows", self.chunk_rows, 1)
+        if self.chunk_bytes is not None:
+            found["chunk_bytes"] = as_bytes("chunk_bytes", self.chunk_bytes)
+        if self.page is not None:
+            found["page"] = page = as_bytes("page", self.page)
+            if not _LEAST_PAGE <= page <= _MOST_PAGE:
+                raise OptionError(f"page={self.page!r}: expected 512 bytes to 1 GiB, which are HDF5's limits")
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def rows_of_chunk(self, row_bytes: int, default: int = GOOD_BYTES) -> int:
+        """Return the rows of a chunk of rows of a size."""
+        rows = self.chunk_rows
+        if rows is None:
+            rows = max(1, int(self.chunk_bytes or default) // max(row_bytes, 1))
+        return max(1, min(rows, MOST_CHUNK_BYTES // max(row_bytes, 1)))

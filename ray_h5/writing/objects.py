@@ -1,0 +1,106 @@
+"""Copies datasets, types and links as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptFileError
+from ray_h5.storage.local import read_at
+from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refers
+
+SLAB_OBJECTS = 1 << 16
+"""Texts or lists that are copied at a time."""
+
+_LARGE_BYTES = 64 << 10
+_PIECE = 8 << 20
+
+
+def slabs(dataset: h5py.Dataset) -> Iterator[slice | tuple[()]]:
+    """Yield selections of some rows each; of a single value, itself."""
+    if not dataset.shape:
+        yield ()
+        return
+    for start in range(0, dataset.shape[0], SLAB_OBJECTS):
+        yield slice(start, start + SLAB_OBJECTS)
+
+
+def copy_object(
+    found: h5py.Dataset | h5py.Datatype,
+    out: h5py.File,
+    path: str,
+    types: NamedTypes = NamedTypes(),  # noqa: B008
+) -> None:
+    """Copy a dataset or a type, with its attributes, as it is stored."""
+    is_named = isinstance(found, h5py.Dataset) and types.names_one_of(found)
+    if not isinstance(found, h5py.Dataset) or not (is_named or _has_large_chunks(found) or _has_fill_on_heap(found)):
+        # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
+        h5py.h5o.copy(found.file.id, str(found.name).encode(), out.id, path.encode(), lcpl=new_links())
+        return
+    plist, space = found.id.get_create_plist(), found.id.get_space()
+    id_ = h5py.h5d.create(out.id, path.encode(), types.of(found.id), space, dcpl=plist, lcpl=new_links())
+    made = h5py.Dataset(id_)
+    if found.shape is None or not found.size or refers(found.dtype):
+        pass
+    elif found.dtype.hasobject:
+        for part in slabs(found):
+            made[part] = found[part]
+    elif found.chunks is not None:
+        _copy_chunks(found, made)
+    else:
+        type_ = found.id.get_type()
+        values = np.empty(found.shape, np.dtype((np.void, type_.get_size())))
+        found.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
+        made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
+    for name in found.attrs:
+        dtype = dtype_of(found.attrs.get_id(name))
+        if dtype is not None and not refers(dtype):
+            copy_attribute(found, made, name, types)
+
+
+def _has_large_chunks(found: h5py.Dataset) -> bool:
+    """Return whether the chunks of an array are worth a call each; libhdf5 copies many small ones faster."""
+    if found.chunks is None or found.dtype.hasobject or found.file.userblock_size:
+        return False
+    is_plain = found.id.get_create_plist().get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
+    return is_plain and found.id.get_storage_size() > _LARGE_BYTES * max(found.id.get_num_chunks(), 1)
+
+
+def _copy_chunks(found: h5py.Dataset, made: h5py.Dataset) -> None:
+    """Copy the stored bytes of chunks. libhdf5 takes memory for each one; here all go through one buffer."""
+    chunks: list[h5py.h5d.StoreInfo] = []
+    found.id.chunk_iter(chunks.append)
+    buffer = memoryview(bytearray(max((each.size for each in chunks), default=0)))
+    with open(found.file.filename, "rb") as source:
+        for each in chunks:
+            part = buffer[: each.size]
+            if read_at(source.fileno(), part, each.byte_offset) != each.size:
+                raise CorruptFileError(
+                    f"{found.file.filename}: {found.name!r}: its chunk at {each.chunk_offset} is cut short"
+                )
+            made.id.write_direct_chunk(each.chunk_offset, part, each.filter_mask)
+
+
+def _has_fill_on_heap(found: h5py.Dataset) -> bool:
+    if not found.dtype.hasobject or refers(found.dtype):
+        return False
+    return found.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+
+
+def copy_userblock(file: h5py.File, out: h5py.File) -> None:
+    """Copy the bytes before the superblock; MATLAB has its signature there."""
+    with open(file.filename, "rb") as source, open(out.filename, "r+b") as made:
+        left = out.userblock_size
+        while left and (data := source.read(min(left, _PIECE))):
+            made.write(data)
+            left -= len(data)
+
+
+def new_links() -> h5py.h5p.PropLCID:
+    """Return properties of new links: names in UTF-8, and groups on the way are made."""
+    found = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    found.set_create_intermediate_group(True)
+    found.set_char_encoding(h5py.h5t.CSET_UTF8)
+    return found

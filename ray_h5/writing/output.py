@@ -1,0 +1,499 @@
+"""Writes one HDF5 file: chunks are encoded in threads, without libhdf5, and written as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import h5py
+import numpy as np
+
+from ray_h5.buffers import as_bytes
+from ray_h5.codecs.encode import CodecName, Encoder
+from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
+from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+IN_FLIGHT_BYTES = 32 << 20
+"""Bytes of chunks that wait to be encoded or written. A chunk for each thread is allowed in any case."""
+
+_ERRNO = re.compile(r"errno = (\d+)")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OPTIONAL = h5py.h5z.FLAG_OPTIONAL
+
+TEXT = h5py.string_dtype()
+"""The dtype of texts of any length, in UTF-8."""
+
+Attributes: TypeAlias = Mapping[str, Any]
+Corner: TypeAlias = tuple[int, ...]
+
+
+class OutputFile:
+    """A new HDF5 file. It is complete after `close`.
+
+    Parameters
+    ----------
+    path : str
+        The file. One that is there already is overwritten.
+    threads : int
+        Threads that encode.
+    page : int, optional
+        Bytes of a page of paged file space. Metadata then lie together, at the front of the file.
+    durable : bool
+        Whether `close` waits until the disk has it.
+    **creation
+        Further properties of the file, for `h5py.File`.
+    """
+
+    def __init__(
+        self, path: str, *, threads: int = 1, page: int | None = None, durable: bool = True, **creation: Any
+    ) -> None:
+        self.path = path
+        self._durable = durable
+        self._arrays: dict[str, OutputArray] = {}
+        self._waiting: deque[tuple[OutputArray, Corner, Future[tuple[Any, int, int]], int]] = deque()
+        self._waiting_bytes = 0
+        self._threads = threads
+        # It is locked by its name: only one process writes a temporary file.
+        paged = {} if page is None else {"fs_strategy": "page", "fs_page_size": page, "fs_persist": False}
+        with writing(path):
+            self.file = h5py.File(path, "w", locking=False, **paged, **creation)
+        self._pool = ThreadPoolExecutor(threads, "ray_h5-encode")
+        self._is_open = True
+
+    # What is in it -------------------------------------------------------------------------------
+
+    def group(self, name: str, attributes: Attributes | None = None) -> h5py.Group:
+        """Return a group, which is made if it is not there; set attributes of it."""
+        with writing(self.path):
+            group = self.file.require_group(name or "/")
+            _set_attributes(group, attributes)
+        return group
+
+    def array(
+        self,
+        name: str,
+        dtype: np.dtype,
+        row_shape: tuple[int, ...] = (),
+        *,
+        chunk_rows: int,
+        codec: CodecName = "zstd",
+        attributes: Attributes | None = None,
+        fill: Any = None,
+    ) -> OutputArray:
+        """Add an array that grows along its first axis.
+
+        Parameters
+        ----------
+        name : str
+            Its path.
+        dtype : numpy.dtype
+            The type of its values, as h5py has it. Texts of variable length are `h5py.string_dtype()`.
+        row_shape : tuple of int
+            Shape of a row.
+        chunk_rows : int
+            Rows of a chunk; fewer if the array has fewer rows.
+        codec : str
+            How chunks are encoded; see `Encoder`.
+        attributes : mapping of str to object, optional
+            Its attributes.
+        fill : object, optional
+            The fill value.
+        """
+        made = self._arrays[name] = OutputArray(self, name, dtype, row_shape, chunk_rows, codec, attributes, fill)
+        return made
+
+    def array_of(self, dataset: h5py.Dataset, dtype: np.dtype, codec: CodecName) -> OutputArray:
+        """Return what writes the rows of a chunked dataset of this file, whose chunks are whole rows."""
+        name = str(dataset.name).strip("/")
+        made = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], codec, None, None)
+        made.dataset, made._extent = dataset, dataset.shape[0]
+        made._encoder = replace(made._encoder, checksum=bool(dataset.fletcher32))
+        self._arrays[name] = made
+        return made
+
+    def submit(self, array: OutputArray, corner: Corner, chunk: np.ndarray) -> None:
+        """Encode a chunk, in another thread if there are several. Chunks are written in this one, in their order."""
+        if self._threads == 1:
+            self._write(array, corner, *array.encoded(chunk))
+            return
+        self._waiting.append((array, corner, self._pool.submit(array.encoded, chunk), chunk.nbytes))
+        self._waiting_bytes += chunk.nbytes
+        while self._waiting_bytes > IN_FLIGHT_BYTES and len(self._waiting) > self._threads:
+            self._write_next()
+        while self._waiting and self._waiting[0][2].done():
+            self._write_next()
+
+    def _write_next(self) -> None:
+        array, corner, future, nbytes = self._waiting.popleft()
+        self._waiting_bytes -= nbytes
+        self._write(array, corner, *future.result())
+
+    def _write(self, array: OutputArray, corner: Corner, data: Any, mask: int, crc: int) -> None:
+        """Write the stored bytes of a chunk."""
+        array.sums.append((corner, crc))
+        assert array.dataset is not None
+        with writing(self.path):
+            array.dataset.id.write_direct_chunk(corner, data, mask)
+
+    # Its end -------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Write the rows that are left; attributes can still be set."""
+        for array in self._arrays.values():
+            array.finish()
+        while self._waiting:
+            self._write_next()
+
+    def close(self) -> None:
+        """Write what is left, and wait until the disk has it."""
+        self.finish()
+        with writing(self.path):
+            self.file.close()
+        self._is_open = False
+        self._pool.shutdown()
+        if self._durable:
+            sync(self.path)
+
+    def abandon(self) -> None:
+        """Close and remove the file."""
+        if self._is_open:
+            self._is_open = False
+            self._pool.shutdown(cancel_futures=True)
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, 0)  # libhdf5 needs space to close a file, also on a disk that is full
+            with contextlib.suppress(Exception):
+                self.file.close()
+        with contextlib.suppress(OSError):
+            Path(self.path).unlink()
+
+    def verify(self) -> None:
+        """Read all chunks back, and compare them with what was to be written; the file is closed.
+
+        Raises
+        ------
+        VerifyError
+            If one differs.
+        """
+        with (
+            writing(self.path, "reading it back"),
+            h5py.File(self.path, "r", locking=False) as file,
+            ThreadPoolExecutor(self._threads, "ray_h5-verify") as pool,
+        ):
+            for array in self._arrays.values():
+                array.verify(file, pool)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._is_open:
+            try:
+                self.close()
+            except BaseException:
+                self.abandon()
+                raise
+        elif kind is not None:
+            self.abandon()
+
+
+class OutputArray:
+    """An array of an `OutputFile`; `OutputFile.array` makes it."""
+
+    def __init__(
+        self,
+        file: OutputFile,
+        name: str,
+        dtype: np.dtype,
+        row_shape: tuple[int, ...],
+        chunk_rows: int,
+        codec: CodecName,
+        attributes: Attributes | None,
+        fill: Any,
+    ) -> None:
+        self.name, self.dtype, self.row_shape = name, dtype, row_shape
+        self.rows = 0
+        self._submitted = 0  # chunks
+        self._extent = 0
+        self.sums: list[tuple[Any, int]] = []
+        """Places of chunks, or ranges of texts, and their checksums."""
+        self.dataset: h5py.Dataset | None = None
+        self._file = file
+        self._is_direct = not dtype.hasobject
+        self._row_bytes = dtype.itemsize * math.prod(row_shape)
+        self._chunk_rows = max(1, chunk_rows)
+        self._encoder = Encoder(codec if self._row_bytes and self._is_direct else "none", max(1, dtype.itemsize))
+        self._attributes, self._fill = attributes, fill
+        self._rest = np.empty((0, *row_shape), dtype)
+
+    def append(self, values: np.ndarray) -> None:
+        """Add rows. Their memory must not change before the file is closed."""
+        count = len(values)
+        self.rows += count
+        if not self._is_direct:
+            self._append_objects(values)
+            return
+        if not self._row_bytes:
+            return
+        values = np.ascontiguousarray(values, self.dtype)
+        at = 0
+        if len(self._rest):
+            at = min(count, self._chunk_rows - len(self._rest))
+            self._rest = np.concatenate([self._rest, values[:at]])
+            if len(self._rest) == self._chunk_rows:
+                self._submit(self._rest)
+                self._rest = self._rest[:0]
+        while count - at >= self._chunk_rows:
+            self._submit(values[at : at + self._chunk_rows])
+            at += self._chunk_rows
+        if at < count:
+            self._rest = values[at:].copy()
+
+    def _append_objects(self, values: np.ndarray) -> None:
+        start, stop = self.rows - len(values), self.rows
+        dataset = self._made()
+        with writing(self._file.path):
+            dataset.resize(stop, axis=0)
+            if stop > start:
+                dataset[start:stop] = values
+        self.sums.append(((start, stop), sum_of_objects(values)))
+
+    def _submit(self, chunk: np.ndarray) -> None:
+        dataset = self._made()
+        start = self._submitted * self._chunk_rows
+        self._submitted += 1
+        if self._extent < min(start + self._chunk_rows, self.rows):
+            # Never beyond the rows that there are: to shrink a dataset, libhdf5 decodes its last chunk.
+            with writing(self._file.path):
+                dataset.resize(self.rows, axis=0)
+            self._extent = self.rows
+        self._file.submit(self, (start, *(0 for _ in self.row_shape)), chunk)
+
+    def encoded(self, chunk: np.ndarray) -> tuple[Any, int, int]:
+        """Return the stored bytes of a chunk, its filter mask, and the checksum of its values."""
+        data = as_bytes(chunk)
+        return *self._encoder.encode(data), zlib.crc32(data.data)
+
+    def finish(self) -> None:
+        """Submit the rows of the last chunk, which is filled up."""
+        if len(self._rest):
+            if self.dataset is None:
+                self._chunk_rows = len(self._rest)
+            chunk = np.zeros((self._chunk_rows, *self.row_shape), self.dtype)
+            if self._fill is not None:
+                chunk[...] = self._fill
+            chunk[: len(self._rest)] = self._rest
+            self._rest = self._rest[:0]
+            self._submit(chunk)
+        dataset = self._made()
+        with writing(self._file.path):
+            if dataset.shape[0] != self.rows:
+                dataset.resize(self.rows, axis=0)
+
+    def _made(self) -> h5py.Dataset:
+        """Return the dataset. It is made late: an array of few rows gets a chunk of its own size."""
+        if self.dataset is None:
+            with writing(self._file.path):
+                self.dataset = self._new()
+        return self.dataset
+
+    def _new(self) -> h5py.Dataset:
+        if not all(self.row_shape):  # rows without values cannot be chunked
+            shape = (self.rows, *self.row_shape)
+            dataset = self._file.file.create_dataset(self.name, shape, self.dtype, fillvalue=self._fill)
+        else:
+            dataset = new_chunked(
+                self._file.file,
+                self.name,
+                (0, *self.row_shape),
+                h5py.h5t.py_create(self.dtype, logical=True),
+                (self._chunk_rows, *self.row_shape),
+                self._encoder.steps,
+                fill=self._fill,
+            )
+        _set_attributes(dataset, self._attributes)
+        return dataset
+
+    def verify(self, file: h5py.File, pool: ThreadPoolExecutor) -> None:
+        """Compare what a file holds with what was appended."""
+        dataset = file[self.name]
+        if dataset.shape != (self.rows, *self.row_shape):
+            self._differs(f"shape {dataset.shape}, expected {(self.rows, *self.row_shape)}")
+        if not self._is_direct:
+            for (start, stop), expected in self.sums:
+                if sum_of_objects(dataset[start:stop]) != expected:
+                    self._differs(f"rows {start} to {stop - 1}")
+            return
+        check_sums(dataset, self.sums, pool, self._differs)
+
+    def _differs(self, what: str) -> None:
+        raise VerifyError(
+            f"{self._file.path}: column {self.name!r}: read back, {what} differs from what was written. The disk or "
+            "its driver changes data; nothing was put in place. Try another disk."
+        )
+
+
+def check_sums(
+    dataset: h5py.Dataset,
+    sums: list[tuple[Corner, int]],
+    pool: ThreadPoolExecutor,
+    differs: Callable[[str], None],
+    steps: tuple[FilterStep, ...] | None = None,
+) -> None:
+    """Compare the values of chunks with their checksums; with no `steps`, their stored bytes are not decoded."""
+    if not sums:
+        return
+    plist = dataset.id.get_create_plist()
+    pipeline = FilterPipeline(steps if steps is not None else steps_of(plist))
+    size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
+    decoder = ChunkDecoder(pipeline, size) if decodes(pipeline) else None
+
+    def found(data: bytes, mask: int, corner: Corner) -> int:
+        if decoder is None:
+            values = np.zeros(dataset.chunks, dataset.dtype)
+            part = dataset[tuple(slice(at, at + n) for at, n in zip(corner, dataset.chunks, strict=True))]
+            values[tuple(map(slice, part.shape))] = part
+            return zlib.crc32(values.tobytes())
+        out = np.empty(size, np.uint8)
+        try:
+            decoder.decode(np.frombuffer(data, np.uint8), mask, out, lambda _, n: np.empty(n, np.uint8))
+        except DecodeError:
+            return -1
+        return zlib.crc32(out.data)
+
+    waiting: deque[tuple[Corner, int, Future[int]]] = deque()
+    most = max(2, IN_FLIGHT_BYTES // max(size, 1))
+
+    def check() -> None:
+        corner, expected, future = waiting.popleft()
+        if future.result() != expected:
+            differs(f"the chunk at {corner}")
+
+    for corner, expected in sums:
+        mask, data = dataset.id.read_direct_chunk(corner)
+        waiting.append((corner, expected, pool.submit(found, data, mask, corner)))
+        if len(waiting) > most:
+            check()
+    while waiting:
+        check()
+
+
+def steps_of(plist: h5py.h5p.PropDCID) -> tuple[FilterStep, ...]:
+    """Return the filters of a dataset."""
+    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+    return tuple(FilterStep(code, "", values) for code, _, values, _ in found)
+
+
+def new_chunked(
+    parent: h5py.Group,
+    name: str,
+    shape: tuple[int, ...],
+    type_: h5py.h5t.TypeID,
+    chunks: tuple[int, ...],
+    steps: tuple[FilterStep, ...],
+    maxshape: tuple[int | None, ...] | None = None,
+    plist: h5py.h5p.PropDCID | None = None,
+    fill: Any = None,
+) -> h5py.Dataset:
+    """Return a new chunked dataset. Its first axis can grow, unless `maxshape` says otherwise.
+
+    `plist` has further properties, such as a fill value.
+    """
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE) if plist is None else plist.copy()
+    made.remove_filter(h5py.h5z.FILTER_ALL)
+    made.set_chunk(chunks)
+    made.set_fill_time(h5py.h5d.FILL_TIME_IFSET)
+    made.set_alloc_time(h5py.h5d.ALLOC_TIME_INCR)  # others allocate all chunks at the first write
+    if fill is not None:
+        made.set_fill_value(np.asarray(fill, type_.dtype))
+    for step in steps:
+        if step.id == h5py.h5z.FILTER_SHUFFLE:
+            made.set_shuffle()
+        elif step.id == h5py.h5z.FILTER_DEFLATE:
+            made.set_deflate(*step.client_data)
+        elif step.id == h5py.h5z.FILTER_FLETCHER32:
+            made.set_fletcher32()
+        else:
+            made.set_filter(step.id, _OPTIONAL, step.client_data)
+    limits = (None, *shape[1:]) if maxshape is None else maxshape
+    space = h5py.h5s.create_simple(shape, tuple(h5py.h5s.UNLIMITED if n is None else n for n in limits))
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    links.set_char_encoding(h5py.h5t.CSET_UTF8)
+    return h5py.Dataset(h5py.h5d.create(parent.id, name.encode(), type_, space, dcpl=made, lcpl=links))
+
+
+def _set_attributes(found: h5py.Group | h5py.Dataset, attributes: Attributes | None) -> None:
+    for name, value in (attributes or {}).items():
+        found.attrs[name] = value
+
+
+def sum_of_objects(values: np.ndarray) -> int:
+    """Return a checksum of texts, of arrays of varying length, or of compound values of them."""
+    values, total = np.asarray(values), 0
+    if values.dtype.names is not None:
+        for name in values.dtype.names:
+            total = zlib.crc32(sum_of_objects(values[name]).to_bytes(4, "little"), total)
+        return total
+    if not values.dtype.hasobject:
+        return zlib.crc32(np.ascontiguousarray(values).tobytes())
+    for value in values.reshape(-1).tolist():
+        data = value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else None
+        if data is None:  # an array of varying length
+            data = sum_of_objects(value).to_bytes(4, "little")
+        total = zlib.crc32(data, zlib.crc32(len(data).to_bytes(8, "little"), total))
+    return total
+
+
+def stored_dtype(dtype: np.dtype) -> np.dtype:
+    """Return a dtype as h5py stores it: times are opaque values that say what they are."""
+    return h5py.opaque_dtype(dtype) if dtype.kind in "Mm" else dtype
+
+
+def sync(path: str) -> None:
+    """Wait until the disk has a file, or the entries of a folder."""
+    with writing(path, "writing it to the disk"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def writing(path: str, doing: str = "writing it") -> Iterator[None]:
+    """Raise errors of h5py and of the operating system as a `WriteFailedError` that says what to do."""
+    try:
+        yield
+    except RayH5Error:
+        raise
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise write_error(exc, path, doing) from exc
+
+
+def write_error(exc: BaseException, path: str, doing: str = "writing it") -> WriteFailedError:
+    """Return the error for a file that cannot be written."""
+    code = getattr(exc, "errno", None)
+    text = " ".join(str(exc).split())
+    if code is None and (found := _ERRNO.search(text)):
+        code = int(found[1])
+    if code in _FULL:
+        return WriteFailedError(
+            f"{path}: the disk is full, or the file larger than is allowed ({os.strerror(code)}). The part that was "
+            "written is removed. Make space, or write elsewhere."
+        )
+    reason = os.strerror(code) if code else text
+    return WriteFailedError(f"{path}: {doing} failed: {reason}. The part that was written is removed.")

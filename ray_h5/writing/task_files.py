@@ -1,0 +1,178 @@
+"""Rows of one write task -> files, and the files of all tasks -> a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
+from ray_h5.writing.file_arrays import Form, TableWriter, part_of
+from ray_h5.writing.folders import Folder
+from ray_h5.writing.layouts import Layout
+from ray_h5.writing.output import OutputFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MODES = ("error", "append", "overwrite", "ignore")
+_PART = re.compile(r"part-(\d+)-(\d+)\.h5")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file that a task wrote.
+
+    Attributes
+    ----------
+    token : str
+        What `Folder.publish` takes.
+    task, number : int
+        Which task, and which file of it.
+    rows : int
+        Its rows.
+    forms : mapping of str to Form
+        Its columns.
+    """
+
+    token: str
+    task: int
+    number: int
+    rows: int
+    forms: Mapping[str, Form]
+
+
+class PartWriter:
+    """Writes the rows of one task, to one file or several.
+
+    Parameters
+    ----------
+    folder : Folder
+        Where.
+    task : int
+        The number of the task.
+    layout : Layout
+        How columns are laid out.
+    rows_per_file : int, optional
+        The most rows of a file.
+    threads : int
+        Threads that encode.
+    """
+
+    def __init__(
+        self, folder: Folder, task: int, layout: Layout, rows_per_file: int | None = None, threads: int = 1
+    ) -> None:
+        self._folder, self._task, self._layout = folder, task, layout
+        self._rows_per_file, self._threads = rows_per_file, threads
+        self._forms: Mapping[str, Form] | None = None
+        self._file: OutputFile | None = None
+        self._table: TableWriter | None = None
+        self.parts: list[Part] = []
+
+    def append(self, forms: Mapping[str, Form], columns: Mapping[str, Any], rows: int) -> None:
+        """Add rows. All must have the same columns."""
+        if self._forms is None:
+            self._forms = forms
+        check_same(self._forms, forms, f"task {self._task}: a block")
+        at = 0
+        while at < rows:
+            table = self._open()
+            room = rows - at if self._rows_per_file is None else self._rows_per_file - table.rows
+            stop = min(rows, at + room)
+            table.append({name: part_of(each, at, stop) for name, each in columns.items()}, stop - at)
+            at = stop
+            if table.rows == self._rows_per_file:
+                self._close()
+
+    def _open(self) -> TableWriter:
+        if self._table is None:
+            assert self._forms is not None
+            path = self._folder.temporary(f"part-{self._task}-{len(self.parts)}.h5")
+            page = cast("int | None", self._layout.page)
+            # The disk has it when `Folder.publish` returns.
+            self._file = OutputFile(path, threads=self._threads, page=page, durable=False)
+            self._table = TableWriter(self._file, self._forms, self._layout)
+        return self._table
+
+    def _close(self) -> None:
+        if self._file is None or self._table is None:
+            return
+        self._table.finish()
+        self._file.close()
+        assert self._forms is not None
+        token = self._folder.keep(self._file.path)
+        self.parts.append(Part(token, self._task, len(self.parts), self._table.rows, self._forms))
+        self._file = self._table = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._close()
+        finally:
+            if self._file is not None:
+                self._file.abandon()
+
+
+def check_same(expected: Mapping[str, Form], found: Mapping[str, Form], what: str) -> None:
+    """Raise unless columns are the same, in the same forms."""
+    if expected == found:
+        return
+    missing = [name for name in expected if name not in found]
+    further = [name for name in found if name not in expected]
+    if missing or further:
+        raise SchemaMismatchError(
+            f"{what} has columns {list(found)}; expected {list(expected)}, as the blocks before it have. All blocks of "
+            "a dataset that is written need the same columns: choose them with columns=[...]."
+        )
+    name = next(name for name in expected if expected[name] != found[name])
+    kinds = {expected[name].kind, found[name].kind}
+    is_length = "ragged" in kinds or expected[name].shape[1:] == found[name].shape[1:]
+    is_length = is_length and expected[name].dtype == found[name].dtype
+    advice = f"If its rows differ in length, pass varying=[{name!r}]; otherwise cast" if is_length else "Cast"
+    raise SchemaMismatchError(
+        f"{what}: column {name!r} has {found[name]}; expected {expected[name]}, as the blocks before it have. {advice} "
+        "or pad its rows in map_batches, so that all blocks have one dtype and shape."
+    )
+
+
+def check_mode(folder: Folder, mode: str) -> bool:
+    """Return whether to write; raise if the folder holds something, and nothing says what to do with it."""
+    if mode not in MODES:
+        raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+    if mode in {"append", "overwrite"} or folder.is_empty():
+        return True
+    if mode == "ignore":
+        return False
+    raise OutputExistsError(
+        f"{folder.path}: the folder is not empty. Write to another one; or pass mode='append' to add files, "
+        "mode='overwrite' to replace its HDF5 files, mode='ignore' to leave it as it is."
+    )
+
+
+def publish(folder: Folder, parts: Sequence[Part], mode: str) -> None:
+    """Give the files of all tasks their names, ``part-{task}-{number}.h5``.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If tasks disagree about columns.
+    OutputExistsError
+        If something wrote to the folder meanwhile.
+    """
+    if not check_mode(folder, mode):
+        folder.abandon()
+        return
+    for part in parts[1:]:
+        check_same(parts[0].forms, part.forms, f"task {part.task}")
+    present = folder.names()
+    first = _next_task(present) if mode == "append" else 0
+    names = {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts}
+    folder.publish(names, present if mode == "overwrite" else ())
+
+
+def _next_task(names: Iterable[str]) -> int:
+    return max((int(found[1]) + 1 for name in names if (found := _PART.fullmatch(name))), default=0)

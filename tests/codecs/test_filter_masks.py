@@ -1,0 +1,546 @@
+"""Chunks as files may have them: filters skipped, data damaged, pipelines of every kind."""
+
+import ctypes
+import os
+import re
+import zlib
+from itertools import product
+
+import h5py
+import imagecodecs
+import numpy as np
+import pytest
+
+from ray_h5.codecs.filters import DEFLATE, FLETCHER32, LZF, NBIT, SCALEOFFSET, SHUFFLE, SZIP
+from ray_h5.codecs.pipeline import ByteShuffle, ChunkDecoder, DecodeError, Deflate, Fletcher32, Lzf, decodes
+from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.read.reader import RowReader
+from tests.hdf5.h5kit import (
+    assert_same,
+    by_h5py,
+    dataset_with,
+    flip,
+    in_fork,
+    libhdf5,
+    overwrite,
+    plist_with,
+    random_rows,
+    run_python,
+    stored_chunks,
+    write,
+)
+
+# Encoders of our own: what is written must not depend on what is tested -------------------------
+
+
+def fletcher32(data):
+    words = np.frombuffer(data + b"\0" * (len(data) % 2), ">u2").tolist()
+    low = high = 0
+    for word in words:
+        low = (low + word) % 65535
+        high = (high + low) % 65535
+    # Sums that end around to zero are written as 65535, unless nothing but zeros was added.
+    low, high = (low or 65535, high or 65535) if any(words) else (0, 0)
+    return (high << 16 | low).to_bytes(4, "little")
+
+
+def shuffle(data, size):
+    whole = len(data) // size * size
+    return np.frombuffer(data[:whole], "u1").reshape(-1, size).T.tobytes() + data[whole:]
+
+
+def encode(data, steps, mask, itemsize):
+    for i, step in enumerate(steps):
+        if mask >> i & 1:
+            continue
+        if step == DEFLATE:
+            data = zlib.compress(data)
+        elif step == LZF:
+            data = imagecodecs.lzf_encode(data)
+        elif step == SHUFFLE:
+            data = shuffle(data, itemsize)
+        else:
+            data += fletcher32(data)
+    return data
+
+
+def pipeline(*steps, itemsize=4):
+    names = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", LZF: "lzf"}
+    parameters = {SHUFFLE: (itemsize,), DEFLATE: (4,)}
+    return FilterPipeline(tuple(FilterStep(i, names.get(i, str(i)), parameters.get(i, ())) for i in steps))
+
+
+# Filter masks -----------------------------------------------------------------------------------
+
+PIPELINES = [
+    (DEFLATE,),
+    (LZF,),
+    (SHUFFLE,),
+    (FLETCHER32,),
+    (SHUFFLE, DEFLATE),
+    (SHUFFLE, LZF),
+    (DEFLATE, FLETCHER32),
+    (FLETCHER32, DEFLATE),
+    (SHUFFLE, DEFLATE, FLETCHER32),
+    (SHUFFLE, LZF, FLETCHER32),
+    (FLETCHER32, SHUFFLE, LZF),
+    (FLETCHER32, SHUFFLE, FLETCHER32, DEFLATE),
+]
+# libhdf5 writes no second shuffle; the decoder need not know.
+MASKED = [
+    (steps, mask)
+    for steps in [*PIPELINES, (SHUFFLE, FLETCHER32, SHUFFLE, FLETCHER32, DEFLATE)]
+    for mask in range(1 << len(steps))
+]
+
+
+@pytest.mark.parametrize("chunk", [(4, 6), (4, 3), (4, 8)], ids=["rows", "split", "larger"])
+@pytest.mark.parametrize("steps", PIPELINES, ids=str)
+def test_every_mask_in_a_file(tmp_path, steps, chunk):
+    # One chunk row a mask, and one more with bits that mean nothing.
+    masks = [*range(1 << len(steps)), (1 << len(steps)), 0xFFFFFFFF]
+    rows = 4 * len(masks)
+    values = np.arange(rows * 8, dtype="<i4").reshape(rows, 8) * 1_000_003
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        plist = plist_with(chunk, steps)
+        space = h5py.h5s.create_simple((rows, 6), (h5py.h5s.UNLIMITED,) * 2 if chunk[1] > 6 else (rows, 6))
+        dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, plist)
+        for (i, mask), column in product(enumerate(masks), range(0, 6, chunk[1])):
+            data = values[4 * i : 4 * i + 4, column : column + chunk[1]].tobytes()
+            dataset.write_direct_chunk((4 * i, column), encode(data, steps, mask, 4), filter_mask=mask)
+    reader = RowReader(tmp_path / "a.h5")
+    order = np.random.default_rng(0).permutation(rows)
+    assert_same(by_h5py(tmp_path / "a.h5", "x"), values[:, :6].copy())
+    assert_same(reader.read(["x"])["x"], values[:, :6].copy())
+    assert_same(reader.read(["x"], order)["x"], values[order, :6])
+
+
+@pytest.mark.parametrize(("steps", "mask"), MASKED, ids=str)
+@pytest.mark.parametrize("stray", [0, 1 << 5, 0xFFFFFFE0])
+def test_every_mask_in_the_decoder(steps, mask, stray):
+    data = bytes(range(256)) + b"end"  # an odd length: shuffle leaves three bytes, fletcher32 pads one
+    decoder = ChunkDecoder(pipeline(*steps), len(data))
+    buffers = [np.zeros(4096, "u1"), np.zeros(4096, "u1")]
+    out = np.zeros(len(data), "u1")
+    stored = np.frombuffer(encode(data, steps, mask, 4), "u1")
+    for _ in range(2):  # what is remembered of a mask must do for its next chunk
+        out[:] = 0
+        decoder.decode(stored, mask | stray, out, lambda slot, size: buffers[slot][:size])
+        assert out.tobytes() == data
+    skips_all = mask == (1 << len(steps)) - 1
+    assert decoder.stores_raw(np.array([mask | stray], np.uint32)).tolist() == [skips_all]
+
+
+def test_no_filters_store_raw_whatever_the_mask():
+    masks = np.array([0, 1, 0xFFFFFFFF], np.uint32)
+    assert ChunkDecoder(FilterPipeline(), 8).stores_raw(masks).all()
+
+
+@pytest.mark.parametrize("with_shuffle", [False, True])
+def test_incompressible_lzf_sets_the_mask(tmp_path, with_shuffle):
+    values = random_rows((21, 50))
+    path = write(tmp_path / "a.h5", {"x": values}, chunks=(3, 50), compression="lzf", shuffle=with_shuffle)
+    assert {chunk.filter_mask for chunk in stored_chunks(path, "x")} == {2 if with_shuffle else 1}
+    assert_same(RowReader(path).read(["x"], slice(None, None, -1))["x"], values[::-1].copy())
+
+
+def partial_chunks_unfiltered(plist):
+    library = libhdf5()
+    if library is None or not hasattr(library, "H5Pset_chunk_opts"):
+        pytest.skip("this libhdf5 does not offer H5Pset_chunk_opts")
+    dont_filter_partial_chunks = 2
+    assert library.H5Pset_chunk_opts(ctypes.c_int64(plist.id), dont_filter_partial_chunks) == 0
+    return plist
+
+
+@pytest.mark.parametrize("chunk", [(4, 6), (4, 5), (3, 4)])
+@pytest.mark.parametrize("steps", [(DEFLATE,), (SHUFFLE, DEFLATE), (SHUFFLE,), (LZF,), (SHUFFLE, DEFLATE, FLETCHER32)])
+@pytest.mark.parametrize("few_values", [False, True])
+@pytest.mark.parametrize("dtype", ["i4", "S4"], ids=["ours", "h5py"])
+def test_partial_chunks_may_be_unfiltered(tmp_path, steps, chunk, few_values, dtype):
+    values = np.zeros((10, 6), dtype) if few_values else random_rows((10, 6), dtype)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        plist, type_id = partial_chunks_unfiltered(plist_with(chunk, steps)), h5py.h5t.py_create(np.dtype(dtype))
+        dataset_with(file, "x", (10, 6), plist, type_id)[:] = values
+    reader = RowReader(tmp_path / "a.h5")
+    assert_same(reader.read(["x"])["x"], values)
+    assert_same(reader.read(["x"], [9, 0, 9])["x"], values[[9, 0, 9]])
+
+
+@pytest.mark.parametrize("user_block", [0, 512])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("kind", ["strings", "lists", "compound", "arrays"])
+def test_partial_chunks_of_any_type_may_be_unfiltered(tmp_path, kind, libver, user_block):
+    texts = np.array([f"text {i}" for i in range(10)], object)
+    dtype, values = {
+        "strings": (h5py.string_dtype(), texts),
+        "lists": (h5py.vlen_dtype("i4"), [np.arange(i, dtype="i4") for i in range(10)]),
+        "compound": (np.dtype([("n", "i4"), ("t", h5py.string_dtype())]), list(enumerate(texts))),
+        "arrays": (np.dtype(("i4", (3,))), np.arange(30, dtype="i4").reshape(10, 3)),
+    }[kind]
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver, userblock_size=user_block) as file:
+        plist, type_id = (
+            partial_chunks_unfiltered(plist_with((4,), (DEFLATE,))),
+            h5py.h5t.py_create(dtype, logical=True),
+        )
+        dataset = dataset_with(file, "x", (10,), plist, type_id)
+        if kind == "lists":
+            for row, value in enumerate(values):
+                dataset[row] = value
+        else:
+            dataset[:] = np.array(values, dtype) if kind == "compound" else values
+    found = RowReader(path).read(["x"], [9, 0, 5, 9])["x"]
+    expected = by_h5py(path, "x", [9, 0, 5, 9])
+    assert list(map(repr, found)) == list(map(repr, expected))
+
+
+@pytest.mark.parametrize("size", [None, 95])
+def test_partial_chunks_are_unfiltered_where_libhdf5_lists_the_chunks_wrongly(tmp_path, size):
+    values = random_rows((10, 6), "i4")
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        plist, type_id = partial_chunks_unfiltered(plist_with((4, 6), (DEFLATE,))), h5py.h5t.STD_I32LE
+        space = h5py.h5s.create_simple((10, 6), (10, h5py.h5s.UNLIMITED))
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, b"x", type_id, space, dcpl=plist))
+        dataset[:] = values
+        if size is not None:
+            dataset.id.write_direct_chunk((8, 0), bytes(size))
+    reader = RowReader(tmp_path / "a.h5")
+    assert_same(reader.read(["x"], [7, 0])["x"], values[[7, 0]])
+    if size is None:
+        assert_same(reader.read(["x"])["x"], values)
+    else:
+        with pytest.raises(CorruptChunkError, match="chunk 2"):
+            reader.read(["x"])
+
+
+# Damage -----------------------------------------------------------------------------------------
+
+FILTERS = {
+    "raw": {},
+    "gzip": {"compression": "gzip"},
+    "lzf": {"compression": "lzf"},
+    "shuffle": {"shuffle": True},
+    "shuffle+gzip": {"compression": "gzip", "shuffle": True},
+    "fletcher32": {"fletcher32": True},
+    "gzip+fletcher32": {"compression": "gzip", "fletcher32": True},
+}
+CHUNK_BYTES = 4 * 6 * 4
+WHOLE = bytes(range(CHUNK_BYTES))
+
+# filters, what is stored in place of a chunk, what the message says
+STORED = [
+    ("raw", WHOLE[:-1], "expected 96 bytes stored without filters, found 95"),
+    ("raw", WHOLE + b"x", "expected 96 bytes stored without filters, found 97"),
+    ("gzip", zlib.compress(WHOLE[:-1]), "expected 96 decoded bytes, found 95"),
+    ("gzip", zlib.compress(b""), "expected 96 decoded bytes, found 0"),
+    ("gzip", zlib.compress(WHOLE + b"x"), "the deflate stream is damaged"),
+    ("gzip", zlib.compress(bytes(1_000_000)), "the deflate stream is damaged"),
+    ("gzip", zlib.compress(WHOLE)[:-4], "the deflate stream is damaged"),
+    ("gzip", zlib.compress(WHOLE)[:-1] + b"\0", "the deflate stream is damaged"),
+    ("gzip", b"\0", "the deflate stream is damaged"),
+    ("gzip", WHOLE, "the deflate stream is damaged"),
+    ("lzf", imagecodecs.lzf_encode(WHOLE[:-1]), "expected 96 decoded bytes, found 95"),
+    ("lzf", imagecodecs.lzf_encode(WHOLE + b"x"), "the lzf stream is damaged"),
+    ("lzf", imagecodecs.lzf_encode(bytes(1_000_000)), "the lzf stream is damaged"),
+    ("lzf", imagecodecs.lzf_encode(WHOLE)[:-1], "the lzf stream is damaged"),
+    ("shuffle", WHOLE[:-1], "expected 96 shuffled bytes, found 95"),
+    ("shuffle", WHOLE + b"x", "expected 96 shuffled bytes, found 97"),
+    ("shuffle+gzip", zlib.compress(WHOLE[:-4]), "expected 96 decoded bytes, found 92"),
+    ("fletcher32", WHOLE + b"\0\0\0\0", "the checksum is wrong"),
+    ("fletcher32", WHOLE, "expected 96 bytes and a checksum of 4, found 96 in all"),
+    ("fletcher32", b"abc", "expected 96 bytes and a checksum of 4, found 3 in all"),
+    ("gzip+fletcher32", b"abc", "expected a checksum of 4 bytes, found 3"),
+    ("gzip+fletcher32", b"\0\0\0\0", "the deflate stream is damaged"),
+    ("gzip+fletcher32", zlib.compress(WHOLE) + b"\0\0\0\0", "the checksum is wrong"),
+]
+
+
+@pytest.mark.parametrize("width", [6, 12], ids=["rows", "split"])
+@pytest.mark.parametrize(("filters", "stored", "reason"), STORED, ids=lambda value: str(value)[:30])
+def test_damaged_chunk(tmp_path, filters, stored, reason, width):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (40, width), "i4", chunks=(4, 6), **FILTERS[filters])
+        dataset[:8] = dataset[12:] = 1
+        dataset.id.write_direct_chunk((8, 0), stored)
+    damaged = next(chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset == (8, 0))
+    reader = RowReader(path)
+    with pytest.raises(CorruptChunkError) as caught:
+        reader.read(["x"], [0, 9, 39])
+    begin, end = damaged.byte_offset, damaged.byte_offset + len(stored) - 1
+    assert (
+        str(caught.value)
+        .removeprefix("s3:/")
+        .startswith(
+            f"{path}: column 'x', chunk {2 * width // 6} (rows 8 to 11, bytes {begin} to {end} of the file): {reason}"
+        )
+    )
+    assert "restore it from a copy" in str(caught.value)
+    # The rest stays readable, by the same reader.
+    assert reader.read(["x"], [7, 12, 39])["x"].tolist() == [[1] * width] * 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("filters", [name for name in FILTERS if name not in {"raw", "shuffle", "lzf"}])
+def test_flipped_bytes_are_found_wherever_they_are(tmp_path, filters, threads):
+    path = write(tmp_path / "a.h5", {"x": random_rows((16, 6), "i4")}, chunks=(4, 6), **FILTERS[filters])
+    intact = by_h5py(path, "x")
+    for chunk in stored_chunks(path, "x"):
+        for at in [2, chunk.size // 2, chunk.size - 1]:
+            flip(path, chunk.byte_offset + at)
+            with pytest.raises(CorruptChunkError, match=rf"rows {chunk.chunk_offset[0]} to"):
+                RowReader(path, threads=threads).read(["x"])
+            flip(path, chunk.byte_offset + at)
+    assert_same(RowReader(path).read(["x"])["x"], intact)
+
+
+def test_last_chunk_names_only_rows_that_exist(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.arange(10)}, chunks=(4,), compression="gzip")
+    overwrite(path, stored_chunks(path, "x")[-1].byte_offset, b"????")
+    with pytest.raises(CorruptChunkError, match=r"chunk 2 \(rows 8 to 9, bytes"):
+        RowReader(path).read(["x"], [9])
+
+
+def test_damage_in_a_column_that_h5py_reads(tmp_path):
+    names = np.array([b"%08d" % i for i in range(32)])
+    path = write(tmp_path / "a.h5", {"s": names}, chunks=(8,), compression="gzip")
+    overwrite(path, stored_chunks(path, "s")[1].byte_offset, b"????")
+    with pytest.raises(CorruptChunkError, match=rf"^(s3:/)?{re.escape(path)}: column 's', chunk 1 \(rows 8 to 15, "):
+        RowReader(path).read(["s"], [9])
+    assert_same(RowReader(path).read(["s"], [0, 7, 16])["s"], names[[0, 7, 16]])
+
+
+# libhdf5 gives what happens to be in memory for the first four, and crashes at the last.
+SHORT = [
+    ("none", b"x" * 20),
+    ("gzip", zlib.compress(b"x" * 20)),
+    ("shuffle", b"x" * 20),
+    ("gzip twice", zlib.compress(zlib.compress(b"x" * 20))),
+    ("fletcher32", b"xyz"),
+]
+
+
+@pytest.mark.parametrize(("filters", "stored"), SHORT, ids=[name for name, _ in SHORT])
+def test_short_chunk_in_a_column_that_h5py_reads(tmp_path, filters, stored):
+    steps = {
+        "none": (), "gzip": (DEFLATE,), "shuffle": (SHUFFLE,), "gzip twice": (DEFLATE, DEFLATE),
+        "fletcher32": (FLETCHER32,),
+    }[filters]  # fmt: skip
+    type_id = h5py.h5t.STD_I64LE if filters == "gzip twice" else h5py.h5t.py_create(np.dtype("S8"))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = dataset_with(file, "s", (32,), plist_with((8,), steps), type_id)
+        dataset[:8] = dataset[16:] = 1 if filters == "gzip twice" else b"12345678"
+        dataset.id.write_direct_chunk((8,), stored)
+
+    def outcome():
+        try:
+            return f"delivered {RowReader(tmp_path / 'a.h5').read(['s'], [9])}"
+        except (CorruptChunkError, CorruptFileError) as exc:
+            return str(exc)
+
+    # In a child: libhdf5 may crash.
+    found = in_fork(outcome)
+    assert "column 's'" in found
+    assert "delivered" not in found
+
+
+# Pipelines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((), True),
+        ((DEFLATE,), True),
+        ((LZF,), True),
+        ((SHUFFLE,), True),
+        ((FLETCHER32,), True),
+        ((SHUFFLE, DEFLATE), True),
+        ((SHUFFLE, SHUFFLE, LZF), True),
+        ((SHUFFLE, DEFLATE, FLETCHER32), True),
+        ((FLETCHER32, SHUFFLE, DEFLATE), True),
+        ((FLETCHER32, FLETCHER32), True),
+        ((DEFLATE, FLETCHER32, FLETCHER32), False),
+        ((DEFLATE, DEFLATE), False),
+        ((DEFLATE, SHUFFLE), False),
+        ((LZF, DEFLATE), False),
+        ((DEFLATE, FLETCHER32, SHUFFLE), False),
+        ((SZIP,), False),
+        ((NBIT,), False),
+        ((SCALEOFFSET,), False),
+        ((SHUFFLE, NBIT), False),
+        ((32768,), False),
+    ],
+    ids=str,
+)
+def test_pipelines_decoded_here(steps, expected):
+    assert decodes(pipeline(*steps)) is expected
+
+
+# name of the pipeline, how it is set, how it is shown
+THROUGH_H5PY = [
+    ("deflate+deflate", lambda plist: (plist.set_deflate(4), plist.set_deflate(1))),
+    ("deflate+shuffle", lambda plist: (plist.set_deflate(4), plist.set_shuffle())),
+    ("deflate+fletcher32+deflate", lambda plist: (plist.set_deflate(4), plist.set_fletcher32(), plist.set_deflate(1))),
+    ("scaleoffset", lambda plist: plist.set_scaleoffset(h5py.h5z.SO_INT, 0)),
+    ("nbit", lambda plist: plist.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL, ())),
+]
+
+
+@pytest.mark.parametrize(("shown", "filters"), THROUGH_H5PY, ids=[name for name, _ in THROUGH_H5PY])
+def test_pipelines_that_h5py_decodes(tmp_path, shown, filters):
+    plist = plist_with((4, 8))
+    filters(plist)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset_with(file, "x", (21, 8), plist)[:] = np.arange(168).reshape(21, 8)
+    reader = RowReader(tmp_path / "a.h5", threads=2)
+    for rows in (slice(None), [20, 0, 3, 20], slice(None, None, -5)):
+        assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
+    assert not reader.columns["x"].direct
+    assert str(reader.columns["x"].pipeline) == shown
+    assert reader.stats.h5py_reads > 0
+    assert reader.stats.chunks_decoded == 0
+
+
+def test_scaled_floats_are_as_h5py_delivers_them(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.linspace(0, 1, 100, dtype="f4")}, chunks=(30,), scaleoffset=2)
+    assert_same(RowReader(path).read(["x"], [99, 1])["x"], by_h5py(path, "x", [99, 1]))
+
+
+def test_filters_of_hdf5plugin_need_no_import_by_the_user(tmp_path):
+    child = run_python(
+        "import sys, numpy as np\n"
+        "if sys.argv[2] == 'write':\n"
+        "    import h5py, hdf5plugin as hp\n"
+        "    steps = {'blosc': hp.Blosc(), 'zstd': hp.Zstd(), 'lz4': hp.LZ4(), 'bitshuffle': hp.Bitshuffle(),\n"
+        "             'blosc2': hp.Blosc2()}\n"
+        "    with h5py.File(sys.argv[1], 'w') as file:\n"
+        "        for name, step in steps.items():\n"
+        "            values = np.arange(4000, dtype='f4').reshape(100, 40)\n"
+        "            file.create_dataset(name, data=values, chunks=(30, 40), **step)\n",
+        str(tmp_path / "a.h5"),
+        "write",
+    )
+    assert child.returncode == 0, child.stderr
+    child = run_python(
+        "import sys, numpy as np\n"
+        "from ray_h5.read.reader import RowReader\n"
+        "reader = RowReader(sys.argv[1])\n"
+        "for name, values in reader.read(list(reader.columns), [99, 0, 31, 30]).items():\n"
+        "    assert str(reader.columns[name].pipeline) == name, reader.columns[name]\n"
+        "    assert np.array_equal(values, np.arange(4000, dtype='f4').reshape(100, 40)[[99, 0, 31, 30]]), name\n"
+        "    print(name)",
+        str(tmp_path / "a.h5"),
+    )
+    assert child.returncode == 0, child.stderr
+    assert sorted(child.stdout.split()) == ["bitshuffle", "blosc", "blosc2", "lz4", "zstd"]
+
+
+def test_unknown_filter_is_named_before_rows_are_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset_with(file, "x", (8,), plist_with((4,), (31999,)))
+        file["ok"] = np.arange(8)
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(CodecUnavailableError) as caught:
+        reader.column("x")
+    for part in ("a.h5: column 'x'", "filter 31999", "hdf5plugin", "Install", "HDF5_PLUGIN_PATH"):
+        assert part in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert isinstance(reader.layout.refused["x"], CodecUnavailableError)
+    assert reader.read(["ok"], [7])["ok"].tolist() == [7]
+
+
+# Steps ------------------------------------------------------------------------------------------
+
+
+def as_array(data):
+    return np.frombuffer(data, "u1")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 16])
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 240, 247])
+@pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "unaligned"])
+def test_shuffle(size, length, shift):
+    data = bytes(np.random.default_rng(0).integers(0, 256, length, dtype="u1"))
+    stored = as_array(b"_" * shift + shuffle(data, size))[shift:]
+    out = np.zeros(length + shift, "u1")[shift:]
+    ByteShuffle(FilterStep(SHUFFLE, "shuffle", (size,))).decode(stored, out)
+    assert out.tobytes() == data
+
+
+def test_shuffle_of_elements_of_no_size_is_damage():
+    # libhdf5 refuses it as well: "invalid shuffle parameters".
+    with pytest.raises(DecodeError, match="shuffle"):
+        ChunkDecoder(FilterPipeline((FilterStep(SHUFFLE, "shuffle", (0,)),)), 8).decode(
+            as_array(b"12345678"), 0, np.zeros(8, "u1"), lambda _, size: np.zeros(size, "u1")
+        )
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 255, 256, 100_001])
+@pytest.mark.parametrize("value", [None, 0, 0xFF])
+def test_fletcher32(length, value):
+    data = bytes([value]) * length if value is not None else np.random.default_rng(0).bytes(length)
+    stored = bytearray(data + fletcher32(data))
+    out = np.zeros(length, "u1")
+    step = Fletcher32(FilterStep(FLETCHER32, "fletcher32"))
+    step.decode(as_array(bytes(stored)), out)
+    assert out.tobytes() == data
+    stored[length // 2] ^= 1
+    with pytest.raises(DecodeError, match=r"the checksum is wrong: expected 0x[0-9a-f]{8}, found 0x[0-9a-f]{8}"):
+        step.decode(as_array(bytes(stored)), out)
+
+
+@pytest.mark.parametrize(("codec", "packed"), [(Deflate, zlib.compress), (Lzf, imagecodecs.lzf_encode)])
+def test_compressors_fill_their_output_or_raise(codec, packed):
+    step, data = codec(FilterStep(0, "")), os.urandom(20) * 10
+    out = np.zeros(200, "u1")
+    step.decode(as_array(packed(data)), out)
+    assert out.tobytes() == data
+    for wrong in (packed(data[:-1]), packed(data + b"x"), packed(data)[:-3], b"", packed(data)[1:]):
+        with pytest.raises(DecodeError):
+            step.decode(as_array(wrong), out)
+
+
+@pytest.mark.parametrize("steps", [(DEFLATE,), (LZF,), (SHUFFLE, DEFLATE), (SHUFFLE, LZF, FLETCHER32)], ids=str)
+def test_noise_never_decodes_out_of_bounds(steps):
+    rng = np.random.default_rng(0)
+    guard = np.full(300, 0xAB, "u1")
+    decoder = ChunkDecoder(pipeline(*steps), 100)
+    good = np.array(as_array(encode(bytes(100), steps, 0, 4)))
+    for _ in range(300):
+        noise = good.copy()
+        noise[rng.integers(0, len(noise), 3)] = rng.integers(0, 256, 3)
+        try:
+            decoder.decode(noise, 0, guard[100:200], lambda _, size: np.zeros(size, "u1"))
+        except DecodeError:
+            continue
+        finally:
+            assert np.all(guard[:100] == 0xAB)
+            assert np.all(guard[200:] == 0xAB)
+
+
+def test_decode_errors_reach_the_user_as_one_of_ours(tmp_path):
+    assert not issubclass(DecodeError, RayH5Error)
+    path = write(tmp_path / "a.h5", {"x": np.arange(8)}, chunks=(4,), compression="gzip")
+    overwrite(path, stored_chunks(path, "x")[0].byte_offset, b"????")
+    with pytest.raises(OSError, match="damaged") as caught:
+        RowReader(path).read(["x"])
+    assert isinstance(caught.value, RayH5Error)
+
+
+def test_raw_chunks_that_lie_in_the_file_the_other_way_round(tmp_path):
+    values = random_rows((60, 3), "i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", (60, 3), "i4", chunks=(5, 3))
+        for row in range(55, -1, -5):
+            dataset[row : row + 5] = values[row : row + 5]
+            file.flush()
+    assert np.diff([chunk.byte_offset for chunk in stored_chunks(tmp_path / "a.h5", "x")]).max() < 0
+    reader = RowReader(tmp_path / "a.h5")
+    for rows in (slice(None), slice(7, 41), [0, 12, 13, 50, 59], [59, 3, 3, 20]):
+        assert_same(reader.read(["x"], rows)["x"], values[rows])
+        out = {"x": np.zeros((len(values[rows]), 3), "f8")}
+        reader.read_into(out, rows)
+        assert_same(out["x"], values[rows].astype("f8"))

@@ -1,0 +1,76 @@
+"""Types that no reader can hand out are said to be so, and the other columns stay readable."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.read.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, replace_once
+
+
+def test_a_field_without_a_name(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros(5, [("unusual", "<i4"), ("b", "<f4")])
+        file["y"] = np.arange(5)
+    replace_once(path, b"unusual\0", bytes(8))
+    reader = RowReader(path)
+    assert list(reader.columns) == ["y"]
+    assert_same(reader.read(["y"])["y"], np.arange(5))
+    with pytest.raises(UnsupportedColumnError, match=r"column 'x' has a field without a name"):
+        reader.read(["x"])
+
+
+LETTERS = h5py.string_dtype("utf-8", 3)
+ALIGNED = np.dtype([("a", "u1"), ("b", "<i8"), ("c", ">f2"), ("s", "S3"), ("ok", "?")], align=True)
+PLAIN = {
+    "letters": np.array([b"", b"a", b"abc", "é".encode()], LETTERS),
+    "aligned": np.array([(i, -i, i / 2, b"ab"[:i], i % 2 == 0) for i in range(4)], ALIGNED),
+    "opaque": np.array([b"\0\0a", b"abc", b"\0bc", b"a\0\0"], "V3"),
+    "times": np.array(["2024-01-01", "NaT", "1969-12-31", "2000-02-29"], "M8[D]").astype(h5py.opaque_dtype("M8[D]")),
+    "spans": np.array([3, "NaT", -1, 2**40], "m8[ms]").astype(h5py.opaque_dtype("m8[ms]")),
+}
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (3,)}, {"chunks": (2,), "compression": "gzip", "shuffle": True}])
+def test_types_that_are_read_without_libhdf5(tmp_path, storage):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in PLAIN.items():
+            file.create_dataset(name, data=values, **storage)
+            if storage and name not in {"times", "spans"}:  # h5py sets no fill value of a time
+                # Half of it was never written.
+                file.create_dataset(f"filled {name}", (8,), values.dtype, fillvalue=values[2], **storage)[:4] = values
+    reader = RowReader(tmp_path / "a.h5")
+    assert not reader.layout.refused
+    for name, layout in reader.columns.items():
+        assert layout.direct, name
+        for rows in (slice(None), [3, 0, 0, 2], slice(None, None, -1)):
+            found, expected = reader.read([name], rows)[name], by_h5py(tmp_path / "a.h5", name, rows)
+            for part in expected.dtype.names or [...]:  # what lies between fields is nobody's
+                assert_same(np.ascontiguousarray(found[part]), np.ascontiguousarray(expected[part]))
+    assert reader.stats.h5py_reads == 0
+
+
+@pytest.mark.parametrize("padding", [h5py.h5t.STR_NULLTERM, h5py.h5t.STR_SPACEPAD])
+def test_strings_that_libhdf5_changes_are_left_to_it(tmp_path, padding):
+    type_id = h5py.h5t.C_S1.copy()
+    type_id.set_size(4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        type_id.set_strpad(padding)
+        raw = np.array([b"a\0bc", b"ab  ", b"abcd"], "S4")
+        dataset = dataset_with(file, "x", (3,), plist_with((3,)), type_id)
+        dataset.id.write_direct_chunk((0,), raw.tobytes())
+    reader = RowReader(tmp_path / "a.h5")
+    assert not reader.columns["x"].direct
+    expected = by_h5py(tmp_path / "a.h5", "x")
+    assert expected.tobytes() != raw.tobytes()
+    assert_same(reader.read(["x"])["x"], expected)
+
+
+def test_fields_of_fields_are_named_by_their_way(tmp_path):
+    inner = np.dtype([("lists", h5py.vlen_dtype("f4"))])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (3,), np.dtype([("inner", inner)]))
+    with pytest.raises(UnsupportedColumnError, match="column 'x', field 'inner', field 'lists', has arrays of varying"):
+        RowReader(tmp_path / "a.h5").read(["x"])

@@ -1,0 +1,1288 @@
+"""Which columns a file has: groups, links and names, and what cannot be read as rows."""
+
+import errno
+import itertools
+import os
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import (
+    CorruptFileError,
+    ExternalDataError,
+    MissingSourceError,
+    NotFoundError,
+    OptionError,
+    RayH5Error,
+    SchemaMismatchError,
+    StaleIndexError,
+    TruncatedFileError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.files.access import Access, ExternalPolicy, as_roots
+from ray_h5.hdf5.files.links import Trail
+from ray_h5.hdf5.files.opening import open_h5
+from ray_h5.hdf5.tree import tree
+from ray_h5.hdf5.tree.tree import H5Tree
+from ray_h5.manifest.layout import FileState
+from ray_h5.read import open_files
+from ray_h5.read import reader as hdf5_reader
+from ray_h5.read.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, write
+
+ROWS = np.arange(5)
+
+
+def file_with(path, fill):
+    with h5py.File(path, "w") as file:
+        file["ok"] = ROWS
+        fill(file)
+    return str(path)
+
+
+# Inside one file ---------------------------------------------------------------------------------
+
+
+def test_groups_are_walked_and_named_by_path(tmp_path):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["obs/deep/er/x"] = ROWS + 2
+        file.create_group("empty")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert set(reader.columns) == {"ok", "obs/image", "obs/deep/er/x"}
+    assert reader.layout.refused == {}
+    found = reader.read(["obs/deep/er/x", "obs/image"], [4, 0])
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "obs/deep/er/x": [6, 2],
+        "obs/image": [5, 1],
+    }
+
+
+@pytest.mark.parametrize("group", ["obs", "/obs", "obs/", "//obs//", "./obs", "link", "other/up"])
+def test_group(tmp_path, group):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["obs/deep/x"] = ROWS + 2
+        file["link"] = h5py.SoftLink("/obs")
+        file.create_group("other")["up"] = file["obs"]
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill), group=group)
+    assert set(reader.columns) == {"image", "deep/x"}
+    assert reader.read(["deep/x"], [0])["deep/x"].tolist() == [2]
+    with pytest.raises(UnknownColumnError, match="no 'ok' below group"):
+        reader.column("ok")
+
+
+@pytest.mark.parametrize(
+    ("group", "leaf", "message"),
+    [
+        ("gone", UnknownColumnError, "no 'gone' in the file; group='gone' names no group. There is: obs."),
+        ("/osb/", UnknownColumnError, "no 'osb' in the file; group='/osb/' names no group. Did you mean 'obs'?"),
+        ("obs/gone", UnknownColumnError, "no 'obs/gone' in the file"),
+        ("ok", UnknownColumnError, "group='ok' is a dataset; name the group above it"),
+        ("ok/x", UnknownColumnError, "'ok' is not a group"),
+    ],
+)
+def test_groups_that_are_none(tmp_path, group, leaf, message):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_group("obs"))
+    for look in (lambda reader: reader.columns, lambda reader: reader.read(["x"])):
+        with pytest.raises(leaf) as caught:
+            look(RowReader(path, group=group))
+        assert str(caught.value).startswith(f"{path}: ")
+        assert message in str(caught.value)
+
+
+def test_a_group_that_is_none_in_a_file_without_groups(tmp_path):
+    # What links lead to is not looked at for the sake of a message.
+    def fill(file):
+        file["link"] = h5py.ExternalLink("/gone.h5", "/")
+        file.id.links.create_soft(b"bad\xff", b"/")
+
+    with pytest.raises(UnknownColumnError, match=r"group='gone' names no group\.$"):
+        RowReader(file_with(tmp_path / "a.h5", fill), group="gone").layout  # noqa: B018  it is found when asked for
+
+
+@pytest.mark.parametrize("group", [["obs", "other"], None, 3])
+def test_a_group_is_one_name(tmp_path, group):
+    with pytest.raises(OptionError, match="expected the name of one group; columns of several"):
+        RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")), group=group)
+
+
+@pytest.mark.parametrize("given", ["/data", Path("/data"), ["/data"], (Path("/data"),), iter(["/data"])])
+def test_one_folder_is_no_list_of_letters(given):
+    # The first of them would be the root of everything.
+    assert as_roots(given) == ("/data",)
+
+
+@pytest.mark.parametrize("given", ["", [""], ["/data", ""]])
+def test_a_folder_without_a_name_is_not_the_current_one(tmp_path, given):
+    with pytest.raises(OptionError, match=r"allow_external=.*: expected folders, found an empty name"):
+        RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")), allow_external=given)
+
+
+def test_one_name_is_no_list_of_columns(tmp_path):
+    reader = RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_group("obs")))
+    for look in (reader.read, reader.find, reader.stored_bytes):
+        with pytest.raises(OptionError, match=r"columns=.ok.: expected .* found one; write columns=\['ok'\]"):
+            look("ok")
+
+
+def test_soft_links_and_hard_links(tmp_path):
+    def fill(file):
+        file["obs/image"] = ROWS + 1
+        file["alias"] = file["obs/image"]
+        file["absolute"] = h5py.SoftLink("/obs/image")
+        file["obs/relative"] = h5py.SoftLink("image")
+        file["chain"] = h5py.SoftLink("/absolute")
+        file["through"] = h5py.SoftLink("/both/image")
+        file["both"] = h5py.SoftLink("obs")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    names = {
+        "obs/image", "alias", "absolute", "obs/relative", "chain", "through", "both/image", "both/relative",
+    }  # fmt: skip
+    assert set(reader.columns) == {"ok"} | names
+    for name, values in reader.read(sorted(names), [4]).items():
+        assert values.tolist() == [5], name
+    assert reader.stats.h5py_reads == 0, "links within the file cost the fast path nothing"
+
+
+def test_groups_that_hold_themselves(tmp_path):
+    def fill(file):
+        file["a/x"] = ROWS
+        file["a/self"] = file["a"]
+        file["a/up"] = file["/"]
+        file["b/soft"] = h5py.SoftLink("/b")
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert set(reader.columns) == {"ok", "a/x"}
+    assert reader.read(["a/self/self/up/ok"], [3])["a/self/self/up/ok"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ({"bad": "/gone"}, "link 'bad' leads to '/gone', which does not exist"),
+        ({"bad": "gone/x"}, "link 'bad' leads to 'gone/x', which does not exist"),
+        ({"bad": "ok/x"}, "link 'bad' leads to 'ok/x', which does not exist"),
+        ({"bad": "/next", "next": "/gone"}, "which does not exist"),
+        ({"bad": "/bad"}, "a loop"),
+        ({"bad": "/next", "next": "/bad"}, "a loop"),
+        ({"bad": "/bad/x"}, "a loop"),
+    ],
+)
+def test_soft_links_that_lead_nowhere(tmp_path, links, message):
+    def fill(file):
+        for name, target in links.items():
+            file[name] = h5py.SoftLink(target)
+
+    path = file_with(tmp_path / "a.h5", fill)
+    reader = RowReader(path)
+    with pytest.raises(MissingSourceError) as caught:
+        reader.read(["bad"])
+    assert isinstance(caught.value, FileNotFoundError)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert set(reader.layout.refused) == set(links)
+    assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
+
+
+NAMES = [
+    "größe", "日本語/列", "with space", " leading", "with.dot", ".hidden", "..", "a..b", "...", "per%cent", "%b",
+    "new\nline", "quote'\"", "back\\slash", "C:", "x" * 1000, "🦜",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(tmp_path, name):
+    reader = RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_dataset(name, data=ROWS + 1)))
+    assert set(reader.columns) == {"ok", name}
+    assert reader.columns[name].name == name
+    assert reader.read([name], [4])[name].tolist() == [5]
+
+
+def test_names_that_are_not_utf8_hide_no_other(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = ROWS
+        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((5,)))
+    reader = RowReader(tmp_path / "a.h5")
+    assert "ok" in reader.columns
+    assert reader.read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["/ok", "./ok", "ok/", "//ok"])
+def test_spellings_of_a_name(tmp_path, name):
+    assert RowReader(write(tmp_path / "a.h5", {"ok": ROWS})).read([name], [2])[name].tolist() == [2]
+
+
+# Outside the file --------------------------------------------------------------------------------
+
+
+def virtual(source, name, shape=(5,)):
+    layout = h5py.VirtualLayout(shape, "i8")
+    layout[:] = h5py.VirtualSource(source, name, shape=shape)
+    return layout
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Two folders: columns of ``inside/a.h5`` lead to what ``outside`` holds."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    secret = write(outside / "secret.h5", {"s": ROWS + 100})
+    raw = outside / "raw.bin"
+    raw.write_bytes((ROWS + 100).tobytes())
+
+    def fill(file):
+        file["link"] = h5py.ExternalLink(secret, "/s")
+        file["up"] = h5py.ExternalLink("../outside/secret.h5", "/s")
+        file["all"] = h5py.ExternalLink(secret, "/")
+        file["soft"] = h5py.SoftLink("/link")
+        file.create_virtual_dataset("virtual", virtual(secret, "s"))
+        file.create_dataset("raw", (5,), "i8", external=[(str(raw), 0, 40)])
+        file.create_dataset("parts", (5,), "i8", external=[(str(raw), 0, 16), (str(raw), 16, 24)])
+
+    path = file_with(inside / "a.h5", fill)
+    return SimpleNamespace(path=path, inside=str(inside), outside=str(outside), secret=secret, raw=str(raw))
+
+
+OUTSIDE = {
+    "link": ("external link 'link'", "secret.h5"),
+    "up": ("external link 'up'", "secret.h5"),
+    "all/s": ("external link 'all'", "secret.h5"),
+    "soft": ("external link 'link'", "secret.h5"),
+    "virtual": ("virtual dataset", "secret.h5"),
+    "raw": ("external storage", "raw.bin"),
+    "parts": ("external storage", "raw.bin"),
+}
+
+
+@pytest.mark.parametrize("column", OUTSIDE)
+@pytest.mark.parametrize("allowed", ["nothing", "another folder", "a folder whose name begins alike"])
+def test_outside_is_refused(world, column, allowed):
+    kind, target = OUTSIDE[column]
+    roots = {
+        "nothing": [],
+        "another folder": [world.inside],
+        "a folder whose name begins alike": [world.outside[:-1]],
+    }[allowed]
+    reader = RowReader(world.path, allow_external=roots)
+    with pytest.raises(ExternalDataError) as caught:
+        reader.read([column])
+    assert isinstance(caught.value, PermissionError)
+    for part in (world.path, kind, os.path.join(world.outside, target), f"allow_external={roots}"):
+        assert part in str(caught.value)
+    assert f"pass allow_external=[{world.outside!r}]" in str(caught.value)
+    assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
+
+
+def test_outside_is_listed_as_refused(world):
+    layout = RowReader(world.path).layout
+    assert list(layout.columns) == ["ok"]
+    assert set(layout.refused) == {"link", "up", "all", "soft", "virtual", "raw", "parts"}
+    assert all(isinstance(error, ExternalDataError) for error in layout.refused.values())
+
+
+SPELLINGS = ["plain", "slash", "relative", "through a link", "path-like", "above"]
+
+
+@pytest.mark.parametrize(
+    ("column", "spelling"),
+    [
+        *((column, "plain") for column in OUTSIDE),
+        *((column, each) for column in ("up", "raw") for each in SPELLINGS[1:]),
+    ],
+)
+def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling):
+    (tmp_path / "way").symlink_to(world.outside)
+    monkeypatch.chdir(tmp_path)
+    root = {
+        "plain": world.outside, "slash": world.outside + "/", "relative": "outside", "through a link": "way",
+        "path-like": tmp_path / "outside", "above": tmp_path,
+    }[spelling]  # fmt: skip
+    reader = RowReader(world.path, allow_external=[root])
+    assert column in reader.columns
+    assert reader.layout.refused == {}
+    for rows in (slice(None), [4, 0, 4]):
+        assert_same(reader.read([column], rows)[column], by_h5py(world.path, column, rows))
+    assert reader.read([column], [1])[column].tolist() == [101]
+
+
+def test_one_folder_as_a_string_is_not_a_list_of_letters(world):
+    # "/data" as an iterable would allow "/", and with it everything.
+    try:
+        reader = RowReader(world.path, allow_external=world.inside)
+    except OptionError:
+        return
+    with pytest.raises(ExternalDataError):
+        reader.read(["link"])
+
+
+def test_links_of_the_folder_do_not_widen_it(world):
+    os.symlink(world.outside, os.path.join(world.inside, "innocent"))
+    with h5py.File(world.path, "r+") as file:
+        file["hidden"] = h5py.ExternalLink("innocent/secret.h5", "/s")
+    with pytest.raises(ExternalDataError, match="outside/secret"):
+        RowReader(world.path, allow_external=[world.inside]).read(["hidden"])
+
+
+# In both files "link", "soft", "all", "virtual" and "raw" lead outside; "chained" leads to one of these.
+CHAINS = {
+    "link to a link": "/link",
+    "link to a soft link": "/soft",
+    "link into a linked group": "/all/s",
+    "link to a virtual column": "/virtual",
+    "link to external storage": "/raw",
+    **{
+        f"virtual column over {name} of {which} file": (source, target)
+        for source, which in [(".", "this"), ("b.h5", "another")]
+        for name, target in [
+            ("a link", "/link"), ("a soft link", "/soft"), ("a linked group", "/all/s"),
+            ("a virtual column", "/virtual"), ("external storage", "/raw"),
+        ]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_nothing_leads_outside_in_two_steps(world, chain):
+    with h5py.File(world.path, "r+") as file:
+        if chain.startswith("link"):
+            file["chained"] = h5py.ExternalLink("b.h5", CHAINS[chain])
+        else:
+            file.create_virtual_dataset("chained", virtual(*CHAINS[chain]))
+    shutil.copy(world.path, os.path.join(world.inside, "b.h5"))
+    with h5py.File(world.path, "r") as file:
+        assert file["chained"][:].tolist() == (ROWS + 100).tolist(), "h5py follows it"
+    with pytest.raises(ExternalDataError, match="outside"):
+        RowReader(world.path, allow_external=[world.inside]).read(["chained"])
+    reader = RowReader(world.path, allow_external=[world.inside, world.outside])
+    assert reader.read(["chained"])["chained"].tolist() == (ROWS + 100).tolist()
+
+
+def test_links_to_the_file_itself_lead_nowhere_else(tmp_path):
+    def fill(file):
+        file["group/x"] = ROWS + 1
+        file["name"] = h5py.ExternalLink("a.h5", "/ok")
+        file["path"] = h5py.ExternalLink(str(tmp_path / "a.h5"), "/group/x")
+        file.create_virtual_dataset("virtual", virtual(".", "/ok"))
+        file.create_virtual_dataset("named", virtual(str(tmp_path / "a.h5"), "/ok"))
+
+    path = file_with(tmp_path / "a.h5", fill)
+    for name in ("virtual", "named", "name", "path"):
+        assert_same(RowReader(path).read([name], [4, 1])[name], by_h5py(path, name, [4, 1]))
+
+
+def test_storage_by_a_relative_name_is_not_looked_up_elsewhere(tmp_path, monkeypatch):
+    # libhdf5 takes it relative to the current folder, not to the file: what is checked must be what is read.
+    for folder in ("data", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "data" / "raw.bin").write_bytes(ROWS.tobytes())
+    (tmp_path / "here" / "raw.bin").write_bytes((ROWS + 666).tobytes())
+    with h5py.File(tmp_path / "data" / "a.h5", "w") as file:
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+    monkeypatch.chdir(tmp_path / "here")
+    reader = RowReader(tmp_path / "data" / "a.h5", allow_external=[tmp_path / "data"])
+    try:
+        assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
+    except (ExternalDataError, MissingSourceError) as exc:
+        assert "raw.bin" in str(exc)  # noqa: PT017  either is right
+
+
+def test_storage_by_a_relative_name_beside_the_file(tmp_path, monkeypatch):
+    (tmp_path / "raw.bin").write_bytes(ROWS.tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+    monkeypatch.chdir("/")
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    try:
+        assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
+    except (ExternalDataError, MissingSourceError) as exc:
+        assert "raw.bin" in str(exc)  # noqa: PT017  it may be refused, but nothing is damaged
+
+
+SEGMENTS = {
+    # (offset, size) of each file, and how long the last of them has to be.
+    "one": ([(0, 40)], 40),
+    "offset": ([(24, 40)], 64),
+    "unlimited": ([(8, h5py.h5s.UNLIMITED)], 48),
+    "more room than rows": ([(0, 400)], 40),
+    "several": ([(0, 16), (16, 16), (4, 100)], 12),
+    "rows that take two elements": ([(0, 16), (4, 100)], 68),
+}
+
+
+@pytest.mark.parametrize("what", SEGMENTS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_storage_that_is_cut_short(tmp_path, what, whole):
+    # libhdf5 makes zeros of what is not there.
+    segments, needed = SEGMENTS[what]
+    paths = [tmp_path / f"{i}.bin" for i in range(len(segments))]
+    external = [(str(path), *segment) for path, segment in zip(paths, segments, strict=True)]
+    shape = (5, 2) if "two" in what else (5,)
+    for path in paths:
+        path.write_bytes(b"\1" * 500)
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("raw", shape, "i8", external=external))
+    os.truncate(paths[-1], needed if whole else needed - 1)
+    reader = RowReader(path, allow_external=[tmp_path])
+    if whole:
+        assert_same(reader.read(["raw"])["raw"], by_h5py(path, "raw"))
+        return
+    with pytest.raises(TruncatedFileError, match=f"expected {needed} bytes or more, found {needed - 1}") as caught:
+        reader.read(["raw"])
+    assert f"external storage of column 'raw' is in {paths[-1]}" in str(caught.value)
+    assert list(reader.layout.refused) == ["raw"]
+
+
+MISSING = {
+    "file of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("gone.h5", "/x")), "gone.h5"),
+    "file of a link, with %": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("100%.h5", "/x")), "100%.h5"),
+    "target of a link": (lambda file, _: file.__setitem__("bad", h5py.ExternalLink("b.h5", "/gone")), "'/gone'"),
+    "file of a virtual column": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual("gone.h5", "ok"), fillvalue=-1),
+        "gone.h5",
+    ),
+    "target of a virtual column": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual("b.h5", "gone"), fillvalue=-1),
+        "gone",
+    ),
+    "target of a virtual column in its own file": (
+        lambda file, _: file.create_virtual_dataset("bad", virtual(".", "gone"), fillvalue=-1),
+        "gone",
+    ),
+    "external storage": (
+        lambda file, folder: file.create_dataset("bad", (5,), "i8", external=[(str(folder / "gone.bin"), 0, 40)]),
+        "gone.bin",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_sources_that_are_missing(tmp_path, what):
+    make, target = MISSING[what]
+    write(tmp_path / "b.h5", {"ok": ROWS})
+    path = file_with(tmp_path / "a.h5", lambda file: make(file, tmp_path))
+    reader = RowReader(path, allow_external=[tmp_path])
+    with pytest.raises(MissingSourceError) as caught:
+        reader.read(["bad"])
+    assert isinstance(caught.value, FileNotFoundError)
+    assert not isinstance(caught.value, NotFoundError), "that is for the file itself"
+    assert path in str(caught.value)
+    assert target in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert isinstance(reader.layout.refused["bad"], MissingSourceError)
+
+
+def test_what_was_missing_is_found_once_it_is_there(tmp_path):
+    raw = tmp_path / "raw.bin"
+
+    def fill(file):
+        file["linked"] = h5py.ExternalLink("b.h5", "/x")
+        file["nowhere"] = h5py.SoftLink("/gone")
+        file.create_dataset("raw", (5,), "i8", external=[(str(raw), 0, 40)])
+
+    path = file_with(tmp_path / "a.h5", fill)
+    raw.write_bytes(bytes(39))
+    assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok"}
+    held = open_files.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy)
+    assert held is open_files.open_file(path, "/", RowReader(path, allow_external=[tmp_path])._policy), (
+        "nothing changed"
+    )
+    write(tmp_path / "b.h5", {"x": np.arange(5)})
+    assert set(RowReader(path, allow_external=[tmp_path]).columns) == {"ok", "linked"}
+    raw.write_bytes(np.arange(5).tobytes())
+    assert RowReader(path, allow_external=[tmp_path]).read(["raw", "linked"])["raw"].tolist() == [0, 1, 2, 3, 4]
+    assert set(RowReader(path, allow_external=[tmp_path]).layout.refused) == {"nowhere"}
+
+
+def not_hdf5(path):
+    path.write_text("no HDF5 at all\n" * 100)
+
+
+def cut_short(path):
+    write(path, {"x": np.zeros(5000)})
+    os.truncate(path, 9000)
+
+
+@pytest.mark.parametrize("make", [not_hdf5, cut_short, os.mkdir])
+def test_a_bad_file_behind_a_link_hides_no_column(tmp_path, make):
+    make(tmp_path / "b.h5")
+    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("bad", h5py.ExternalLink("b.h5", "/x")))
+    reader = RowReader(path, allow_external=[tmp_path])
+    with pytest.raises(OSError, match=r"b\.h5"):
+        reader.read(["bad"])
+    assert list(reader.columns) == ["ok"]
+    assert list(reader.layout.refused) == ["bad"]
+
+
+def test_virtual_columns_of_several_files(tmp_path):
+    layout = h5py.VirtualLayout((6, 4), "f4")
+    for i in range(3):
+        write(tmp_path / f"part{i}.h5", {"x": np.full((2, 4), i, "f4")}, chunks=(1, 4), compression="gzip")
+        layout[2 * i : 2 * i + 2] = h5py.VirtualSource(f"part{i}.h5", "x", shape=(2, 4))
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", layout))
+    reader = RowReader(path, allow_external=[tmp_path])
+    for rows in (slice(None), [5, 0, 5], slice(None, None, -2)):
+        assert_same(reader.read(["x"], rows)["x"], by_h5py(path, "x", rows))
+    assert_same(reader.read(["x"])["x"], by_h5py(path, "x"))
+    # libhdf5 would now fill in, for a new reader as well as for one that read before.
+    (tmp_path / "part1.h5").unlink()
+    for each in (reader, RowReader(path, allow_external=[tmp_path])):
+        with pytest.raises(MissingSourceError, match=r"part1\.h5"):
+            each.read(["x"], [0])
+
+
+def test_virtual_columns_that_lead_to_each_other(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        file_with(
+            tmp_path / f"{name}.h5", lambda file, o=other: file.create_virtual_dataset("x", virtual(f"{o}.h5", "x"))
+        )
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(
+        MissingSourceError, match=r"virtual dataset of column 'x' leads back to '/x', which it comes from: a loop"
+    ):
+        reader.read(["x"])
+    assert list(reader.columns) == ["ok"]
+
+
+def test_a_virtual_column_that_leads_to_a_group(tmp_path):
+    file_with(tmp_path / "b.h5", lambda file: file.create_group("x"))
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    with pytest.raises(MissingSourceError, match=r"leads to 'x' of .*b\.h5, which is a group"):
+        RowReader(path, allow_external=[tmp_path]).read(["x"])
+
+
+def test_more_names_than_there_is_time_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, "_MAX_NAMES", 3)
+    path = file_with(tmp_path / "a.h5", lambda file: [file.create_dataset(name, data=ROWS) for name in "xyz"])
+    with pytest.raises(CorruptFileError, match=r"more than 3 names below group .* name the columns to read"):
+        RowReader(path).layout  # noqa: B018  it is found when asked for
+    assert sorted(RowReader(path).read(["x", "y", "z", "ok"], [1])) == ["ok", "x", "y", "z"]
+
+
+def chain(group, length):
+    """Make groups one in the other, each by two names, and return the innermost."""
+    for _ in range(length):
+        below = group.create_group("a")
+        group["b"] = below
+        group = below
+    return group
+
+
+@pytest.mark.parametrize("end", ["empty", "up", "down and up"])
+def test_groups_of_many_names_and_no_column(tmp_path, monkeypatch, end):
+    opened = []
+    level = tree._level
+    monkeypatch.setattr(tree, "_level", lambda *args: opened.append(args) or level(*args))
+
+    def fill(file):
+        last = chain(file, 40)
+        if end != "empty":
+            last["up"] = file["a/a/a" if end == "down and up" else "a"]
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    assert list(reader.columns) == ["ok"]
+    assert len(opened) < 200
+
+
+def test_groups_without_a_column_on_one_way_only(tmp_path):
+    # Below a/b there is nothing but the way back to a, where x is; by the other name of b that is a way on.
+    def fill(file):
+        file["a/b"] = file.create_group("b")
+        file["b/a"] = file["a"]
+        file["a/c/b"] = file["b"]
+        file["a/x"] = ROWS
+
+    path = file_with(tmp_path / "a.h5", fill)
+    assert set(RowReader(path).columns) == {"ok", "a/x", "b/a/x"}
+    assert set(RowReader(path, group="b").columns) == {"a/x"}
+
+
+def test_groups_of_more_names_than_there_is_time_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, "_MAX_NAMES", 300)
+
+    def fill(file):
+        made = [file.create_group(str(i)) for i in range(8)]
+        for group in made:
+            for i, other in enumerate(made):
+                group[f"to {i}"] = other
+
+    path = file_with(tmp_path / "a.h5", fill)
+    with pytest.raises(
+        CorruptFileError, match="more than 600 names of columns and groups below group '/', too many to list"
+    ):
+        RowReader(path).layout  # noqa: B018  it is found when asked for
+    assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
+
+
+@pytest.mark.parametrize("depth", [400, 1200])
+def test_columns_of_deep_groups(tmp_path, depth):
+    def fill(file):
+        for _ in range(depth):
+            file = file.create_group("g")
+        file["x"] = ROWS
+        file["bad"] = 1.0
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    deep = "g/" * depth
+    assert list(reader.columns) == [f"{deep}x", "ok"]
+    assert list(reader.layout.refused) == [f"{deep}bad"]
+    assert reader.read([f"{deep}x"], [3])[f"{deep}x"].tolist() == [3]
+
+
+def test_a_link_that_leads_nowhere_is_looked_up_once(tmp_path, monkeypatch):
+    followed = []
+    follow = Trail._follow_link
+    monkeypatch.setattr(Trail, "_follow_link", lambda *args: followed.append(args[3]) or follow(*args))
+
+    def fill(file):
+        file["a/b/gone"] = h5py.SoftLink("/nowhere")
+        file["a/b/out"] = h5py.ExternalLink("/etc/other.h5", "/x")
+
+    path = file_with(tmp_path / "a.h5", fill)
+    refused = RowReader(path).layout.refused
+    assert followed == ["gone", "out"]
+    for name, error in refused.items():
+        with pytest.raises(type(error)) as caught:
+            RowReader(path).column(name)
+        assert str(error).startswith(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
+def test_names_that_no_file_can_hold(tmp_path, name):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("obs/x", data=ROWS))
+    for look in (lambda: RowReader(path).column(name), lambda: RowReader(path).read(["ok", name])):
+        with pytest.raises(UnknownColumnError, match=r"a\.h5: no '.*' below group '/'\."):
+            look()
+    with pytest.raises(UnknownColumnError, match="names no group"):
+        RowReader(path, group=name).layout  # noqa: B018  it is found when asked for
+
+
+def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", {f"deep/er/{i}": ROWS for i in range(20)})
+    taken = []
+    take = Trail._take
+    monkeypatch.setattr(Trail, "_take", lambda *args: taken.append(args[2]) or take(*args))
+    reader = RowReader(path, group="deep/er")
+    reader.find([str(i) for i in range(20)])
+    assert taken == ["deep", "er", *map(str, range(20))]
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual", "raw"])
+def test_a_source_that_vanishes_between_two_looks(world, monkeypatch, kind):
+    reader = RowReader(world.path, allow_external=[world.outside])
+    reader.read([kind])
+    stat, gone = os.stat, {world.raw, world.secret}
+
+    def vanishing(path, *args, **options):
+        if path in gone:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", vanishing)
+    monkeypatch.setattr(os.path, "exists", lambda _: True)
+    for each in (reader, RowReader(world.path, allow_external=[world.outside])):
+        with pytest.raises(MissingSourceError, match="outside"):
+            each.read([kind])
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Make a virtual column over part0.h5, part1.h5 ..., as many as there are."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for i in range(3):
+        write(inside / f"part{i}.h5", {"x": np.array([10 * i, 10 * i + 1], "i4")})
+    with h5py.File(inside / "a.h5", "w", libver="latest") as file:
+        numbered_column(file, "x", "part%b.h5", 2, h5py.h5t.STD_I32LE)
+    return inside / "a.h5"
+
+
+def numbered_column(file, name, source, rows, type_id=h5py.h5t.STD_I64LE):
+    """Make a virtual column over the column x, of so many rows, of each of the numbered files."""
+    space = h5py.h5s.create_simple((rows,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (rows,), (rows,))
+    plist = plist_with()
+    plist.set_virtual(space, source.encode(), b"x", h5py.h5s.create_simple((rows,)))
+    h5py.h5d.create(file.id, name.encode(), type_id, space, plist)
+
+
+def test_numbered_sources(numbered):
+    with pytest.raises(ExternalDataError, match="part"):
+        RowReader(numbered).read(["x"])
+    reader = RowReader(numbered, allow_external=[numbered.parent])
+    assert_same(reader.read(["x"], [5, 0, 2])["x"], by_h5py(numbered, "x", [5, 0, 2]))
+
+
+@pytest.mark.parametrize("what", ["file", "dataset of a file that there is"])
+def test_numbered_sources_that_are_added(numbered, what):
+    if what != "file":
+        write(numbered.parent / "part3.h5", {"other": ROWS})
+    reader = RowReader(numbered, allow_external=[numbered.parent])
+    assert len(reader.read(["x"])["x"]) == 6
+    write(numbered.parent / "part3.h5", {"x": np.array([30, 31], "i4")})
+    with pytest.raises(StaleIndexError, match=r"part3\.h5"):
+        reader.read(["x"])
+    found = RowReader(numbered, allow_external=[numbered.parent]).read(["x"])["x"]
+    assert found.tolist() == [0, 1, 10, 11, 20, 21, 30, 31]
+    assert_same(found, by_h5py(numbered, "x"))
+
+
+def test_numbered_sources_that_lead_to_what_is_missing(numbered):
+    # libhdf5 would count the source, and return fill values for its rows.
+    with h5py.File(numbered.parent / "part3.h5", "w") as file:
+        file.create_virtual_dataset("x", virtual("gone.h5", "x", (2,)))
+    with pytest.raises(MissingSourceError, match=r"gone\.h5"):
+        RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
+
+
+def test_numbered_sources_do_not_lead_outside(numbered, tmp_path):
+    os.unlink(numbered.parent / "part1.h5")
+    os.symlink(write(tmp_path / "secret.h5", {"x": np.array([666, 667], "i4")}), numbered.parent / "part1.h5")
+    with pytest.raises(ExternalDataError, match=r"secret\.h5|part"):
+        RowReader(numbered, allow_external=[numbered.parent]).read(["x"])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_numbered_columns_do_not_lead_outside(world, number):
+    # Numbers may stand in the names of datasets too: each of them may be a link.
+    with h5py.File(world.path, "r+", libver="latest") as file:
+        for i in range(3):
+            file[f"d{i}"] = h5py.ExternalLink(world.secret, "/s") if i == number else ROWS
+        space = h5py.h5s.create_simple((15,), (h5py.h5s.UNLIMITED,))
+        space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (5,), (5,))
+        plist = plist_with()
+        plist.set_virtual(space, b".", b"d%b", h5py.h5s.create_simple((5,)))
+        whole = h5py.h5s.create_simple((15,), (h5py.h5s.UNLIMITED,))
+        h5py.h5d.create(file.id, b"chained", h5py.h5t.STD_I64LE, whole, plist)
+    expected = [100 * (i == number) + row for i in range(3) for row in range(5)]
+    with h5py.File(world.path, "r") as file:
+        assert file["chained"][:].tolist() == expected, "h5py follows it"
+    with pytest.raises(ExternalDataError, match=r"secret\.h5"):
+        RowReader(world.path).read(["chained"])
+    assert RowReader(world.path, allow_external=[world.outside]).read(["chained"])["chained"].tolist() == expected
+
+
+PLACES = {"absolute": 1, "beside": 2, "current": 3, "real": 4}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Four folders where b.h5 may be; "beside" has a symbolic link a.h5 to the one in "real"."""
+    for folder in PLACES:
+        (tmp_path / folder).mkdir()
+    os.symlink(tmp_path / "real" / "a.h5", tmp_path / "beside" / "a.h5")
+    monkeypatch.chdir(tmp_path / "current")
+    return tmp_path
+
+
+@pytest.mark.parametrize("column", ["link", "virtual", "numbered"])
+@pytest.mark.parametrize("name", ["b.h5", "absolute/b.h5"])
+@pytest.mark.parametrize("there", [there for n in range(5) for there in itertools.combinations(PLACES, n)], ids=str)
+def test_sources_are_those_that_libhdf5_finds(places, column, name, there):
+    source = name if name == "b.h5" else str(places / name)
+    write(places / "beside" / "b0.h5", {"x": np.full(5, 9)})
+    for folder in there:
+        write(places / folder / ("b1.h5" if column == "numbered" else "b.h5"), {"x": np.full(5, PLACES[folder])})
+    with h5py.File(places / "real" / "a.h5", "w", libver="latest") as file:
+        file["link"] = h5py.ExternalLink(source, "/x")
+        file.create_virtual_dataset("virtual", virtual(source, "x"))
+        numbered_column(file, "numbered", source.replace("b.h5", "b%b.h5"), 5)
+    reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
+    looked = there if name != "b.h5" else [folder for folder in there if folder != "absolute"]
+    if looked and looked[0] == "current":
+        with pytest.raises(ExternalDataError, match="in the current folder of each process"):
+            reader.read([column])
+    elif looked or column == "numbered":
+        expected = [9] * 5 * (column == "numbered") + [PLACES[folder] for folder in looked[:1]] * 5
+        assert reader.read([column])[column].tolist() == expected
+        assert_same(reader.read([column])[column], by_h5py(places / "beside" / "a.h5", column))
+    else:
+        with pytest.raises(MissingSourceError, match=r"b\.h5, which does not exist"):
+            reader.read([column])
+
+
+def test_what_a_symbolic_link_leads_to_is_looked_for_where_the_link_is(places):
+    # libhdf5 opens the source by the name of the link.
+    (places / "beside" / "a.h5").unlink()
+    write(places / "beside" / "c.h5", {"x": ROWS})
+    write(places / "real" / "c.h5", {"x": ROWS + 1})
+    file_with(places / "real" / "b.h5", lambda file: file.create_virtual_dataset("x", virtual("c.h5", "x")))
+    os.symlink(places / "real" / "b.h5", places / "beside" / "b.h5")
+    path = file_with(
+        places / "beside" / "a.h5",
+        lambda file: [
+            file.create_virtual_dataset("virtual", virtual("b.h5", "x")),
+            file.__setitem__("link", h5py.ExternalLink("b.h5", "/x")),
+        ],
+    )
+    for column in ("virtual", "link"):
+        reader = RowReader(path, allow_external=[places])
+        assert reader.read([column])[column].tolist() == by_h5py(path, column).tolist() == ROWS.tolist()
+        reader = RowReader(path, allow_external=[places / "real"])
+        with pytest.raises(ExternalDataError, match=r"beside/c\.h5"):
+            reader.read([column])
+
+
+@pytest.mark.parametrize("folder", ["beside", "current"])
+def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch, folder):
+    write(places / "real" / "b.h5", {"x": ROWS})
+    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    reader = RowReader(places / "beside" / "a.h5", allow_external=[places])
+    assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
+    monkeypatch.chdir(places / "absolute")
+    write(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
+    with pytest.raises(StaleIndexError, match=r"b\.h5, which did not exist"):
+        reader.read(["x"])
+
+
+def test_a_second_place_is_outside_too(places):
+    write(places / "real" / "b.h5", {"x": ROWS})
+    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
+    with pytest.raises(ExternalDataError, match=r"real/b\.h5, which is outside"):
+        RowReader(places / "beside" / "a.h5", allow_external=[places / "beside"]).read(["x"])
+
+
+@pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_EXTFILE_PREFIX"])
+@pytest.mark.parametrize("column", ["link", "virtual", "virtual over a link", "raw"])
+def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, variable, column):
+    # libhdf5 looks below these first, so that what is checked would not be what is read.
+    for folder, values in (("inside", ROWS), ("outside", ROWS + 666)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "b.h5", {"x": values})
+        (tmp_path / folder / "raw.bin").write_bytes(values.tobytes())
+
+    def fill(file):
+        file["link"] = h5py.ExternalLink("b.h5", "/x")
+        file.create_virtual_dataset("virtual", virtual("b.h5", "x"))
+        file.create_virtual_dataset("virtual over a link", virtual(".", "/link"))
+        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
+
+    path = file_with(tmp_path / "inside" / "a.h5", fill)
+    monkeypatch.chdir(tmp_path / "inside")
+    monkeypatch.setenv(variable, str(tmp_path / "outside"))
+    try:
+        found = RowReader(path, allow_external=[tmp_path / "inside"]).read([column])[column]
+    except ExternalDataError as exc:
+        assert variable in str(exc) or "raw.bin" in str(exc)  # noqa: PT017  either is right
+    else:
+        assert found.tolist() == ROWS.tolist()
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual"])
+@pytest.mark.parametrize("change", ["values", "dtype", "fewer rows", "more rows"])
+def test_linked_file_that_changes(tmp_path, kind, change):
+    write(tmp_path / "b.h5", {"x": ROWS})
+
+    def fill(file):
+        if kind == "link":
+            file["x"] = h5py.ExternalLink("b.h5", "/x")
+        else:
+            file.create_virtual_dataset("x", virtual("b.h5", "x"))
+
+    path = file_with(tmp_path / "a.h5", fill)
+    reader = RowReader(path, allow_external=[tmp_path])
+    assert reader.read(["x"], [0, 2])["x"].tolist() == [0, 2]
+    other = {"values": ROWS + 1, "dtype": ROWS / 2, "fewer rows": ROWS[:2], "more rows": np.arange(9) + 1}[change]
+    os.replace(write(tmp_path / "c.h5", {"x": other}), tmp_path / "b.h5")
+    for each in (reader, RowReader(path, allow_external=[tmp_path])):
+        try:
+            found = each.read(["x"], [0, 2])["x"]
+        except RayH5Error as exc:
+            assert "b.h5" in str(exc) or path in str(exc)  # noqa: PT017
+            continue
+        assert_same(found, by_h5py(path, "x", [0, 2]))
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual"])
+def test_a_linked_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(hdf5_reader, "_RETRY_WAITS_S", (0, 0))
+    monkeypatch.setattr(open_files.OpenFile, "elsewhere_on_disk", lambda *_: None)  # through h5py
+    write(tmp_path / "b.h5", {"x": ROWS})
+    other = write(tmp_path / "c.h5", {"x": ROWS / 2})
+
+    def fill(file):
+        if kind == "link":
+            file["x"] = h5py.ExternalLink("b.h5", "/x")
+        else:
+            file.create_virtual_dataset("x", virtual("b.h5", "x"))
+
+    path = file_with(tmp_path / "a.h5", fill)
+    opened, get = RowReader(path, allow_external=[tmp_path]), h5py.Dataset.__getitem__
+
+    def failing(*args):
+        if os.path.exists(other):
+            os.replace(other, tmp_path / "b.h5")
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return get(*args)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", failing)
+    for _ in range(2):
+        with pytest.raises(StaleIndexError, match=r"a\.h5: column 'x' leads to .*b\.h5, which changed") as caught:
+            opened.read(["x"])
+        assert path in str(caught.value)
+    assert opened.read(["ok"])["ok"].tolist() == ROWS.tolist(), "which is as it was"
+
+
+def test_the_state_of_sources_can_be_expected(tmp_path):
+    """Also of columns that are not read."""
+    write(tmp_path / "b.h5", {"x": ROWS})
+    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
+    first = RowReader(path, allow_external=[tmp_path])
+    state = FileState(first.identity, {"x": first.column("x").sources})
+    for _ in range(2):
+        reader = pickle.loads(pickle.dumps(RowReader(path, allow_external=[tmp_path], expect=state)))
+        assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
+        os.utime(tmp_path / "b.h5", ns=(1, 1))
+        for use in (
+            lambda state=state: RowReader(path, allow_external=[tmp_path], expect=state),
+            lambda reader=reader: reader.read(["x"]),
+        ):
+            with pytest.raises(StaleIndexError, match=r"column 'x' leads to .*b\.h5, which changed"):
+                use()
+        state = FileState(first.identity, {"x": RowReader(path, allow_external=[tmp_path]).column("x").sources})
+    os.unlink(tmp_path / "b.h5")
+    with pytest.raises(MissingSourceError, match=r"column 'x' leads to .*b\.h5, which no longer exists"):
+        RowReader(path, allow_external=[tmp_path], expect=state)
+    assert RowReader(path, expect=first.identity).read(["ok"])["ok"].tolist() == ROWS.tolist()
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_a_linked_file_disturbs_no_other_column(tmp_path, change):
+    write(tmp_path / "b.h5", {"x": ROWS})
+    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
+    reader = RowReader(path, allow_external=[tmp_path])
+    assert set(reader.columns) == {"ok", "x"}
+    reader.read(["ok", "x"])
+    if change == "gone":
+        os.unlink(tmp_path / "b.h5")
+    else:
+        os.utime(tmp_path / "b.h5", ns=(1, 1))
+    assert reader.read(["ok"], [4])["ok"].tolist() == [4]
+    with pytest.raises((StaleIndexError, MissingSourceError), match=r"b\.h5"):
+        reader.read(["x"])
+
+
+def test_each_column_has_its_own_sources_whatever_is_asked_meanwhile(world):
+    access = Access(world.path, "/", ExternalPolicy.of([world.outside]))
+
+    def sources_of(layout):
+        return [os.path.realpath(path) for path, _ in layout.sources]
+
+    tree = H5Tree(open_h5(world.path), access)
+    others, found = itertools.cycle(OUTSIDE), {}
+    second = tree.columns()
+    for name, layout in tree.columns():
+        found[name] = sources_of(layout)
+        tree.source(tree.dataset("virtual"), world.secret, "s")
+        assert sources_of(tree.column(next(others))) in ([world.raw], [world.secret])
+        next(second, None)
+    expected = {name: [world.raw if leads_to == "raw.bin" else world.secret] for name, (_, leads_to) in OUTSIDE.items()}
+    assert found == {"ok": [], **expected}
+    tree.close()
+
+
+# Columns that are none ---------------------------------------------------------------------------
+
+
+def time_type(file):
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((5,)))
+
+
+VLEN_INSIDE = np.dtype([("a", "i4"), ("b", h5py.vlen_dtype("i4"))])
+
+UNSUPPORTED = {
+    "scalar": (lambda file: file.create_dataset("bad", data=3.0), "a single value"),
+    "scalar string": (lambda file: file.create_dataset("bad", data="text"), "a single value"),
+    "null": (lambda file: file.create_dataset("bad", data=h5py.Empty("f4")), "an empty (null) dataspace"),
+    "reference": (lambda file: file.create_dataset("bad", (5,), h5py.ref_dtype), "reference"),
+    "region reference": (lambda file: file.create_dataset("bad", (5,), h5py.regionref_dtype), ""),
+    "arrays of references": (lambda file: file.create_dataset("bad", (5,), h5py.vlen_dtype(h5py.ref_dtype)), ""),
+    "compound with a list": (lambda file: file.create_dataset("bad", (5,), VLEN_INSIDE), ""),
+    "time": (time_type, ""),
+}
+
+
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_unsupported_columns_are_refused_by_name(tmp_path, kind):
+    make, message = UNSUPPORTED[kind]
+    path = file_with(tmp_path / "a.h5", lambda file: make(file) and None)
+    reader = RowReader(path)
+    for look in (lambda: reader.column("bad"), lambda: reader.read(["ok", "bad"])):
+        with pytest.raises(UnsupportedColumnError) as caught:
+            look()
+        assert isinstance(caught.value, TypeError)
+        assert str(caught.value).startswith(f"{path}: column 'bad'")
+        assert message in str(caught.value)
+    assert list(reader.columns) == ["ok"]
+    assert str(reader.layout.refused["bad"]) == str(caught.value)
+    assert reader.num_rows == 5
+    assert reader.read(["ok"], [4])["ok"].tolist() == [4]
+
+
+def test_a_field_is_no_column(tmp_path):
+    def fill(file):
+        file["obs/jets"] = np.array([(1.5, (2,)), (2.5, (3,))], [("pt", "f4"), ("id", [("n", "i4")])])
+
+    reader = RowReader(file_with(tmp_path / "a.h5", fill))
+    for name, field in (("obs/jets/pt", "['pt']"), ("obs/jets/id/n", "['id']['n']")):
+        with pytest.raises(UnsupportedColumnError) as caught:
+            reader.read([name])
+        message = str(caught.value)
+        assert f"{name!r} is a field of compound values" in message
+        assert f"RowReader.read(['obs/jets'])['obs/jets']{field}" in message
+    assert reader.read(["obs/jets"])["obs/jets"]["id"]["n"].tolist() == [2, 3]
+    with pytest.raises(UnknownColumnError, match=r"'obs/jets' is no group, but .* whose fields are pt, id"):
+        reader.read(["obs/jets/pt_"])
+
+
+def test_a_time_inside_a_compound_is_named(tmp_path):
+    def fill(file):
+        inner = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+        inner.insert(b"begin", 0, h5py.h5t.UNIX_D64LE)
+        outer = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
+        outer.insert(b"n", 0, h5py.h5t.STD_I64LE)
+        outer.insert(b"when", 8, inner)
+        h5py.h5d.create(file.id, b"bad", outer, h5py.h5s.create_simple((5,)))
+
+    with pytest.raises(UnsupportedColumnError) as caught:
+        RowReader(file_with(tmp_path / "a.h5", fill)).read(["bad"])
+    assert "column 'bad', field 'when.begin', has a type that numpy lacks: HDF5's own time" in str(caught.value)
+    assert "Write it as int64" in str(caught.value)
+
+
+def test_a_listing_says_how_to_do_without_what_leads_nowhere(tmp_path):
+    def fill(file):
+        file["gone"] = h5py.SoftLink("/nothing")
+        file["outside"] = h5py.ExternalLink("/somewhere/else.h5", "x")
+
+    refused = RowReader(file_with(tmp_path / "a.h5", fill)).layout.refused
+    for name in ("gone", "outside"):
+        assert str(refused[name]).endswith(f". columns=[...] without {name!r} reads the others.")
+
+
+def test_a_group_is_no_column(tmp_path):
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_group("obs").create_dataset("x", data=ROWS))
+    with pytest.raises(
+        UnsupportedColumnError, match=r"a\.h5: 'obs' is a group, not a column; its columns are below it"
+    ):
+        RowReader(path).read(["obs"])
+
+
+def written_as(type_id, values):
+    def make(file):
+        h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))).write(
+            h5py.h5s.ALL, h5py.h5s.ALL, np.array(values)
+        )
+
+    return make
+
+
+def twenty_bits():
+    type_id = h5py.h5t.STD_I32LE.copy()
+    type_id.set_precision(20)
+    return type_id
+
+
+def strange_float():
+    type_id = h5py.h5t.IEEE_F32LE.copy()
+    type_id.set_fields(31, 20, 11, 0, 20)
+    type_id.set_ebias(1023)
+    return type_id
+
+
+def arrays_of_one_shape(file):
+    type_id = h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2, 3))
+    h5py.Dataset(h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))))[:] = np.arange(30).reshape(
+        5, 2, 3
+    )
+
+
+def arrays_of_any_length(file):
+    dataset = file.create_dataset("x", (5,), h5py.vlen_dtype("i4"))
+    for i in range(5):
+        dataset[i] = np.arange(i)
+
+
+ODD_TYPES = {
+    "20-bit integer": written_as(twenty_bits(), [1, -1, 2**19 - 1, -(2**19), 0]),
+    "strange float": written_as(strange_float(), [0.5, -1.0, 1e300, 3.0, 0.0]),
+    "bit field": written_as(h5py.h5t.STD_B16LE, np.array([1, 2, 3, 2**15, 0], "u2")),
+    "long double": lambda file: file.create_dataset("x", data=np.arange(5, dtype="g") / 3),
+    "boolean of other bytes": lambda file: file.create_dataset("x", data=np.array([0, 1, 1, 0, 1], "?")),
+    "compound": lambda file: file.create_dataset("x", data=np.array([(i, i / 2) for i in range(5)], "i4,>f8")),
+    "opaque": lambda file: file.create_dataset("x", data=np.array([b"ab", b"c", b"", b"\0d", b"e"], "V2")),
+    "date": lambda file: file.create_dataset(
+        "x", data=np.arange(5).astype("M8[s]").astype(h5py.opaque_dtype(np.dtype("M8[s]")))
+    ),
+    "array": arrays_of_one_shape,
+    "arrays of any length": arrays_of_any_length,
+    "compact": lambda file: dataset_with(file, "x", (5,), compact()).write_direct(np.arange(5, dtype="i4")),
+}
+
+
+def compact():
+    plist = plist_with()
+    plist.set_layout(h5py.h5d.COMPACT)
+    return plist
+
+
+@pytest.mark.parametrize("kind", ODD_TYPES)
+def test_odd_types_are_as_h5py_delivers_them_or_refused(tmp_path, kind):
+    path = file_with(tmp_path / "a.h5", lambda file: ODD_TYPES[kind](file) and None)
+    reader = RowReader(path)
+    for rows in (slice(None), [4, 0, 4]):
+        try:
+            found = reader.read(["x"], rows)["x"]
+        except UnsupportedColumnError as exc:
+            assert "column 'x'" in str(exc)  # noqa: PT017
+            continue
+        expected = by_h5py(path, "x", rows)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert "ok" in reader.columns
+
+
+# Names that are none, rows that differ -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("signl", "Did you mean 'signal'?"),
+        ("imgae", "Did you mean 'image'"),
+        ("SIGNAL", None),
+        ("bad_scalar2", "'bad_scalar'"),
+        ("qqq", "There is: bad_scalar, image, obs/state, signal."),
+    ],
+)
+def test_unknown_columns_get_near_names(tmp_path, name, offered):
+    path = write(tmp_path / "a.h5", {"signal": ROWS, "image": ROWS, "obs/state": ROWS, "bad_scalar": 1.0})
+    for look in (RowReader.column, lambda reader, name: reader.read(["signal", name])):
+        with pytest.raises(UnknownColumnError) as caught:
+            look(RowReader(path), name)
+        assert isinstance(caught.value, KeyError)
+        assert isinstance(caught.value, SchemaMismatchError)
+        assert str(caught.value).startswith(f"{path}: no '{name}' below group '/'.")
+        assert offered is None or offered in str(caught.value)
+
+
+def test_unknown_column_in_a_file_of_none(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w"):
+        pass
+    reader = RowReader(tmp_path / "a.h5")
+    with pytest.raises(UnknownColumnError, match="There is none"):
+        reader.read(["x"])
+    with pytest.raises(SchemaMismatchError, match="found no column; is group="):
+        _ = reader.num_rows
+
+
+def test_many_names_are_shortened(tmp_path):
+    path = write(tmp_path / "a.h5", {f"column{i:02}": ROWS for i in range(20)})
+    with pytest.raises(UnknownColumnError, match=r"There is: column00, .*column09, \.\.\.\.$"):
+        RowReader(path).column("qqq")
+
+
+def test_columns_of_different_lengths(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": ROWS, "y": ROWS, "z": np.arange(7)})
+    reader = RowReader(path)
+    for look in (lambda: reader.num_rows, lambda: reader.read(["x", "y", "z"])):
+        with pytest.raises(SchemaMismatchError) as caught:
+            look()
+        assert str(caught.value).startswith(f"{path}: expected columns with one common first axis, found 2 lengths:")
+        for part in ("\n  5 rows: columns=['x', 'y']\n", "\n  7 rows: columns=['z']\n", "group="):
+            assert part in str(caught.value)
+    assert set(reader.read(["x", "y"])) == {"x", "y"}
+    assert reader.read(["z"], [6])["z"].tolist() == [6]
+
+
+def test_the_lengths_of_many_columns_are_not_all_listed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(400):
+            file[f"data/demo_{i}/actions"] = np.zeros((10 + i % 90, 7))
+            file[f"data/demo_{i}/obs/pose"] = np.zeros((10 + i % 90, 3))
+    with pytest.raises(SchemaMismatchError) as caught:
+        RowReader(tmp_path / "a.h5").num_rows  # noqa: B018  it is found when asked for
+    message = str(caught.value)
+    assert "found 90 lengths:\n  10 rows: columns=['data/demo_0/actions', 'data/demo_0/obs/pose'" in message
+    assert "\n  and 87 more lengths\n" in message
+    assert len(message) < 4000
+    assert "data/demo_0 ... demo_399: 400 groups alike. If each is a sample, pass rows=" in message
+    assert "rows=ray_h5.Groups('data/demo_*')" in message
+    assert "ds.union(...)" in message
+    assert "ConcatDataset" in message
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"train/x": ROWS, "test/y": ROWS[1:]},
+        {"train/x": ROWS, "test/x": ROWS, "z": ROWS[1:]},
+        {"train/x": ROWS, "train/y": ROWS[1:], "test/x": ROWS, "test/y": ROWS[1:]},
+    ],
+    ids=["other columns", "of one length", "of several lengths"],
+)
+def test_groups_that_are_not_alike_are_not_said_to_be(tmp_path, columns):
+    with pytest.raises(SchemaMismatchError) as caught:
+        RowReader(write(tmp_path / "a.h5", columns)).num_rows  # noqa: B018  it is found when asked for
+    assert "The groups" not in str(caught.value)
+
+
+def test_lengths_of_a_file_by_matlab(tmp_path):
+    path = tmp_path / "a.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["X"] = np.zeros((50, 3))
+        file["y"] = np.zeros((1, 50))
+    head = b"MATLAB 7.3 MAT-file, Platform: GLNXA64, Created on: Mon Jan  1 00:00:00 2024 HDF5 schema 1.00 ."
+    with open(path, "r+b") as file:
+        file.write(head)
+    with pytest.raises(SchemaMismatchError, match=r"MATLAB wrote this file.*Pass axes="):
+        RowReader(path).num_rows  # noqa: B018  it is found when asked for
+
+
+@pytest.mark.parametrize("filters", [{}, {"chunks": (4, 5), "compression": "gzip"}])
+def test_values_in_other_files_are_read_without_libhdf5(tmp_path, filters):
+    data = np.random.default_rng(0).random((4, 10, 5))
+    layout, gaps = h5py.VirtualLayout((40, 5), "f8"), h5py.VirtualLayout((12, 20), "f4")
+    for number, values in enumerate(data):
+        with h5py.File(tmp_path / f"s{number}.h5", "w") as file:
+            file.create_dataset("d", data=values, **filters)
+        layout[10 * number : 10 * number + 10] = h5py.VirtualSource(f"s{number}.h5", "d", (10, 5))
+        gaps[1:11, 5 * number : 5 * number + 5] = h5py.VirtualSource(f"s{number}.h5", "d", (10, 5))
+
+    def fill(file):
+        file.create_virtual_dataset("stack", layout)
+        file.create_virtual_dataset("gaps", gaps, fillvalue=7)
+        file["link"] = h5py.ExternalLink("s2.h5", "/d")
+
+    path = file_with(tmp_path / "a.h5", fill)
+    reader = RowReader(path, allow_external=[tmp_path])
+    for name, rows in (("stack", [39, 3, 3, 17, 0]), ("gaps", [11, 4, 0, 4]), ("link", [9, 0, 0])):
+        assert_same(reader.read([name], rows)[name], by_h5py(path, name, rows))
+        assert_same(reader.read([name])[name], by_h5py(path, name, slice(None)))
+    assert reader.stats.h5py_reads == 0
+    with h5py.File(tmp_path / "s2.h5", "a") as file:
+        file["d"][0, 0] = -1
+    for name in ("stack", "gaps", "link"):
+        with pytest.raises(StaleIndexError, match=rf"a\.h5: column '{name}' leads to .*s2\.h5, which changed"):
+            reader.read([name], [0])
+
+
+def test_sources_that_h5py_reads_are_left_to_it(tmp_path):
+    write(tmp_path / "s.h5", {"text": np.array([b"a", b"bcd", b""], object)})
+    layout = h5py.VirtualLayout((3,), h5py.string_dtype("ascii"))
+    layout[:] = h5py.VirtualSource("s.h5", "text", (3,))
+    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("text", layout))
+    reader = RowReader(path, allow_external=[tmp_path])
+    assert reader.read(["text"], [2, 1])["text"].tolist() == [b"", b"bcd"]
+    assert reader.stats.h5py_reads > 0

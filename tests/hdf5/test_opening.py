@@ -1,0 +1,701 @@
+"""Files that cannot be opened, files that are in use, files that change: what the errors say."""
+
+import contextlib
+import errno
+import gzip
+import logging
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import (
+    CorruptFileError,
+    NotFoundError,
+    NotHDF5Error,
+    NotReadableError,
+    OptionError,
+    RayH5Error,
+    ReadFailedError,
+    StaleIndexError,
+    TransientIOError,
+    TruncatedFileError,
+    UnknownColumnError,
+    WriterActiveError,
+)
+from ray_h5.hdf5.files import opening
+from ray_h5.hdf5.files.opening import open_h5
+from ray_h5.read import reader
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.local import LocalFile
+from tests.hdf5.h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
+
+VALUES = np.arange(80, dtype="i4").reshape(20, 4)
+GZIP = {"chunks": (3, 4), "compression": "gzip"}
+NOBODY = 65534
+TICK_S = 0.02  # file systems count time in ticks of some milliseconds; a change within one cannot be seen
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES[:, 0]}, chunks=True, compression="gzip")
+
+
+@pytest.fixture
+def no_waits(monkeypatch):
+    monkeypatch.setattr(reader, "_RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(LocalFile, "descriptor", None)  # the compiled loop does not call os.preadv
+
+
+# Nothing to open ---------------------------------------------------------------------------------
+
+
+def empty_file(path):
+    path.touch()
+
+
+def text_file(path):
+    path.write_text("x,y\n1,2\n" * 500)
+
+
+def short_file(path):
+    path.write_bytes(b"\x89HDF")
+
+
+def zeros(path):
+    path.write_bytes(bytes(100_000))
+
+
+def named_pipe(path):
+    os.mkfifo(path)
+
+
+def unix_socket(path):
+    # Names of sockets are short: bind to a relative one.
+    here = Path.cwd()
+    os.chdir(path.parent)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path.name)
+    os.chdir(here)
+
+
+def link_to_nothing(path):
+    path.symlink_to(path.parent / "gone.h5")
+
+
+def link_to_itself(path):
+    path.symlink_to(path)
+
+
+def nothing(_path):
+    pass
+
+
+UNOPENABLE = [
+    (nothing, NotFoundError, FileNotFoundError, "no such file"),
+    (link_to_nothing, NotFoundError, FileNotFoundError, "no such file"),
+    (empty_file, NotHDF5Error, OSError, "found an empty one (0 bytes)"),
+    (text_file, NotHDF5Error, OSError, "found no HDF5 signature"),
+    (short_file, NotHDF5Error, OSError, "found no HDF5 signature"),
+    (zeros, NotHDF5Error, OSError, "found no HDF5 signature"),
+    (os.mkdir, NotHDF5Error, OSError, "expected a file, found a directory"),
+    (named_pipe, NotHDF5Error, OSError, "expected a file, found a pipe"),
+    (unix_socket, NotHDF5Error, OSError, "expected a file, found a socket"),
+]
+
+
+@pytest.mark.parametrize(("make", "leaf", "builtin", "message"), UNOPENABLE)
+@pytest.mark.parametrize("opened", [RowReader, open_h5])
+def test_paths_that_are_no_hdf5_file(tmp_path, make, leaf, builtin, message, opened):
+    make(tmp_path / "a.h5")
+    with pytest.raises(leaf) as caught:
+        opened(str(tmp_path / "a.h5"))
+    assert isinstance(caught.value, builtin)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.h5'}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "seems"),
+    [
+        (b"CDF\x01" + bytes(90), "netCDF-3 file: convert it with `nccopy -k nc4"),
+        (b"CDF\x02" + bytes(90), "netCDF-3"),
+        (b"CDF\x05" + bytes(90), "netCDF-3"),
+        (b"\x0e\x03\x13\x01" + bytes(90), "HDF4 file: convert it with `h4toh5`"),
+        (b"MATLAB 5.0 MAT-file, Platform: PCWIN64", "save(..., '-v7.3')"),
+        (gzip.compress(bytes(99), mtime=0), "compressed by gzip: decompress it with `gunzip`"),
+        (b"PK\x03\x04" + bytes(90), "a zip archive, as those of numpy's savez (.npz)"),
+        (b"\x93NUMPY\x01\x00" + bytes(90), "a numpy file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "`git lfs pull`"),
+        (b"<!DOCTYPE html>\n<title>404</title>", "download the file again"),
+        (b"\n<html><body>", "a web page"),
+    ],
+    ids=lambda each: each[:12] if isinstance(each, bytes) else "",
+)
+def test_what_a_file_seems_to_be(tmp_path, head, seems):
+    (tmp_path / "a.h5").write_bytes(head)
+    with pytest.raises(NotHDF5Error) as caught:
+        RowReader(tmp_path / "a.h5")
+    assert str(caught.value).startswith(
+        f"{tmp_path / 'a.h5'}: expected an HDF5 file, found no HDF5 signature in it. It "
+    )
+    assert seems in str(caught.value)
+
+
+def test_nothing_is_said_of_a_file_that_begins_like_no_other(tmp_path):
+    text_file(tmp_path / "a.h5")
+    with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
+        RowReader(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("form", ["part-%05d.h5", "%d"])
+def test_a_part_of_a_family_of_files(tmp_path, libver, form):
+    whole = str(tmp_path / form)
+    with h5py.File(whole, "w", driver="family", memb_size=4096, libver=libver) as file:
+        file["x"] = np.arange(6000)
+    assert len(list(tmp_path.iterdir())) > 10
+    for number in (0, 3, 10):
+        with pytest.raises(NotHDF5Error) as caught:
+            RowReader(whole % number)
+        assert (
+            f"found one part of several (libhdf5's family driver). Join them: `h5repart -family_to_single {whole} "
+            in (str(caught.value))
+        )
+    # What the message says of Python can be done.
+    with h5py.File(whole, "r", driver="family", memb_size=0) as parts, h5py.File(tmp_path / "joined.h5", "w") as joined:
+        for name in parts:
+            parts.copy(name, joined)
+    assert_same(RowReader(tmp_path / "joined.h5").read(["x"])["x"], np.arange(6000))
+
+
+def test_a_family_of_one(tmp_path):
+    with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=1 << 20) as file:
+        file["x"] = np.arange(9)
+    with pytest.raises(NotHDF5Error, match=r"one part of several .*a%d\.h5 joined\.h5"):
+        RowReader(tmp_path / "a0.h5")
+
+
+def test_a_device_is_no_hdf5_file():
+    with pytest.raises(NotHDF5Error, match="/dev/null: expected a file, found a device"):
+        RowReader("/dev/null")
+
+
+@pytest.mark.parametrize("opened", [RowReader, open_h5])
+def test_no_descriptor_left(tmp_path, opened):
+    path = write(tmp_path / "a.h5", {"x": VALUES})
+
+    def without_descriptors():
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+        with pytest.raises(ReadFailedError, match=r"may have no more files open .*`ulimit -n`.*each RowReader"):
+            opened(path)
+
+    in_fork(without_descriptors)
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf"),
+    [("a.h5/b.h5", NotFoundError), ("x" * 300, NotFoundError), ("loop.h5", NotFoundError)],
+    ids=["below a file", "name too long", "link to itself"],
+)
+def test_paths_that_lead_nowhere_are_not_called_damaged(tmp_path, name, leaf):
+    write(tmp_path / "a.h5", {"x": VALUES})
+    link_to_itself(tmp_path / "loop.h5")
+    with pytest.raises((leaf, OptionError)) as caught:
+        RowReader(tmp_path / name)
+    assert name in str(caught.value)
+    assert "damaged" not in str(caught.value)
+
+
+def test_nul_in_a_path(path):
+    # libhdf5 would open what is before the NUL.
+    with pytest.raises(OptionError, match=r"a\.h5\\x00\.txt.*NUL") as caught:
+        RowReader(path + "\0.txt")
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("where", ["file", "folder"])
+def test_file_that_may_not_be_read(where):
+    # Not tmp_path, which is closed to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = write(os.path.join(folder, "a.h5"), {"x": VALUES})
+        os.chmod(path if where == "file" else folder, 0o000)
+
+        def as_nobody():
+            if os.geteuid() == 0:
+                os.setegid(NOBODY)
+                os.seteuid(NOBODY)
+            return RowReader(path)
+
+        with pytest.raises(NotReadableError) as caught:
+            in_fork(as_nobody)
+        os.chmod(folder, 0o755)
+    assert isinstance(caught.value, PermissionError)
+    assert str(caught.value).startswith(f"{path}: this process may not read it")
+
+
+@pytest.mark.parametrize("make_path", [str, Path, os.fspath])
+def test_kinds_of_paths(path, make_path):
+    assert RowReader(make_path(path)).path == path
+
+
+def test_relative_paths_outlive_a_change_of_folder(path, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(path))
+    opened = RowReader("a.h5")
+    monkeypatch.chdir("/")
+    assert opened.path == path
+    assert_same(opened.read(["x"])["x"], VALUES)
+
+
+# Damaged and cut short ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("kept", [0.999, 0.5, 0.1])
+def test_truncated(tmp_path, libver, kept):
+    path = write(tmp_path / "a.h5", {"x": np.zeros(5000)}, libver)
+    size = os.path.getsize(path)
+    os.truncate(path, int(size * kept))
+    with pytest.raises(TruncatedFileError) as caught:
+        RowReader(path)
+    assert str(caught.value) == (
+        f"{path}: expected {size} bytes, found {int(size * kept)}. The file is cut short: copy it again."
+    )
+    assert isinstance(caught.value, OSError)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("kept", [8, 20, 40])
+def test_truncated_within_its_first_block(tmp_path, libver, kept):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, libver)
+    os.truncate(path, kept)
+    with pytest.raises((TruncatedFileError, CorruptFileError, NotHDF5Error)) as caught:
+        RowReader(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(("libver", "ends"), [("earliest", 96), ("latest", 48)])
+@pytest.mark.parametrize("user_block", [0, 512])
+def test_a_file_that_ends_in_its_superblock_is_cut_short(tmp_path, libver, ends, user_block):
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver, userblock_size=user_block) as file:
+        file["x"] = VALUES
+    whole = (tmp_path / "a.h5").read_bytes()
+    for kept in range(user_block + 8, user_block + ends + 4):
+        path = str(tmp_path / f"{kept}.h5")
+        Path(path).write_bytes(whole[:kept])
+        # libhdf5 goes on with bytes of memory that were never read: what it says differs from time to time.
+        with pytest.raises(TruncatedFileError) as caught:
+            RowReader(path)
+        assert path in str(caught.value)
+        if kept < user_block + ends:
+            assert f"bytes or more, found {kept}. The file is cut short" in str(caught.value)
+
+
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_short_reads_are_continued(path, monkeypatch, most):
+    monkeypatch.setattr(LocalFile, "descriptor", None)  # the compiled loop does not call os.preadv
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:most]], offset))
+    assert_same(RowReader(path).read(["x"])["x"], VALUES)
+
+
+def places_of_metadata(path):
+    data = Path(path).read_bytes()
+    headers = [at for at in range(len(data)) if data.startswith(b"OHDR", at)]
+    return {"superblock": 9, "root group": headers[0] + 8, "header of the first column": headers[1] + 12}
+
+
+@pytest.mark.parametrize("place", ["superblock", "root group", "header of the first column"])
+def test_damaged_metadata(tmp_path, place):
+    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
+    flip(path, places_of_metadata(path)[place])
+    with pytest.raises(CorruptFileError) as caught:
+        RowReader(path).read(["x"])
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "damaged" in str(caught.value)
+    assert not isinstance(caught.value, KeyError), "a KeyError would say that the column is absent"
+    if place == "header of the first column":
+        assert "'x'" in str(caught.value)
+        assert_same(RowReader(path).read(["y"])["y"], VALUES)
+
+
+@pytest.mark.parametrize("place", ["superblock", "root group"])
+def test_damaged_metadata_show_in_the_layout(tmp_path, place):
+    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
+    flip(path, places_of_metadata(path)[place])
+    with pytest.raises(CorruptFileError, match="damaged"):
+        _ = RowReader(path).layout
+
+
+def test_no_flipped_byte_of_metadata_gives_another_outcome(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, "latest", **GZIP)
+    size = os.path.getsize(path)
+
+    def outcomes():
+        found = set()
+        for at in range(0, size, 17):
+            copy = shutil.copy(path, tmp_path / f"{at}.h5")
+            flip(copy, at)
+            try:
+                same = RowReader(copy).read(["x"])["x"].tobytes() == VALUES.tobytes()
+                found.add("same" if same else f"other bytes after a flip at {at}")
+            except UnknownColumnError:
+                found.add(f"an absent column after a flip at {at}")
+            except RayH5Error:
+                found.add("refused")
+            except Exception as exc:  # noqa: BLE001  any is worth a report
+                found.add(f"{exc!r} after a flip at {at}")
+            os.unlink(copy)
+        return found
+
+    # In a child: libhdf5 may crash.
+    assert in_fork(outcomes) == {"same", "refused"}
+
+
+# Writers -----------------------------------------------------------------------------------------
+
+WRITES = """
+import sys, h5py
+file = h5py.File(sys.argv[1], sys.argv[2], libver=sys.argv[3])
+file.create_dataset("z" if sys.argv[2] == "r+" else "x", data=range(10))
+"""
+
+
+@pytest.mark.parametrize(("mode", "libver"), [("r+", "earliest"), ("w", "latest")])
+def test_live_writer(tmp_path, mode, libver):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, libver)
+    with program(WRITES, path, mode, libver):
+        with pytest.raises(WriterActiveError) as caught:
+            RowReader(path)
+        assert str(caught.value).startswith(f"{path}: open for writing elsewhere")
+        assert "Close the writer" in str(caught.value)
+        assert isinstance(caught.value, BlockingIOError)
+    assert RowReader(path).column("x").num_rows == (20 if mode == "r+" else 10)
+
+
+def test_writer_that_died(tmp_path):
+    path = str(tmp_path / "a.h5")
+    child = run_python(WRITES + "file.flush()\nimport os\nos._exit(0)", path, "w", "latest")
+    assert child.returncode == 0
+    before = Path(path).read_bytes()
+    with pytest.raises(WriterActiveError, match=r"its writer died before closing it.*`h5clear -s` on a copy"):
+        RowReader(path)
+    assert Path(path).read_bytes() == before, "flags are never cleared for the user"
+
+
+def test_writer_in_this_process(path):
+    opened = RowReader(path)
+    opened.read(["x"])
+    with h5py.File(path, "r+") as file:
+        for flush in (False, True):
+            time.sleep(TICK_S)
+            file["x"][:] = file["x"][:] + 1
+            if flush:
+                file.flush()
+            # What the writer holds back is on no disk: either it is seen, or it is refused.
+            for each in (opened, RowReader) if flush else (RowReader,):
+                try:
+                    found = (each(path) if each is RowReader else each).read(["x"])["x"]
+                except (WriterActiveError, StaleIndexError):
+                    continue
+                assert_same(found, file["x"][:])
+    assert_same(RowReader(path).read(["x"])["x"], VALUES + 2)
+
+
+# Locks and other openings of the same file -------------------------------------------------------
+
+LOCKINGS = [None, True, False, "best-effort"]
+
+
+@pytest.mark.parametrize("locking", LOCKINGS)
+def test_file_that_this_process_has_open(path, locking):
+    with h5py.File(path, "r", locking=locking) as file:
+        opened = RowReader(path)
+        assert_same(opened.read(["x"], [19, 0])["x"], VALUES[[19, 0]])
+        assert opened.stats.chunks_decoded > 0, "our own path is taken nevertheless"
+        assert_same(file["x"][:], VALUES)
+        assert set(RowReader(path).columns) == {"x", "y"}
+        assert_same(file["y"][:], VALUES[:, 0])
+
+
+@pytest.mark.parametrize("locking", LOCKINGS)
+@pytest.mark.parametrize("mode", ["r", "r+", "a", "w"])
+def test_our_cache_is_in_nobodys_way(path, mode, locking):
+    opened = RowReader(path)
+    opened.read(["x"])
+    assert set(opened.columns) == {"x", "y"}
+    with h5py.File(path, mode, locking=locking) as file:
+        assert set(file) == (set() if mode == "w" else {"x", "y"})
+
+
+def test_our_cache_is_in_no_other_process_way(path):
+    opened = RowReader(path)
+    opened.read(["x"])
+    child = run_python("import sys, h5py\nh5py.File(sys.argv[1], 'a')['new'] = 1", path)
+    assert child.returncode == 0, child.stderr
+    assert opened.path == path
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_systems_without_locks(path, monkeypatch, caplog, code):
+    def without_locks(*_args):
+        raise OSError(code, f"Unable to open file (unable to lock file, errno = {code}, error message = 'no locks')")
+
+    monkeypatch.setattr(opening, "_opened", without_locks)
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        opened = RowReader(path)
+        assert_same(opened.read(["x"])["x"], VALUES)
+        assert_same(opened.read(["y"])["y"], VALUES[:, 0])
+    said = [record.getMessage() for record in caplog.records if "lock" in record.getMessage()]
+    assert len(said) == 1, "once a file is enough"
+    assert path in said[0]
+
+
+# User blocks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", [{}, GZIP], ids=["contiguous", "chunked"])
+def test_user_block(tmp_path, storage):
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=1024) as file:
+        file.create_dataset("x", data=VALUES, **storage)
+    overwrite(tmp_path / "a.h5", 0, b"#!/bin/sh\n")
+    opened = RowReader(tmp_path / "a.h5")
+    for rows in (slice(None), [19, 3, 3]):
+        assert_same(opened.read(["x"], rows)["x"], VALUES[rows])
+    assert opened.stats.h5py_reads > 0
+    assert not opened.columns["x"].direct
+
+
+# Files that change -------------------------------------------------------------------------------
+
+
+def rewrite(path, values):
+    """Change a file in place and hide it as far as that can be done: ``cp -p`` and rsync do the same."""
+    before = os.stat(path)
+    time.sleep(TICK_S)
+    with h5py.File(path, "r+") as file:
+        file["x"][:] = values
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (before.st_size, before.st_mtime_ns) == (os.path.getsize(path), os.stat(path).st_mtime_ns)
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (3, 4)}], ids=["contiguous", "chunked"])
+@pytest.mark.parametrize("read_before", [True, False])
+def test_file_that_changes_under_a_reader(tmp_path, storage, read_before):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, **storage)
+    opened = RowReader(path)
+    if read_before:
+        opened.read(["x"])
+    rewrite(path, VALUES + 1)
+    for _ in range(2):  # it does not heal by itself
+        with pytest.raises(StaleIndexError) as caught:
+            opened.read(["x"])
+        assert str(caught.value).startswith(f"{path}: the file changed between planning and reading: expected")
+        assert "Make the dataset again" in str(caught.value)
+    assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter"])
+def test_file_that_grows_or_shrinks_under_a_reader(tmp_path, change):
+    path = write(tmp_path / "a.h5", {"x": VALUES})
+    opened = RowReader(path)
+    os.truncate(path, os.path.getsize(path) + (100 if change == "longer" else -100))
+    with pytest.raises((StaleIndexError, TruncatedFileError)) as caught:
+        opened.read(["x"])
+    assert path in str(caught.value)
+    assert str(os.path.getsize(path)) in str(caught.value)
+
+
+def test_file_that_changes_during_a_read(path, monkeypatch):
+    opened = RowReader(path)
+    read_into = LocalFile.read_into
+
+    def changing(self, offset, buffer):
+        read_into(self, offset, buffer)
+        os.utime(path, ns=(1, 1))
+
+    monkeypatch.setattr(LocalFile, "read_into", changing)
+    monkeypatch.setattr(LocalFile, "descriptor", None)
+    with pytest.raises(StaleIndexError):
+        opened.read(["x"])
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_file_that_is_replaced(tmp_path, read_before):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
+    opened = RowReader(path)
+    if read_before:
+        opened.read(["x"])
+    os.replace(write(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP), path)
+    # The old reader may go on with the old file, which it still has, but never mixes the two.
+    with contextlib.suppress(StaleIndexError):
+        assert_same(opened.read(["x"])["x"], VALUES)
+    assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
+
+
+def test_file_that_is_deleted(path):
+    opened = RowReader(path)
+    os.unlink(path)
+    with pytest.raises(NotFoundError, match="no such file"):
+        RowReader(path)
+    with pytest.raises((StaleIndexError, NotFoundError)):
+        opened.read(["x"])
+
+
+def test_expected_state(path):
+    state = RowReader(path).identity
+    assert_same(RowReader(path, expect=state).read(["x"])["x"], VALUES)
+    for change in ("size", "mtime_ns", "ctime_ns", "inode"):
+        values = {name: getattr(state, name) + (name == change) for name in FileIdentity.__slots__}
+        with pytest.raises(StaleIndexError) as caught:
+            RowReader(path, expect=FileIdentity(**values))
+        assert f"{change}={values[change]}" in str(caught.value)
+        assert f"{change}={getattr(state, change)}" in str(caught.value)
+        assert path in str(caught.value)
+
+
+# Errors that pass --------------------------------------------------------------------------------
+
+PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
+
+
+class Flaky:
+    """Fails `times` times with one error, then calls the function that it replaces."""
+
+    def __init__(self, does, times, code, kind=OSError):
+        self.does, self.left, self.code, self.kind = does, times, code, kind
+        self.calls = 0
+
+    def __call__(self, *args, **options):
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            if self.kind is OSError:
+                raise OSError(self.code, os.strerror(self.code))
+            raise self.kind(f"Unable to open object (file read failed: errno = {self.code}, error message = '...')")
+        return self.does(*args, **options)
+
+
+@pytest.fixture
+def opens(monkeypatch):
+    """Record the paths that are opened."""
+    found = []
+    check = opening.check_regular_file
+
+    def recording(path):
+        found.append(path)
+        return check(path)
+
+    monkeypatch.setattr(opening, "check_regular_file", recording)
+    return found
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.usefixtures("no_waits")
+def test_reads_that_fail_for_a_while(path, monkeypatch, opens, caplog, code, times):
+    opened = RowReader(path)
+    opened.read(["x"])
+    before = len(opens)
+    flaky = Flaky(os.preadv, times, code)
+    monkeypatch.setattr(os, "preadv", flaky)
+    assert_same(opened.read(["x"])["x"], VALUES)
+    assert len(opens) >= before + times, "it is opened again before each try"
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * times
+    assert path in caplog.text
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.usefixtures("no_waits")
+def test_reads_that_fail_for_good(path, monkeypatch, code):
+    opened = RowReader(path)
+    flaky = Flaky(os.preadv, 1000, code)
+    monkeypatch.setattr(os, "preadv", flaky)
+    with pytest.raises(TransientIOError) as caught:
+        opened.read(["x"])
+    assert flaky.calls == 4
+    assert isinstance(caught.value, OSError)
+    for part in (path, "after 4 tries", os.strerror(code)):
+        assert part in str(caught.value)
+    monkeypatch.undo()
+    assert_same(opened.read(["x"])["x"], VALUES)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC, errno.EBADF, errno.EINVAL])
+@pytest.mark.usefixtures("no_waits")
+def test_other_errors_are_not_tried_again(path, monkeypatch, code):
+    opened = RowReader(path)
+    flaky = Flaky(os.preadv, 1000, code)
+    monkeypatch.setattr(os, "preadv", flaky)
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
+        opened.read(["x"])
+    assert flaky.calls == 1
+    assert isinstance(caught.value, RayH5Error)
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("code", PASSING)
+@pytest.mark.usefixtures("no_waits")
+def test_opening_that_fails_for_a_while(path, monkeypatch, code):
+    other = write(path + "2", {"x": VALUES})
+    flaky = Flaky(h5py.File, 3, code)
+    monkeypatch.setattr(opening.h5py, "File", flaky)
+    assert_same(RowReader(path).read(["x"])["x"], VALUES)
+    flaky.left = 1000
+    with pytest.raises(TransientIOError, match="after 4 tries"):
+        RowReader(other)
+
+
+@pytest.mark.usefixtures("no_waits")
+def test_looking_up_a_column_that_fails_for_a_while(path, monkeypatch):
+    # Inside a look-up h5py turns an input/output error into a KeyError that only quotes it.
+    flaky = Flaky(h5py.h5o.open, 2, errno.EIO, KeyError)
+    monkeypatch.setattr(h5py.h5o, "open", flaky)
+    assert_same(RowReader(path).read(["x"])["x"], VALUES)
+    assert flaky.left == 0
+
+
+@pytest.mark.usefixtures("no_waits")
+def test_columns_that_h5py_reads_are_tried_again_too(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", {"s": ["a", "b", "c"]})
+    flaky = Flaky(h5py.Dataset.__getitem__, 2, errno.EIO)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *args: flaky(*args))  # noqa: PLW0108  bound
+    assert RowReader(path).read(["s"], [2, 0])["s"].tolist() == [b"c", b"a"]
+    flaky.left = 1000
+    with pytest.raises(TransientIOError, match="column 's'"):
+        RowReader(path).read(["s"])
+
+
+@pytest.mark.usefixtures("no_waits")
+def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
+    other = write(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP)
+    opened = RowReader(path)
+    preadv = os.preadv
+
+    def failing(*args):
+        if os.path.exists(other):
+            os.replace(other, path)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return preadv(*args)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    for _ in range(3):  # the plan was made for the old file, however often it is asked
+        with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
+            opened.read(["x"])
+
+
+def test_waits_grow():
+    waits = reader._RETRY_WAITS_S
+    assert list(waits) == sorted(waits)
+    assert 0 < sum(waits) < 10

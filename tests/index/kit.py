@@ -1,0 +1,54 @@
+from hypothesis import strategies as st
+
+from ray_h5.columns.schema import Cast
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.select_rows import select
+from ray_h5.index.stored import cache
+from ray_h5.order.read_plan import make_plan
+from ray_h5.predicates.evaluate import as_expression
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.storage_of_path import storage_for
+
+
+def plan_files(
+    paths,
+    *,
+    columns=None,
+    predicate=None,
+    shuffle=None,
+    dtypes=None,
+    casting="checked",
+    allow_external=(),
+    index_dir=None,
+    block_rows=None,
+    threads=1,
+):
+    """Return the index of some files, and the plan to read their selected rows."""
+    folder = None if index_dir is None else cache.check_index_dir(index_dir)
+    storage = storage_for(None, map(str, paths))
+    states = {path: storage.check(path) for path in paths if is_url(str(path))}
+    scope = Scope.of("/", allow_external, threads, storage=storage)
+    files = FileOptions(paths, scope, folder, Cast(dtypes or {}, casting), False, states=states)
+    index = files.index(columns)
+    specs = index.delivered
+    selection = None if predicate is None else select(index, specs, as_expression(predicate))
+    return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
+
+
+def index_path(path, folder):
+    """Return the path of the index file of a file that `plan_files` indexed."""
+    return cache.index_path(path, Scope(storage=storage_for(None, [path])), folder)
+
+
+def combined(leaves, max_leaves):
+    """Return predicates made of some others by and, or and not."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds(lambda a, b: a & b, inner, inner),
+            st.builds(lambda a, b: a | b, inner, inner),
+            st.builds(lambda a: ~a, inner),
+        ),
+        max_leaves=max_leaves,
+    )

@@ -1,0 +1,952 @@
+import errno
+import fcntl
+import gc
+import json
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ray_h5 import Groups, atomic
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
+from ray_h5.index.facts.source_files import Origin
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.lookup import Lookup
+from ray_h5.index.row_index import build_index
+from ray_h5.index.stored import cache, serialize
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.predicates.criteria import any_equal, row_mask, where
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.torch_data import H5Dataset
+from tests.conftest import write_five_files
+from tests.index.kit import index_path, plan_files
+from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
+
+PREDICATE = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
+
+
+@pytest.fixture
+def files(five_files):
+    return with_steps(five_files)
+
+
+def with_steps(paths):
+    for path in paths:
+        with h5py.File(path, "a") as file:
+            file["steps"] = np.repeat(file["label"][:][:, None] + 3, 4, axis=1)
+    return paths
+
+
+@pytest.fixture
+def kept(tmp_path, files):
+    """A folder with the index of the files, and what they are planned to be."""
+    folder = str(tmp_path / "index")
+    return folder, planned(files, folder)
+
+
+def planned(paths, folder):
+    """Plan as a new process would: nothing is in memory."""
+    MEMORY.clear()
+    index, plan = plan_files(paths, columns=["signal"], predicate=PREDICATE, index_dir=folder)
+    return {
+        "rows": index.files.starts.tolist(),
+        "columns": index.columns,
+        "chunk_rows": index.chunk_rows,
+        "selection": plan.selection.tolist(),
+        "identities": index.files.identities.tolist(),
+    }
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    found = []
+    really = Scope.open
+    monkeypatch.setattr(
+        Scope, "open", lambda self, path, *state: found.append(path.removeprefix("s3:/")) or really(self, path, *state)
+    )
+    return found
+
+
+def index_files(folder):
+    return sorted(Path(folder).iterdir())
+
+
+def test_one_index_file_a_data_file(kept, files, opened):
+    folder, expected = kept
+    assert [path.suffix for path in index_files(folder)] == [".h5index"] * 5
+    assert expected["selection"] == [1, 4, 7]
+    assert planned(files, folder) == expected
+    assert opened == []  # neither of the counts, nor of the values
+
+
+def test_another_process_reads_no_file(kept, files):
+    folder, expected = kept
+    code = """
+import json, sys
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
+from ray_h5.index.file_opener import Scope
+from ray_h5.predicates.criteria import any_equal, row_mask, where
+from tests.index.kit import plan_files
+del Scope.open
+predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
+index, plan = plan_files(sys.argv[2:], columns=["signal"], predicate=predicate, index_dir=sys.argv[1])
+print(json.dumps(plan.selection.tolist()))
+"""
+    done = subprocess.run([sys.executable, "-c", code, folder, *files], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout or "null") == expected["selection"], done.stderr
+
+
+def resealed(path, change):
+    """Change what an index file says, with a checksum that is right."""
+    header = cache._HEADER
+    data = path.read_bytes()
+    with pa.ipc.open_stream(data[header.size :]) as reader:
+        table = reader.read_all()
+    described = json.loads(table.schema.metadata[b"ray_h5"])
+    table = change(described, table) or table
+    table = table.replace_schema_metadata({"ray_h5": json.dumps(described)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def seal(path, body):
+    header = cache._HEADER.pack(cache._MAGIC, cache._VERSION, len(body), cache._checksum([body]))
+    path.write_bytes(header + body)
+
+
+def set_in(*keys, value):
+    def change(described, _):
+        for key in keys[:-1]:
+            described = described[key]
+        described[keys[-1]] = value
+
+    return change
+
+
+def of_length(table, length):
+    arrays = [pa.LargeListArray.from_arrays([0, length], pa.nulls(length, each.type.value_type)) for each in table]
+    return pa.table(arrays, names=table.column_names)
+
+
+def other_types(_, table):
+    arrays = [pa.LargeListArray.from_arrays([0, 4], pa.array([1.5, 2, 3, 4])) for _ in table]
+    return pa.table(arrays, names=table.column_names)
+
+
+def cut_at(size):
+    return lambda path: os.truncate(path, size)
+
+
+def flip_at(where_):
+    def spoil(path):
+        data = bytearray(path.read_bytes())
+        data[where_] ^= 1
+        path.write_bytes(data)
+
+    return spoil
+
+
+def written_over(start, data):
+    return lambda path: path.write_bytes(path.read_bytes()[:start] + data + path.read_bytes()[start + len(data) :])
+
+
+def another_files(path):
+    path.write_bytes(index_files(path.parent)[-1 if path != index_files(path.parent)[-1] else 0].read_bytes())
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def says(change):
+    return lambda path: resealed(path, change)
+
+
+def resealed_plain(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([])):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def seal_deep(path):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([], metadata={"ray_h5": "[" * 100_000})):
+        pass
+    seal(path, sink.getvalue().to_pybytes())
+
+
+def a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path):
+    """A hundred gigabytes, of which the disk has nothing, and a header that says so."""
+    size = 100 << 30
+    path.write_bytes(cache._HEADER.pack(cache._MAGIC, cache._VERSION, size, bytes(16)))
+    os.truncate(path, cache._HEADER.size + size)
+
+
+def spec_of(column, *, kind=None, **parts):
+    """Change what an index says of a column, as it is stored and as its values are."""
+    places = {"kind": 1, "dtype": 2, "shape": 3, "element": 4, "as_bytes": 5}
+    parts |= {} if kind is None else {"kind": kind}
+
+    def change(described, _):
+        found = [spec for spec, *_ in described["columns"] if spec[0] == column]
+        found += [spec for spec in described["values"] if spec[0] == column]
+        assert found
+        for spec in found:
+            for part, value in parts.items():
+                spec[places[part]] = value
+
+    return says(change)
+
+
+def without_column(described, _):
+    described["columns"] = [each for each in described["columns"] if each[0][0] != "label"]
+
+
+def of_source(path, state):
+    return says(set_in("sources", value=[[path, state]]))
+
+
+STRUCT = {"names": ["a"], "formats": ["<i4"], "offsets": [0], "itemsize": 4}
+
+SPOILT = {
+    "a pipe": a_pipe,
+    "a device": a_device,
+    "sparse": sparse,
+    "sparse, and cut": lambda path: os.truncate(path, 100 << 30),
+    "a dtype of another kind": spec_of("signal", dtype="|O"),
+    "a dtype of text": spec_of("signal", dtype="<U4"),
+    "a dtype of times": spec_of("signal", dtype="<M8[s]"),
+    "a dtype in another byte order": spec_of("signal", dtype=">f4"),
+    "a dtype that numpy understands": spec_of("signal", dtype="f4"),
+    "dtypes that numpy understands": spec_of("signal", dtype="<f4,<i4"),
+    "a long double": spec_of("signal", dtype=np.dtype("g").str),
+    "a dtype that is large": spec_of("signal", dtype="|V99999999999999"),
+    "a kind of another dtype": spec_of("signal", kind="bool"),
+    "a number that is a struct": spec_of("signal", dtype=STRUCT),
+    "a struct of no field": spec_of("label", kind="struct", dtype="|V4"),
+    "a struct that is too small": spec_of("label", kind="struct", dtype={**STRUCT, "itemsize": 2}),
+    "a struct that is too large": spec_of("label", kind="struct", dtype={**STRUCT, "itemsize": 2**70}),
+    "a struct before its beginning": spec_of("label", kind="struct", dtype={**STRUCT, "offsets": [-4]}),
+    "an array type of a negative shape": spec_of("label", kind="struct", dtype={"element": "<i4", "shape": [-1]}),
+    "a list of nothing": spec_of("signal", kind="list", dtype="|O"),
+    "a list of objects": spec_of("signal", kind="list", dtype="|O", element="|O", shape=[]),
+    "an element of a number": spec_of("signal", element="<f4"),
+    "strings in arrays": spec_of("name", shape=[3]),
+    "strings of fixed length": spec_of("name", dtype="|S4"),
+    "bytes that are numbers": spec_of("signal", as_bytes=True),
+    "a shape that is too large": spec_of("signal", shape=[2**40, 2**40]),
+    "a shape that no number holds": spec_of("signal", shape=[2**64]),
+    "a shape of too many axes": spec_of("signal", shape=[1] * 100),
+    "values of arrays": spec_of("label", shape=[2]),
+    "values that are numbers": spec_of("name", kind="number", dtype="<f4"),
+    "values of no column": says(without_column),
+    "more rows than there are": says(set_in("columns", 0, 1, value=2**63)),
+    "a source of no path": of_source(3, None),
+    "a source with a NUL": of_source("/a\0b", None),
+    "empty": cut_at(0),
+    "cut in the magic": cut_at(5),
+    "cut in the header": cut_at(20),
+    "cut after the header": cut_at(cache._HEADER.size),
+    "cut in the body": cut_at(300),
+    "cut at the end": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "a bit of the checksum": flip_at(25),
+    "a bit of the body": flip_at(-40),
+    "another magic": written_over(0, b"ray_h5iy"),
+    "another version": written_over(8, b"\x01"),
+    "another length": written_over(12, b"\x01\x02"),
+    "text": lambda path: path.write_text("hello, this is not an index, and it is longer than its header is"),
+    "of another file": another_files,
+    "a folder": a_folder,
+    "a pickle": lambda path: path.write_bytes(pickle.dumps({"of": 1})),
+    "sealed nothing": lambda path: seal(path, b""),
+    "sealed text": lambda path: seal(path, b"hello" * 100),
+    "sealed zeros": lambda path: seal(path, bytes(500)),
+    "sealed half": lambda path: seal(path, path.read_bytes()[cache._HEADER.size :][:700]),
+    "no description": resealed_plain,
+    "no columns": says(set_in("columns", value=None)),
+    "columns of another kind": says(set_in("columns", value=[[1, 2]])),
+    "rows that are text": says(set_in("columns", 0, 1, value="4")),
+    "rows below zero": says(set_in("columns", 0, 1, value=-4)),
+    "rows that are true": says(set_in("columns", 0, 1, value=True)),
+    "chunks of no row": says(set_in("columns", 0, 2, value=0)),
+    "an enum of text": says(set_in("columns", 0, 3, value=[["cat", "0"]])),
+    "an enum of three": says(set_in("columns", 0, 3, value=[["cat", 0, 0]])),
+    "a kind that is none": says(set_in("columns", 0, 0, 1, value="pickle")),
+    "a dtype that is none": says(set_in("columns", 0, 0, 2, value="nonsense")),
+    "a shape below zero": says(set_in("columns", 0, 0, 3, value=[-1])),
+    "a state that is none": says(set_in("identity", value=[1, 2])),
+    "a state of text": says(set_in("identity", value=["1", "2", "3", "4"])),
+    "sources that are none": says(set_in("sources", value=[["x"]])),
+    "left out that is none": says(set_in("left_out", value=[["x", 3]])),
+    "a listing of others": says(set_in("listing", value=["nothing"])),
+    "more values": says(set_in("values", value=[])),
+    "values of another type": says(other_types),
+    "too many values": says(lambda _, table: of_length(table, 99)),
+    "no values": says(lambda _, table: of_length(table, 0)),
+    "missing values": says(lambda _, table: of_length(table, 4)),
+    "deep": seal_deep,
+}
+
+
+def known_and(paths, folder):
+    """Plan in a process that knows the files, with a folder."""
+    return plan_files(paths, columns=["signal"], predicate=PREDICATE, index_dir=folder)[1].selection.tolist()
+
+
+def test_what_the_process_knows_is_kept_too(files, tmp_path, opened):
+    MEMORY.clear()
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    plan_files(files, columns=["signal"], predicate=PREDICATE)
+    del opened[:]
+    for folder in (one, other):
+        assert known_and(files, folder) == [1, 4, 7]
+        assert len(index_files(folder)) == 5
+    assert opened == []
+    for folder in (one, other):
+        assert planned(files, folder)["selection"] == [1, 4, 7]
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    "spoil", [Path.unlink, cut_at(20), flip_at(-40), a_folder], ids=["gone", "cut", "bit", "folder"]
+)
+def test_an_index_that_is_spoilt_meanwhile_is_restored(kept, files, opened, spoil):
+    folder, _ = kept
+    path = Path(index_path(files[0], folder))
+    whole = path.read_bytes()
+    del opened[:]
+    for _ in range(2):
+        spoil(path)
+        assert known_and(files, folder) == [1, 4, 7]
+        assert path.read_bytes() == whole
+    assert opened == []
+
+
+def test_small_columns_that_were_added_since_are_kept(kept, files, opened):
+    folder, _ = kept
+    plan_files(files, columns=["signal"], predicate=where(score=1.0))  # without the folder
+    del opened[:]
+    assert plan_files(files, columns=["signal"], predicate=where(score=1.0), index_dir=folder)[1].num_rows == 1
+    assert opened == []
+    for predicate in (where(score=1.0), PREDICATE):
+        MEMORY.clear()
+        plan_files(files, columns=["signal"], predicate=predicate, index_dir=folder)
+    assert opened == []
+
+
+def test_what_others_kept_stays(kept, files, opened):
+    folder, _ = kept
+    MEMORY.clear()
+    plan_files(files, columns=["label"], predicate=where(score=1.0))
+    del opened[:]
+    plan_files(files, columns=["label"], predicate=where(score=1.0), index_dir=folder)
+    plan_files(files, columns=["label"], predicate=where(score=[1.0], label=1), index_dir=folder)
+    assert opened == []
+    assert planned(files, folder)["selection"] == [1, 4, 7]
+    assert opened == []
+
+
+def test_facts_of_rows_that_are_known_already_stay(tmp_path):
+    path, folder = str(tmp_path / "a.h5"), str(tmp_path / "index")
+    with h5py.File(path, "w") as file:
+        for name in "XY":
+            write_matrix(file.create_group(name), random_matrix(50, 30), {"chunks": (8,)})
+        for number in range(5):
+            file[f"groups/{number}/x"], file[f"groups/{number}/y"] = [1, 2], [3]
+
+    def table(columns, **options):
+        return FileOptions.of(path, **options).index(columns).tables[0]
+
+    groups = {"group": "groups", "rows": Groups("*")}
+    for names, options in (("XY", {}), ("xy", groups)):
+        MEMORY.clear()
+        table([names[0]], index_dir=folder, **options)
+        MEMORY.clear()
+        table([names[1]], **options)
+        table([names[1]], index_dir=folder, **options)  # what the process knows is stored
+        MEMORY.clear()
+        found = table([names[0]], index_dir=folder, **options)
+        assert {*found.chunked_by} | {*(found.groups.columns if found.groups else ())} == {*names}
+        assert all(each.key in found.bounds for each in found.chunked_by.values())
+        assert found.holds(table([names[1]], **options))
+
+
+def test_two_processes_that_save_at_one_time_keep_the_facts_of_both(files, tmp_path):
+    folder, scope = cache.check_index_dir(tmp_path / "index"), Scope()
+    found = []
+    for name in ("label", "score"):
+        MEMORY.clear()
+        found.append(Lookup(scope).ask(files[:1], Question((name,)))[0])
+    for facts in found:
+        cache.put(facts, None, scope, folder)  # neither has seen the index file of the other
+    assert {*cache.get(files[0], scope, folder).columns} == {"label", "score"}
+    for facts in found:  # each has all, and nothing is written again
+        before = os.stat(cache.index_path(files[0], scope, folder))
+        cache.put(facts, cache.get(files[0], scope, folder), scope, folder)
+        assert os.stat(cache.index_path(files[0], scope, folder)) == before
+
+
+def test_a_process_that_is_stopped_while_it_saves_stops_no_other(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_LOCK_S", 0.0)
+    folder = cache.check_index_dir(tmp_path / "index")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert planned(files, folder)["selection"] == [1, 4, 7]
+    finally:
+        os.close(descriptor)
+    assert len(index_files(folder)) == len(files)
+
+
+def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
+    folder, expected = kept
+    planned(files, folder)
+    used = []
+    for module in (cache, atomic):
+        monkeypatch.setattr(module, "open", lambda *named: used.append(named), raising=False)
+    assert known_and(files, folder) == expected["selection"]
+    assert used == []
+
+
+@pytest.fixture(scope="module")
+def kept_for_all(tmp_path_factory):
+    """Files and their index, for tests that leave both as they were."""
+    files = with_steps(write_five_files(tmp_path_factory.mktemp("kept")))
+    folder = str(tmp_path_factory.mktemp("index"))
+    return files, folder, planned(files, folder)
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
+def test_what_cannot_be_trusted_is_made_anew(kept_for_all, opened, caplog, spoil):
+    files, folder, expected = kept_for_all
+    path = Path(index_path(files[0], folder))
+    whole = path.read_bytes()
+    spoil(path)
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        assert planned(files, folder) == expected
+    assert [record.message for record in caplog.records if path.name in record.message] == [
+        record.message for record in caplog.records
+    ]
+    assert len(caplog.records) == 1, caplog.text
+    assert "not used, and made again" in caplog.text
+    assert set(opened) == {files[0]}
+    assert path.read_bytes() == whole
+    assert len(index_files(folder)) == 5
+    del opened[:]
+    assert planned(files, folder) == expected
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "says"),
+    [
+        ((0, 2), "<i4", r"planned as 4 rows of int32 \(2, 3\), found 4 of float32 \(2, 3\)"),
+        ((0, 2), "<f8", "rows of float64"),
+        ((0, 2), "|b1", None),
+        ((0, 3), [3, 2], r"rows of float32 \(3, 2\), found 4 of float32 \(2, 3\)"),
+        ((0, 3), [], "rows of float32, found"),
+        ((1,), 3, "planned as 3 rows of float32"),
+        ((1,), 2**40, "planned as 1099511627776 rows"),
+    ],
+)
+@pytest.mark.parametrize("cast", [{}, {"signal": "float16"}])
+def test_what_an_index_says_wrongly_is_told_of_it(tmp_path, files, part, value, says, cast):
+    """Also where nothing in it is at odds with the rest; of a column that is cast, the dtype does not matter."""
+    folder = str(tmp_path / "index")
+    expected = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)[0]
+    resealed(Path(index_path(files[0], folder)), set_in("columns", 0, *part, value=value))
+    MEMORY.clear()
+    dataset = H5Dataset(files[0], ["signal"], dtypes=cast, index_dir=folder)
+    if says is None or (cast and part == (0, 2)):
+        assert dataset[0]["signal"].equal(expected["signal"])
+        return
+    if cast:
+        says = "planned as"
+    for _ in range(2):
+        with pytest.raises(StaleIndexError, match=f"f0.h5: column 'signal': .*{says}.*entry in index_dir is wrong"):
+            dataset[0]
+
+
+@pytest.mark.parametrize("rows", [3, 2**40])
+@pytest.mark.parametrize("predicate", [where(label=1), where(steps=any_equal(5)), where(mask=row_mask())])
+def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, rows, predicate):
+    folder = str(tmp_path / "index")
+    with h5py.File(files[0], "a") as file:
+        file["mask"] = np.array([1, 2])
+    expected = plan_files(files[:1], columns=["signal"], predicate=predicate)[1].selection.tolist()
+    MEMORY.clear()
+    plan_files(files[:1], columns=["signal"], index_dir=folder)
+    resealed(Path(index_path(files[0], folder)), set_in("columns", 0, 1, value=rows))
+    MEMORY.clear()
+    options = {"columns": ["signal"], "predicate": predicate, "index_dir": folder}
+    with pytest.raises(StaleIndexError, match=r"f0.h5: column 'signal': .* entry in index_dir is wrong"):
+        plan_files(files[:1], **options)
+    # It is wrong in the memory of the process by then; a new one reads what was made again.
+    MEMORY.clear()
+    Path(index_path(files[0], folder)).unlink()
+    assert plan_files(files[:1], **options)[1].selection.tolist() == expected
+
+
+def test_values_are_those_of_their_column(kept, files):
+    """Of a virtual column: one boolean a row, and nothing else."""
+    folder, expected = kept
+    path = Path(index_path(files[0], folder))
+
+    def change(described, _):
+        (virtual,) = [spec for spec in described["values"] if spec[0].startswith("ray_h5:")]
+        virtual[1:3] = ["number", "|u1"]
+
+    resealed(path, change)
+    assert cache.load(files[0], Scope(), folder) is None
+    assert planned(files, folder) == expected
+
+
+def test_a_large_index_is_gone_through_before_it_is_read(kept, files, monkeypatch, opened):
+    folder, expected = kept
+    monkeypatch.setattr(cache, "_PIECE_BYTES", 100)
+    assert planned(files, folder) == expected
+    assert opened == []
+    path = Path(index_path(files[0], folder))
+    flip_at(-40)(path)
+    assert cache.load(files[0], Scope(), folder) is None
+
+
+def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cache, "_MAX_BODY_BYTES", 100)
+    assert planned(files, str(tmp_path / "index"))["selection"] == [1, 4, 7]
+    assert index_files(tmp_path / "index") == []
+    assert f"{files[0]}: not stored in index_dir" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "says"),
+    [
+        (0o777, None, r"index_dir='.*': everybody can write there \(mode 777\)"),
+        (0o1777, None, r"everybody can write there \(mode 1777\)"),
+        (0o755, 12345, r"it belongs to another user \(uid 12345\)"),
+        (0o755, None, None),
+        (0o775, None, None),
+    ],
+)
+def test_a_folder_that_others_can_change_is_told_of_once(files, tmp_path, caplog, mode, owner, says):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    if owner is not None:
+        _give(folder, owner)
+    folder.chmod(mode)
+    for _ in range(2):
+        assert planned(files, str(folder))["selection"] == [1, 4, 7]
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(found) == (says is not None)
+    assert says is None or re.search(says, found[0])
+
+
+@pytest.mark.parametrize(("mode", "looked_at"), [(0o777, True), (0o1777, True), (0o755, False)])
+def test_what_a_stranger_puts_where_everybody_can_write_is_not_used(kept, files, opened, caplog, mode, looked_at):
+    folder, expected = kept
+    path = Path(index_path(files[0], folder))
+    _give(path, 12345)
+    Path(folder).chmod(mode)
+    assert planned(files, folder) == expected
+    assert (files[0] in opened) == looked_at
+    assert ("another user put it there (uid 12345)" in caplog.text) == looked_at
+
+
+def _give(path, owner):
+    try:
+        os.chown(path, owner, -1)
+    except PermissionError:
+        pytest.skip("only root gives files to others")
+
+
+def test_a_folder_with_something_in_it_is_left(kept, files):
+    folder, _ = kept
+    path = Path(index_path(files[0], folder))
+    a_folder(path)
+    (path / "mine").touch()
+    with pytest.raises(OptionError, match=rf"{path.name} cannot be written there"):
+        planned(files, folder)
+    assert (path / "mine").exists()
+    assert len(index_files(folder)) == 5
+
+
+def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
+    folder, expected = kept
+    path = index_path(files[0], folder)
+
+    def refusing(name, mode="r", **options):
+        if name == path and mode == "rb":
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return open(name, mode, **options)
+
+    monkeypatch.setattr(cache, "open", refusing, raising=False)
+    assert planned(files, folder) == expected
+    assert len({record.getMessage() for record in caplog.records}) == 1
+
+
+def test_a_file_that_changed_is_looked_at_again(kept, files, opened, caplog):
+    folder, _expected = kept
+    with h5py.File(files[2], "a") as file:
+        file["label"][0] = 2  # p4
+    with caplog.at_level(logging.INFO, "ray_h5"):
+        found = planned(files, folder)
+    assert found["selection"] == [1, 7]
+    assert len(caplog.records) == 1
+    assert f"{files[2]}: its index file is outdated" in caplog.text
+    assert set(opened) == {files[2]}
+    os.utime(files[3])
+    del opened[:]
+    planned(files, folder)
+    assert set(opened) == {files[3]}
+
+
+def test_a_source_that_changed_is_looked_at_again(tmp_path):
+    """The labels lie in another file, behind an external link."""
+    outside, path, folder = (str(tmp_path / name) for name in ("labels.h5", "a.h5", "index"))
+    with h5py.File(outside, "w") as file:
+        file["label"] = np.array([1, 0, 1])
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file["label"] = h5py.ExternalLink("labels.h5", "label")
+
+    def selected():
+        MEMORY.clear()
+        options = {"columns": ["x"], "predicate": where(label=1), "index_dir": folder}
+        return plan_files([path], allow_external=[str(tmp_path)], **options)[1].selection.tolist()
+
+    assert selected() == selected() == [0, 2]
+    with h5py.File(outside, "a") as file:
+        file["label"][:] = [0, 1, 0]
+    assert selected() == [1]
+    # What was found with leave to follow links is nothing to those without.
+    with pytest.raises(ExternalDataError):
+        plan_files([path], columns=["x"], predicate=where(label=1), index_dir=folder)
+
+
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_source_that_is_added_is_looked_at(tmp_path, forget):
+    def add(number):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            file["x"] = np.full(2, number)
+
+    def rows():
+        if forget:
+            MEMORY.clear()
+        options = {"columns": ["x"], "index_dir": str(tmp_path / "index"), "allow_external": [str(tmp_path)]}
+        return plan_files([str(tmp_path / "a.h5")], **options)[0].num_rows
+
+    space = h5py.h5s.create_simple((2,), (h5py.h5s.UNLIMITED,))
+    space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (2,), (2,))
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(space, b"part%b.h5", b"x", h5py.h5s.create_simple((2,)))
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I64LE, space, plist)
+    add(0)
+    assert rows() == rows() == 2
+    add(1)
+    assert rows() == 4
+
+
+def test_memory_knows_of_changes_too(files, opened):
+    def selected():
+        return plan_files(files, columns=["signal"], predicate=PREDICATE)[1].selection.tolist()
+
+    MEMORY.clear()
+    assert selected() == [1, 4, 7]
+    with h5py.File(files[2], "a") as file:
+        file["label"][0] = 2
+    del opened[:]
+    assert selected() == [1, 7]
+    assert set(opened) == {files[2]}
+
+
+def test_memory_is_bounded(files, monkeypatch):
+    MEMORY.clear()
+    monkeypatch.setattr(MEMORY.entries, "max_items", 3)
+    for _ in range(3):
+        assert plan_files(files, predicate=PREDICATE)[1].selection.tolist() == [1, 4, 7]
+        assert len(MEMORY.entries) <= 3
+    monkeypatch.setattr(MEMORY.entries, "max_items", 100)
+    monkeypatch.setattr(MEMORY.entries, "max_bytes", 60)
+    for predicate in (PREDICATE, where(score=1.0), PREDICATE):
+        plan_files(files, predicate=predicate)
+        assert 0 <= MEMORY.entries.total_bytes <= 60
+        assert sum(size for _, size in MEMORY.entries._state.value.items.values()) == MEMORY.entries.total_bytes
+        assert len(MEMORY.entries) < 5
+    MEMORY.clear()
+    assert MEMORY.entries.total_bytes == 0
+
+
+@pytest.mark.slow
+def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(20)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            file["s"] = np.arange(20_000)
+    MEMORY.clear()
+    monkeypatch.setattr(MEMORY.entries, "max_bytes", 2 * 161_000)
+    gc.collect()  # of tests before this one
+    before = pa.total_allocated_bytes()
+    plan_files(paths, predicate=where(s=[3, 5]))
+    gc.collect()
+    assert pa.total_allocated_bytes() - before == 2 * 160_000
+    assert 2 * 160_000 < MEMORY.entries.total_bytes <= 2 * 161_000
+    MEMORY.clear()
+
+
+def test_what_is_kept_of_a_part_keeps_no_whole():
+    whole = pa.array(np.arange(1000))
+    spec = ColumnSpec("s", "number", np.dtype(np.int64), ())
+    facts = FileFacts("/a.h5", FileIdentity(1, 1, 1, 1), values={spec: whole[10:20]}).owned(None)
+    assert facts.values[spec].equals(whole[10:20])
+    assert facts.values[spec].get_total_buffer_size() == 80
+    assert facts.owned(facts).values[spec] is facts.values[spec]
+
+
+def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(12)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            for column in range(12):
+                file[f"s{column}"] = np.arange(10)
+    found = []
+
+    def plan(thread, turn):
+        columns = [f"s{thread}", f"s{(thread * 7 + turn) % 12}"]
+        predicate = where(**{f"s{(thread * 3 + 1) % 12}": [3, 5]})
+        found.append(plan_files(paths, columns=columns, predicate=predicate)[1].num_rows)
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(4):
+            MEMORY.clear()
+            threads = [threading.Thread(target=plan, args=(thread, turn)) for thread in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert found == [24] * 32
+    # What one thread found out is not lost to another.
+    assert {f"s{thread}" for thread in range(8)} <= MEMORY.get(paths[0], Scope()).columns.keys()
+
+
+def facts_of(state, column, source=None):
+    layout = {column: ColumnFacts(ColumnSpec(column, "number", np.dtype("i4"), ()), 3, 1)}
+    sources = {} if source is None else {column: (("/other.h5", FileIdentity(source, 0, 0, 0)),)}
+    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, origins=Origin.grouped(sources))
+
+
+def test_facts_of_one_state_are_merged_and_those_of_another_replaced():
+    one = facts_of(1, "a")
+    assert list(one.merged(facts_of(1, "b", source=1)).columns) == ["a", "b"]
+    assert list(one.merged(facts_of(2, "b")).columns) == ["b"]
+    assert list(facts_of(1, "a", source=1).merged(facts_of(1, "b", source=2)).columns) == ["b"]
+    assert facts_of(1, "a", source=1).merged(facts_of(1, "b")).sources == facts_of(1, "a", source=1).sources
+    assert list(one.columns) == ["a"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/index"):
+        with pytest.raises(OptionError, match=r"index_dir=.*nothing can be written there"):
+            plan_files(files, index_dir=str(folder))
+
+
+def test_an_empty_name_is_no_folder(files):
+    with pytest.raises(OptionError, match=r"index_dir='': expected a folder"):
+        plan_files(files, index_dir="")
+
+
+def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
+    folder, expected = kept
+    before = {path.name: path.read_bytes() for path in index_files(folder)}
+    os.utime(files[1])
+
+    class Full:
+        def __init__(self, *_):
+            self.file = open(*_)  # noqa: SIM115  closed on leaving
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(bytes(data)[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic, "open", Full, raising=False)
+    with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
+        planned(files, folder)
+    assert {path.name: path.read_bytes() for path in index_files(folder)} == before
+    monkeypatch.undo()
+    assert planned(files, folder)["selection"] == expected["selection"]
+
+
+@pytest.mark.slow
+def test_writers_at_one_time_leave_whole_files(tmp_path, files):
+    folder = str(tmp_path / "index")
+    code = """
+import sys
+from ray_h5.predicates.criteria import where
+from tests.index.kit import plan_files
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.index.facts.source_files import Origin
+from ray_h5.index.stored.cache import MEMORY
+for i in range(10):
+    MEMORY.clear()
+    for path in sys.argv[3:]:
+        __import__("os").utime(path) if sys.argv[2] == "touch" else None
+    try:
+        plan_files(sys.argv[3:], columns=["signal"], predicate=where(label=1), index_dir=sys.argv[1])
+    except Exception as exc:
+        assert type(exc).__name__ == "StaleIndexError", exc
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code, folder, kind, *files]) for kind in ("touch", "", "")]
+    threads = [threading.Thread(target=build_index, args=(files, ["signal"])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    for thread in threads:
+        thread.join()
+    assert {path.suffix for path in index_files(folder)} == {".h5index"}
+    assert planned(files, folder)["selection"] == [1, 4, 7]
+
+
+def test_others_may_read_the_index(kept):
+    folder, _ = kept
+    umask = os.umask(0)
+    os.umask(umask)
+    assert {path.stat().st_mode & 0o777 for path in index_files(folder)} == {0o666 & ~umask}
+
+
+def test_facts_of_every_kind_of_column_are_kept(tmp_path):
+    path, folder = str(tmp_path / "a.h5"), str(tmp_path / "index")
+    columns = {
+        "u": np.arange(3, dtype="u2"),
+        "f": np.array([1, np.nan, -0.0], "f2"),
+        "b": np.array([True, False, True]),
+        "z": np.array([1j, 2, 3], "c8"),
+        "s": np.array(["a", "ä", ""], dtype=h5py.string_dtype()),
+        "pair": np.array([(1, 2.0), (3, 4.0), (5, 6)], dtype=[("one", "i4"), ("two", "f8")]),
+        "opaque": np.array([b"abc", b"de\0", b""], "V3"),
+        "x": np.zeros((3, 2, 2)),
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+        file.create_dataset("lists", (3,), h5py.vlen_dtype(np.dtype("c8")))[1] = np.array([1j, 2])
+    MEMORY.clear()
+
+    def found():
+        index, plan = plan_files([path], predicate=where(u=[0, 2], b=True, s=["a", ""]), index_dir=folder)
+        scalars = [spec for spec in index.columns.values() if spec.is_scalar]
+        return (
+            index.columns,
+            plan.selection.tolist(),
+            {name: str(values.combine_chunks()) for name, values in index.small_columns(scalars).items()},
+        )
+
+    first = found()
+    assert first[1] == [0, 2]
+    MEMORY.clear()
+    assert found() == first
+    scope = Scope()
+    facts = cache.load(path, scope, folder)
+    body = serialize.to_body(facts, cache.named(path, scope))
+    again = serialize.from_body(memoryview(body), path, cache.named(path, scope))
+    assert (again.columns, again.listing, again.identity) == (facts.columns, facts.listing, facts.identity)
+    assert {spec: str(values) for spec, values in again.values.items()} == {
+        spec: str(values) for spec, values in facts.values.items()
+    }
+
+
+def test_a_change_between_index_and_values_is_an_error(files, tmp_path):
+    index = build_index(files)
+    with h5py.File(files[0], "a") as file:
+        file["label"][0] = 9
+    plan_files(files, predicate=where(label=1), index_dir=str(tmp_path / "index"))  # which learns of it
+    with pytest.raises(StaleIndexError, match=r"f0\.h5: the file changed"):
+        index.small_columns([index.columns["label"]])
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/index", "file:///index"])
+def test_a_url_is_no_folder(files, folder):
+    with pytest.raises(OptionError, match=rf"index_dir='{folder}': expected a folder of the local file system"):
+        plan_files(files, index_dir=folder)
+
+
+def test_a_url_that_has_lost_a_slash_is_named(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for lost in (Path("s3://bucket/a.h5"), "gs:/bucket/a.h5", "https:/host/a.h5"):
+        with pytest.raises(OptionError, match=r"a URL begins with \w+://"):
+            H5Dataset(lost)
+    with pytest.raises(OptionError, match="a URL begins with"):
+        H5Dataset(files, index_dir=Path("s3://bucket/index"))
+    (tmp_path / "s3:").symlink_to(Path(files[0]).parent)
+    assert len(H5Dataset(f"s3:/{Path(files[0]).name}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["categories", "groups", "layouts"])
+def test_the_bytes_that_are_counted_are_those_that_are_held(tmp_path, kind):
+    rows = None if kind == "categories" else Groups("demo_*")
+    columns = ["obs/c"] if rows is None else None
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if kind == "categories":
+            column = file.create_group("obs/c")
+            column["codes"] = np.arange(30_000, dtype="i4")
+            column["categories"] = np.array([f"name {i:8}" for i in range(30_000)], object)
+            column.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+            file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+            frame = {"encoding-type": "dataframe", "encoding-version": "0.2.0", "column-order": ["c"], "_index": "i"}
+            file["obs"].attrs.update(frame)
+            file["obs/i"] = np.arange(30_000)
+        for i in range(1000 if rows else 0):
+            chunks = (1 + i % 50, 2) if kind == "layouts" else None
+            file.create_dataset(f"demo_{i}/x", data=np.zeros((50, 2)), chunks=chunks)
+    H5Dataset(tmp_path / "a.h5", columns=columns, rows=rows)  # what is imported and cached once
+    MEMORY.clear()
+    gc.collect()
+    tracemalloc.start()
+    H5Dataset(tmp_path / "a.h5", columns=columns, rows=rows)
+    gc.collect()
+    counted, held = MEMORY.entries.total_bytes, tracemalloc.get_traced_memory()[0]
+    MEMORY.clear()
+    gc.collect()
+    freed = held - tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert freed / 2 < counted < freed * 3

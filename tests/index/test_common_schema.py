@@ -1,0 +1,237 @@
+"""What files must agree on, and what they need not."""
+
+import pickle
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from ray_h5.arrow_arrays import to_arrow
+from ray_h5.columns.user_columns import ragged
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.row_index import build_index
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.order.plan_reads import read_rows
+from ray_h5.predicates.criteria import any_equal, where
+from tests.index.kit import plan_files
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*files):
+        paths = []
+        for number, columns in enumerate(files):
+            paths.append(str(tmp_path / f"{number}.h5"))
+            with h5py.File(paths[-1], "w") as file:
+                for name, values in columns.items():
+                    file[name] = values
+        return paths
+
+    return write
+
+
+def mismatch(paths, **options):
+    with pytest.raises(SchemaMismatchError) as caught:
+        plan_files(paths, **options)
+    return str(caught.value)
+
+
+# dtypes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [(("i4", "i8"), "i8"), (("i4", "i8"), "f2"), (("?", "u1"), "u1"), (("u1", "?", "f4"), "?"), (("f4", "f8"), "f4")],
+)
+@pytest.mark.parametrize("columns", [None, ["x", "y"]])
+def test_files_need_not_agree_on_what_is_cast_away(write, stored, wanted, columns):
+    paths = write(*({"y": np.array([0, 1, 1]).astype(dtype), "x": np.zeros((3, 2))} for dtype in stored))
+    index, plan = plan_files(paths, columns=columns, dtypes={"y": wanted}, predicate=where(y=1))
+    assert index.columns["y"].dtype == np.result_type(*stored)
+    values = read_rows(plan, plan.selection).arrays["y"]
+    assert values.dtype == np.dtype(wanted)
+    assert values.tolist() == [1] * (2 * len(stored))
+    assert index.columns == pickle.loads(pickle.dumps(index)).columns
+
+
+def test_a_column_of_a_predicate_alone_can_be_cast(write):
+    name = np.array([b"a", b"M\xfcller"], h5py.string_dtype("ascii"))
+    paths = write(*({"x": np.zeros((2, 3)), "y": np.array([0, 1], dtype), "s": name} for dtype in ("i4", "i8")))
+    assert "pass dtypes={'y': 'int64'}" in mismatch(paths, columns=["x"], predicate=where(y=1))
+    dtypes = {"y": "int64", "s": bytes}
+    for predicate in (where(y=1), where(s=b"M\xfcller")):
+        plan = plan_files(paths, columns=["x"], dtypes=dtypes, predicate=predicate)[1]
+        assert [spec.name for spec in plan.columns] == ["x"]
+        assert plan.selection.tolist() == [1, 3]
+    assert plan_files(paths, columns=["x"], dtypes={"y": "?"}, predicate=where(y=True))[1].selection.tolist() == [1, 3]
+
+
+def test_a_cast_changes_no_shape_and_no_string(write):
+    paths = write({"y": np.zeros((3, 2), "i4")}, {"y": np.zeros((3, 4, 1), "i8")})
+    message = mismatch(paths, dtypes={"y": "i8"})
+    assert "expected int64 (2,), found int64 (4, 1)" in message
+    assert "dtypes=" not in message
+    paths = write({"y": np.zeros(3, "i4")}, {"y": np.array(["a", "b", "c"], dtype=h5py.string_dtype())})
+    assert "expected int64, found string" in mismatch(paths, dtypes={"y": "i8"})
+    with pytest.raises(OptionError, match="no dtype of numpy"):
+        plan_files(paths, dtypes={"y": "nonsense"})
+    with pytest.raises(UnknownColumnError, match="Did you mean 'y'"):
+        plan_files(write({"y": np.zeros(3)}), dtypes={"yy": "i8"})
+
+
+def test_a_cast_column_that_is_left_out_may_have_other_rows(write):
+    """Such as the values of a ragged column: the casts are written once, for all of what is read."""
+    path = write(
+        {"values": np.arange(10.0), "from": np.array([0, 2, 5, 10]), "label": np.arange(3), "other": np.arange(3)}
+    )
+    dtypes = {"values": "f4", "other": "u1", "label": "f8"}
+    for columns in (["label"], ["label", "other"], [ragged("values", offsets="from"), "label"]):
+        index = FileOptions.of(path, columns=columns, dtypes=dtypes).index(columns)
+        for name in index.names:
+            spec = index.delivered[name]
+            assert (spec.element or spec.dtype) == dtypes[name]
+        assert index.look_up(["other"])["other"].type == "uint8"
+    for column in ("values", "nothing"):
+        with pytest.raises(SchemaMismatchError, match=column):
+            plan_files(path, columns=["label"], dtypes={**dtypes, column: "f4"}, predicate=where(**{column: 1}))
+    with pytest.raises(OptionError, match="nonsense"):
+        plan_files(path, columns=["label"], dtypes={"values": "nonsense"})
+
+
+def test_the_message_says_which_cast_would_do(write):
+    ones = np.ones(3)
+    paths = write(
+        {"y": ones.astype("i4"), "b": ones > 0, "z": ones, "s": ones},
+        {"y": ones.astype("i8"), "b": ones.astype("u1"), "z": ones, "s": ones[:, None]},
+        {"y": ones.astype("i2"), "b": ones > 0, "z": ones, "s": ones},
+    )
+    message = mismatch(paths)
+    assert "dtypes={'b': 'uint8', 'y': 'int64'}" in message
+    plan_files(paths, columns=["b", "y", "z"], dtypes={"b": "uint8", "y": "int64"})
+
+
+# Compound values --------------------------------------------------------------------------------
+
+FIELDS = [("a", "i4"), ("b", "f8"), ("v", "i2", (2,)), ("in", [("s", "S3"), ("w", "u1")])]
+LONG = [*FIELDS[:3], ("in", [("s", "S5"), ("w", "u1")])]
+TEXT = [*FIELDS[:3], ("in", [("s", h5py.string_dtype()), ("w", "u1")])]
+PADDED, PACKED = np.dtype(FIELDS, align=True), np.dtype(FIELDS)
+
+
+@pytest.mark.parametrize("kinds", [(PADDED, PACKED), (PACKED, PADDED, LONG), (LONG, PADDED), (PADDED, TEXT)])
+@pytest.mark.parametrize("options", [{}, {"chunks": (2,), "compression": "gzip"}])
+def test_compound_columns_that_are_the_same_in_arrow(tmp_path, kinds, options):
+    paths = [str(tmp_path / f"{number}.h5") for number in range(len(kinds))]
+    rows = [(1, 0.5, (2, 3), (b"ab", 4)), (5, 1.5, (6, 7), (b"xyz", 8))]
+    for path, kind in zip(paths, kinds, strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("c", data=np.array(rows, kind), **options)
+    plan = plan_files(paths, predicate=pc.field("c", "in", "s") == "xyz")[1]
+    assert plan.selection.tolist() == list(range(1, 2 * len(kinds), 2))
+    values = to_arrow(read_rows(plan, np.arange(2 * len(kinds))).arrays["c"], plan.columns[0].value_type)
+    expected = [{"a": a, "b": b, "v": list(v), "in": {"s": s.decode(), "w": w}} for a, b, v, (s, w) in rows]
+    assert values.to_pylist() == expected * len(kinds)
+
+
+def test_compound_columns_that_differ(write):
+    message = mismatch(write(*({"c": np.zeros(2, [("a", kind)])} for kind in ("i4", "i8"))))
+    assert "expected struct<a: int32>, found struct<a: int64>" in message
+
+
+# The odd one ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+@pytest.mark.parametrize("columns", [None, ["x", "y"]])
+@pytest.mark.parametrize(
+    ("its", "says"),
+    [
+        ({"x": np.arange(3)}, "column 'y' is missing"),
+        ({"x": np.arange(3), "y": np.zeros(3, "f4")}, "column 'y': expected float64, found float32"),
+    ],
+)
+def test_the_file_that_differs_from_most_is_named(write, odd, columns, its, says):
+    usual = {"x": np.arange(3), "y": np.zeros(3)}
+    paths = write(*(its if i == odd else usual for i in range(5)))
+    message = mismatch(paths, columns=columns)
+    assert message.startswith("1 of 5 files")
+    assert f"  {paths[odd]}: {says}\n" in message
+
+
+def test_a_column_that_one_file_cannot_deliver_is_not_called_missing(write):
+    paths = write({"x": np.arange(3), "y": np.zeros(3)}, {"x": np.arange(3), "y": np.zeros(3, "g")})
+    assert f"  {paths[1]}: column 'y' cannot be read: has dtype {np.dtype('g')}" in mismatch(paths)
+
+
+def test_a_column_of_few_is_not_in_the_others(write):
+    paths = write({"x": np.arange(3), "extra": np.arange(3)}, {"x": np.arange(3)}, {"x": np.arange(3)})
+    message = mismatch(paths)
+    assert message.startswith("1 of 3 files")
+    assert f"  {paths[0]}: column 'extra' is not in the others\n" in message
+
+
+def test_of_two_files_the_first_is_the_measure(write):
+    message = mismatch(write({"x": np.arange(3)}, {"y": np.arange(3)}))
+    assert "1.h5: column 'x' is missing; column 'y' is not in the others" in message
+
+
+# Enums ------------------------------------------------------------------------------------------
+
+ONE, OTHER = {"cat": 0, "dog": 1}, {"dog": 0, "cat": 1}
+
+
+def enum(names, shape=3):
+    return np.zeros(shape, h5py.enum_dtype(names, basetype="i1"))
+
+
+def pair(names):
+    return np.zeros(3, [("what", h5py.enum_dtype(names, basetype="i1")), ("how_many", "i4")])
+
+
+@pytest.mark.parametrize(
+    "values", [enum, lambda names: enum(names, (3, 2)), pair], ids=["one a row", "several a row", "in a field"]
+)
+def test_files_that_mean_other_things_by_an_integer(write, tmp_path, values):
+    paths = write(*({"kind": values(names), "x": np.arange(3)} for names in (ONE, ONE, OTHER)))
+    prefix = "what." if values is pair else ""
+    folder = str(tmp_path / "index")
+    for options in ({}, {"columns": ["kind"]}, {"index_dir": folder}, {"index_dir": folder}):
+        MEMORY.clear()
+        message = mismatch(paths, **options)
+        assert "column 'kind': the files disagree" in message
+        assert f"{paths[0]}: {prefix}cat=0, {prefix}dog=1\n" in message
+        assert f"{paths[2]}: {prefix}dog=0, {prefix}cat=1\n" in message
+    assert plan_files(paths, columns=["x"])[1].num_rows == 9
+
+
+def test_predicates_and_casts_do_not_hide_it(write):
+    paths = write(*({"kind": enum(names), "all": enum(names, (3, 2)), "x": np.arange(3)} for names in (ONE, OTHER)))
+    for predicate in (where(kind=1), where(all=any_equal(1))):
+        assert "disagree on what its integers mean" in mismatch(paths, columns=["x"], predicate=predicate)
+    assert "disagree on what its integers mean" in mismatch(paths, columns=["kind"], dtypes={"kind": "i8"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        (ONE, {"cat": 0, "dog": 1, "bird": 2}, True),
+        (ONE, {"bird": 2}, True),
+        (ONE, {"CAT": 0, "dog": 1}, False),
+        (ONE, {"cat": 2}, False),
+    ],
+)
+def test_files_may_name_more_integers_than_others(write, one, other, agree):
+    paths = write({"kind": enum(one)}, {"kind": enum(other)}, {"kind": np.zeros(3, "i1")})
+    if agree:
+        assert list(build_index(paths).columns) == ["kind"]
+    else:
+        assert "disagree" in mismatch(paths)
+
+
+def test_many_names_are_cut_short(write):
+    many = {f"n{i}": i for i in range(100)}
+    message = mismatch(write({"kind": enum(many)}, {"kind": enum({**many, "n7": 101})}))
+    assert message.count("n7=7, n0=0") == message.count("n7=101, n0=0") == 1
+    assert "n50" not in message

@@ -1,0 +1,125 @@
+"""Warnings about what files hold, each once a process and set of files."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Files
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, Windows, loader
+
+
+def warnings_of(caplog):
+    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    caplog.clear()
+    return found
+
+
+@pytest.fixture
+def traces(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(5):
+            file[f"data/trace_{i}"] = np.zeros(100)
+    return str(tmp_path / "a.h5")
+
+
+def test_samples_that_become_columns_are_told_once(traces, caplog):
+    for dataset in (H5Dataset, CombinedHDF5Dataset, H5Dataset):
+        dataset(traces)
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith(f"{traces}: data/trace_0 ... trace_4: 5 columns alike. If each is a sample, pass rows=")
+    assert "rows=ray_h5.Groups('data/trace_*')." in warning
+    assert "first axes are read as 100 rows" in warning
+    H5Dataset(traces, group="data")
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_columns_that_are_named_are_columns(traces, caplog):
+    H5Dataset(traces, ["data/trace_0", "data/trace_1"])
+    assert warnings_of(caplog) == []
+
+
+def packed(path, scale=0.01, **attributes):
+    with h5py.File(path, "w") as file:
+        file["t2m"] = np.arange(4, dtype="i2")
+        file["t2m"].attrs.update(
+            {"scale_factor": scale, "add_offset": 273.15, "_FillValue": np.int16(-32767)} | attributes
+        )
+        file["plain"] = np.arange(4.0)
+        file["plain"].attrs["_FillValue"] = np.nan
+    return str(path)
+
+
+def test_packed_values_are_told_once_with_what_to_compute(tmp_path, caplog):
+    path = packed(tmp_path / "a.nc")
+    H5Dataset(path)
+    H5Dataset(path)
+    (warning,) = warnings_of(caplog)
+    assert "values are delivered as stored" in warning
+    assert "t2m: compute value * 0.01 + 273.15, and take -32767 for missing." in warning
+    assert "plain" not in warning
+    assert "differ" not in warning
+    H5Dataset(path, ["plain"])
+    assert warnings_of(caplog) == []
+    H5Dataset(path, ["t2m"])
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_packing_that_differs_between_files_is_told(tmp_path, caplog):
+    paths = [packed(tmp_path / "a.nc", 0.01), packed(tmp_path / "b.nc", 0.02)]
+    H5Dataset(paths)
+    (warning,) = warnings_of(caplog)
+    assert "The attributes differ from file to file" in warning
+
+
+def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
+    for i in range(3):
+        with h5py.File(tmp_path / f"slice_{i}.h5", "w") as file:
+            file["image"], file["mask"] = np.zeros((48, 40, 4)), np.zeros((48, 40), "u1")
+    assert len(H5Dataset(tmp_path)) == 3 * 48
+    (warning,) = warnings_of(caplog)
+    assert "each file looks like one image" in warning
+    assert "first axes are read as 144 rows" in warning
+    assert "pass rows=ray_h5.Files()" in warning
+    assert len(H5Dataset(tmp_path, rows=Files())) == 3
+    H5Dataset(tmp_path, ["image"])
+    H5Dataset(tmp_path / "slice_0.h5")
+    assert warnings_of(caplog) == []
+
+
+def test_arrays_with_many_rows_are_no_images(tmp_path, caplog):
+    for i in range(2):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["image"], file["label"] = np.zeros((48, 40, 40, 3)), np.zeros(48)
+    H5Dataset(tmp_path)
+    assert warnings_of(caplog) == []
+
+
+def test_rows_that_differ_in_shape_are_told_and_delivered(tmp_path, caplog):
+    for i in range(3):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"], file["y"] = np.full((4, 5 + i % 2, 3), i, "f4"), np.arange(4)
+    for _ in range(2):
+        dataset = H5Dataset(tmp_path)
+    (warning,) = warnings_of(caplog)
+    assert "rows of 'x' differ in shape from file to file: 'x' has rows of ? x 3" in warning
+    assert "pad=True" in warning
+    assert "rows=ray_h5.Files()" in warning
+    assert [row["x"].shape for row in dataset] == [(5 + i // 4 % 2, 3) for i in range(12)]
+    assert [int(row["x"][0, 0]) for row in dataset] == [i // 4 for i in range(12)]
+    padded = next(iter(loader(tmp_path, 12, shuffle=False, pad=True)))
+    assert padded["x"].shape == (12, 6, 3)
+    assert padded["x_length"].tolist() == [5 + i // 4 % 2 for i in range(12)]
+
+
+def test_windows_whose_padding_no_column_marks(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["v"] = np.arange(5), np.arange(5)
+
+    def said(columns, pad="edge"):
+        caplog.clear()
+        H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"u": [0, 1], "v": [0, 1], "w": ("u", [0])}, pad=pad))
+        return [each for each in caplog.messages if "padding" in each]
+
+    assert "leaves out u_is_pad, which says" in said(["u"])[0]
+    assert said(["u", "v", "u_is_pad"]) == said(["w"]) == said(None) == []
+    assert said(["v"], pad="drop") == said(["v"], pad=("edge", "drop")) == []

@@ -1,0 +1,172 @@
+"""`labels=`: text, categories and integers as numbers of classes, the same in all files."""
+
+import csv
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+
+from ray_h5 import torch_data
+from ray_h5.errors import CastError, OptionError, UnknownColumnError
+from ray_h5.torch_data import H5Dataset, Shuffle, Sidecar, Windows, balance, loader, where
+
+TEXTS = [["T", "B", "T", "NK"], ["B", "B", "mono", "T"]]
+
+
+def cells(path, codes, categories):
+    """A column of categories as AnnData writes it, beside a plain one of strings."""
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        file["X"] = np.arange(len(codes) * 2.0).reshape(-1, 2)
+        obs = file.create_group("obs")
+        obs.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
+        obs.attrs["column-order"] = ["cell_type"]
+        obs["_index"] = np.arange(len(codes)).astype("S")
+        group = obs.create_group("cell_type")
+        group.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+        group["codes"] = np.array(codes, np.int8)
+        group["categories"] = np.array(categories, object)
+
+
+@pytest.fixture
+def annotated(tmp_path):
+    """One file lacks a class, the other has another order."""
+    cells(tmp_path / "a.h5ad", [1, 0, 1, 2], ["B", "T", "NK"])
+    cells(tmp_path / "b.h5ad", [2, 2, 0, 1], ["mono", "T", "B"])
+    return str(tmp_path / "*.h5ad")
+
+
+@pytest.fixture
+def texts(tmp_path):
+    for name, values in zip("ab", TEXTS, strict=True):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(4.0)
+            file["kind"] = np.array(values, object if name == "a" else "S4")
+            file["grade"] = np.array([30, 10, 30, 20])
+    return str(tmp_path / "*.h5")
+
+
+def expected(classes):
+    return [classes.index(each) for part in TEXTS for each in part]
+
+
+def numbers(dataset, name):
+    return [dataset[i][name].item() for i in range(len(dataset))]
+
+
+@pytest.mark.parametrize("fixture", ["annotated", "texts"])
+@pytest.mark.parametrize("classes", ["auto", ["T", "mono", "NK", "B"]])
+def test_numbers_are_the_same_in_all_files(fixture, classes, request):
+    name = "obs/cell_type" if fixture == "annotated" else "kind"
+    dataset = H5Dataset(request.getfixturevalue(fixture), [name], labels={name: classes})
+    ordered = ["B", "NK", "T", "mono"] if classes == "auto" else classes
+    assert numbers(dataset, name) == expected(ordered)
+    assert dataset.labels == {name: {value: number for number, value in enumerate(ordered)}}
+    batch = next(iter(loader(dataset, 8, shuffle=None)))
+    assert batch[name].dtype == torch.int64
+    assert batch[name].tolist() == expected(ordered)
+
+
+def test_a_name_may_begin_with_a_slash(texts):
+    assert H5Dataset(texts, ["/kind"], labels={"kind": ["T", "B", "NK", "mono"]})[0]["/kind"].item() == 0
+    assert H5Dataset(texts, ["kind"], labels={"/kind": ["T", "B", "NK", "mono"]})[1]["kind"].item() == 1
+
+
+def test_predicates_and_balance_compare_the_text(texts):
+    dataset = H5Dataset(texts, ["kind"], where(kind=["B", "mono"]), labels={"kind": "auto"})
+    assert numbers(dataset, "kind") == [0, 0, 0, 3]
+    order = loader(
+        texts, 4, columns=["kind"], labels={"kind": "auto"}, shuffle=Shuffle("rows", weights=balance("kind"))
+    )
+    assert sum(len(batch["kind"]) for batch in order) == 8
+
+
+def test_others_are_an_error_or_a_number(texts):
+    with pytest.raises(CastError, match=r"a\.h5, row 3: column 'kind': 'NK' is none of the 2 classes .* None: -1"):
+        H5Dataset(texts, ["kind"], labels={"kind": ["B", "T"]})[3]
+    given = {"B": 0, "T": 5, "mono": 5, None: -100}
+    dataset = H5Dataset(texts, ["kind"], labels={"kind": given})
+    assert numbers(dataset, "kind") == [5, 0, 5, -100, 0, 0, 5, 5]
+    assert dataset.labels == {"kind": given}
+
+
+def test_missing_values(tmp_path):
+    cells(tmp_path / "a.h5ad", [1, -1, 0], ["B", "T"])
+    path, name = tmp_path / "a.h5ad", "obs/cell_type"
+    assert numbers(H5Dataset(path, [name], labels={name: {None: -1}}), name) == [1, -1, 0]
+    with pytest.raises(CastError, match=r"row 1: column 'obs/cell_type': the value is missing of labels: 0=B, 1=T"):
+        H5Dataset(path, [name], labels={name: "auto"})[1]
+
+
+def test_integers_and_rows_of_texts(texts, tmp_path):
+    assert numbers(H5Dataset(texts, ["grade"], labels={"grade": "auto"}), "grade") == [2, 0, 2, 1] * 2
+    with pytest.raises(CastError, match=r"row 1: column 'grade': 10 is none"):
+        H5Dataset(texts, ["grade"], labels={"grade": [20, 30]})[1]
+    with h5py.File(tmp_path / "rows.hdf5", "w") as file:
+        file["pair"] = np.array([["a", "b"], ["b", "b"]], object)
+    found = H5Dataset(tmp_path / "rows.hdf5", labels={"pair": ["a", "b"]})
+    assert [found[i]["pair"].tolist() for i in range(2)] == [[0, 1], [1, 1]]
+    with pytest.raises(OptionError, match=r"'auto'.*several values of shape"):
+        H5Dataset(tmp_path / "rows.hdf5", labels={"pair": "auto"})
+
+
+def test_windows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["kind"] = np.array(["a", "b", "c"], object)
+    found = H5Dataset(tmp_path / "a.h5", windows=Windows({"kind": [-1, 0]}), labels={"kind": ["c", "b", "a"]})
+    assert [found[i]["kind"].tolist() for i in range(3)] == [[2, 2], [2, 1], [1, 0]]
+
+
+def test_columns_of_tables(texts, tmp_path):
+    with open(tmp_path / "table.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["path", "split"], ["a.h5", "late"], ["b.h5", "early"]])
+    sidecar = Sidecar(tmp_path / "table.csv", on="path")
+    found = H5Dataset(texts, ["x", "split"], sidecar=sidecar, labels={"split": "auto"})
+    assert numbers(found, "split") == [1] * 4 + [0] * 4
+    assert found.labels == {"split": {"early": 0, "late": 1}}
+    with pytest.raises(CastError, match=r"row 0.*'late' is none of the 1 classes"):
+        H5Dataset(texts, ["x", "split"], sidecar=sidecar, labels={"split": ["early"]})[0]
+
+
+def test_a_state_of_other_classes_is_refused(texts):
+    def sampler(classes):
+        dataset = H5Dataset(texts, ["kind"], labels={"kind": classes})
+        return torch_data.OrderSampler(dataset, shuffle=Shuffle(seed=1))
+
+    state = sampler("auto").state_dict()
+    sampler(["B", "NK", "T", "mono"]).load_state_dict(state)
+    with pytest.raises(torch_data.PositionError, match="labels of digest"):
+        sampler(["T", "B", "NK", "mono"]).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["kind"], "expected {column: classes}"),
+        ({"kind": "all"}, "expected 'auto'"),
+        ({"kind": []}, "expected at least one class"),
+        ({"kind": ["B", "B"]}, "B twice"),
+        ({"kind": ["B", None]}, "None is no class"),
+        ({"kind": {"B": "0"}}, "expected an integer as the number of 'B'"),
+        ({"kind": [0.5]}, "expected text or integers"),
+        ({1: "auto"}, "expected names of columns"),
+        ({"x": "auto"}, "labels are for text, categories and integers"),
+    ],
+)
+def test_wrong_options(texts, labels, message):
+    with pytest.raises(OptionError, match=message):
+        H5Dataset(texts, labels=labels)
+
+
+def test_a_column_that_is_cast_or_missing(texts):
+    with pytest.raises(OptionError, match="'grade' is in both"):
+        H5Dataset(texts, labels={"grade": "auto"}, dtypes={"grade": "int8"})
+    with pytest.raises(UnknownColumnError, match=r"labels: no column 'kinds'. Did you mean 'kind'\?"):
+        H5Dataset(texts, labels={"kinds": "auto"})
+
+
+def test_the_index_keeps_the_values(texts):
+    index = H5Dataset(texts, ["kind"], labels={"kind": "auto"}).index
+    assert pc.unique(index.look_up(["kind"])["kind"]).to_pylist() == ["T", "B", "NK", "mono"]

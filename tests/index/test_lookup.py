@@ -1,0 +1,72 @@
+"""How files are looked up: what is read ahead, and how often each is opened."""
+
+import os
+import threading
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.hdf5.files import opening
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.lookup import read_ahead
+from ray_h5.rows.groups_and_grids import Groups
+
+
+def test_a_pipe_holds_nobody_up(tmp_path):
+    pipe = str(tmp_path / "pipe.h5")
+    os.mkfifo(pipe)
+    groups = [["first"], [pipe, str(tmp_path), str(tmp_path / "gone.h5")]]
+    done = []
+    thread = threading.Thread(target=lambda: done.extend(read_ahead(lambda group: group, groups)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done == groups
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def opens(monkeypatch):
+    """The files that libhdf5 opens."""
+    found = []
+    opened = opening._opened
+    monkeypatch.setattr(opening, "_opened", lambda path, swmr: found.append(path) or opened(path, swmr))
+    return found
+
+
+@pytest.mark.parametrize("columns", [None, ["x", "label"], ["anndata"], ["group"]])
+def test_libhdf5_opens_each_file_once_to_plan_it(tmp_path, opens, columns):
+    paths = []
+    for number in range(5):
+        paths.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(paths[-1], "w") as file:
+            file.create_dataset("x", data=np.arange(12.0).reshape(6, 2), chunks=(4, 2), compression="gzip")
+            file["label"] = np.arange(6) % 2
+            if columns == ["anndata"]:
+                file.attrs["encoding-type"] = "anndata"
+                file["obs/label"] = np.arange(6)
+                file["obs"].attrs.update({"encoding-type": "dataframe", "_index": "label"})
+                file["X"] = np.zeros((6, 2))
+            if columns == ["group"]:
+                file["demo_0/x"] = np.zeros(3)
+    names = {"anndata": None, "group": ["x"]}.get((columns or [""])[0], columns)
+    rows = Groups("demo_*") if columns == ["group"] else None
+    options = FileOptions.of(paths, rows=rows)
+    index = options.index(names)
+    assert sorted(opens) == paths
+    opens.clear()
+    small = "obs/label" if columns == ["anndata"] else "label"
+    if rows is None:
+        assert len(index.small_columns([index.columns[small]])[small]) == 30
+    assert len(opens) == len(set(opens))
+
+
+def test_a_file_is_closed_when_its_facts_are_known(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    FileOptions.of(path).index()
+    with h5py.File(path, "a") as file:  # libhdf5 refuses to open a file for writing that is open for reading
+        file["y"] = np.arange(3)
+    index = FileOptions.of(path).index()
+    assert [*index.columns] == ["x", "y"]

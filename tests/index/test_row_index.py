@@ -1,0 +1,529 @@
+import logging
+import os
+import pickle
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.errors import (
+    MissingSourceError,
+    NotHDF5Error,
+    OptionError,
+    PredicateError,
+    SchemaMismatchError,
+    StaleIndexError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
+from ray_h5.hdf5.columns.column import describe_column
+from ray_h5.hdf5.tree import tree
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.folds import fold_values
+from ray_h5.index.lookup import Lookup
+from ray_h5.index.row_index import build_index
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.order.plan_reads import read_rows
+from ray_h5.predicates.criteria import between, where
+from ray_h5.predicates.evaluate import check_names, evaluate
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.file_table import FileTable
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.torch_data import H5Dataset
+from tests.index.kit import plan_files
+
+
+def rewrite(path, **columns):
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+
+
+def test_counts_schema_and_row_ids(five_files):
+    index = build_index(five_files)
+    assert index.num_rows == 13
+    assert index.files.starts.tolist() == [0, 4, 4, 7, 12, 13]
+    assert {name: str(spec) for name, spec in index.columns.items()} == {
+        "label": "uint8",
+        "name": "string",
+        "score": "float64",
+        "signal": "float32 (2, 3)",
+    }
+    assert index.files.files_of(np.array([0, 3, 4, 6, 7, 12])).tolist() == [0, 0, 2, 2, 3, 4]
+    assert index.files.where(5) == f"{five_files[2]}, row 1"
+
+
+def test_columns_are_taken_in_the_order_asked_for_and_once(five_files):
+    assert list(build_index(five_files, ["score", "label", "score"]).columns) == ["score", "label"]
+    with pytest.raises(OptionError, match="empty list"):
+        build_index(five_files, [])
+
+
+def test_an_unknown_column_offers_near_names(five_files):
+    with pytest.raises(UnknownColumnError, match=r"no 'signl'.*Did you mean 'signal'"):
+        build_index(five_files, ["signl"])
+
+
+@pytest.mark.parametrize("columns", [None, ["signal", "label"]])
+@pytest.mark.parametrize(
+    ("third", "says"),
+    [
+        ({"signal": np.zeros((3, 2, 3), "f4")}, "column 'label' is missing"),
+        ({"signal": np.zeros((3, 2, 3), "f8"), "label": np.zeros(3, "u1")}, r"float32 \(2, 3\), found float64"),
+        ({"signal": np.zeros((3, 2, 4, 1), "f4"), "label": np.zeros(3, "u1")}, r"found float32 \(2, 4, 1\)"),
+    ],
+)
+def test_a_file_that_differs_is_named(five_files, third, says, columns):
+    rewrite(five_files[2], **third)
+    with pytest.raises(SchemaMismatchError, match=rf"1 of 5 files.*\n  {five_files[2]}: .*{says}"):
+        build_index(five_files, columns)
+
+
+def test_the_first_ten_files_that_differ_are_listed(tmp_path):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(14)]
+    for i, path in enumerate(paths):
+        rewrite(path, x=np.zeros(2, f"i{1 << i // 4}"))
+    with pytest.raises(SchemaMismatchError) as caught:
+        build_index(paths)
+    assert "10 of 14 files" in str(caught.value)
+    assert str(caught.value).count("\n  ") == 10
+    with pytest.raises(SchemaMismatchError) as caught:
+        build_index(paths[2:])
+    assert "12 files" in str(caught.value)
+
+
+def test_files_that_are_not_hdf5_are_listed(five_files):
+    for path, content in ((five_files[1], b""), (five_files[3], b"no HDF5")):
+        Path(path).write_bytes(content)
+    with pytest.raises(NotHDF5Error) as raised:
+        build_index(five_files)
+    first, *listed, last = str(raised.value).splitlines()
+    assert first == "some of the 5 files are not HDF5:"
+    assert listed == [
+        f"  {five_files[1]}: expected an HDF5 file, found an empty one (0 bytes)",
+        f"  {five_files[3]}: expected an HDF5 file, found no HDF5 signature in it",
+    ]
+    assert last == "Move them away, or name the others: with a glob that leaves these out, or one by one."
+    with pytest.raises(NotHDF5Error, match=rf"^{five_files[1]}: expected an HDF5 file, found an empty one"):
+        build_index(five_files[1:2])
+    few = [f"{path}{i}" for path in five_files for i in range(2)]
+    for path in few:
+        Path(path).touch()
+    with pytest.raises(NotHDF5Error, match=r"some of the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
+        build_index(few)
+
+
+def test_unequal_first_axes_are_listed(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros((5, 2)), y=np.zeros(5), meta=np.zeros(3))
+    with pytest.raises(
+        SchemaMismatchError, match=r"3 rows: columns=\['meta'\]\n  5 rows: columns=\['x', 'y'\]\n.*group="
+    ):
+        build_index([str(tmp_path / "a.h5")])
+    assert build_index([str(tmp_path / "a.h5")], ["x", "y"]).num_rows == 5
+
+
+def test_endianness_and_string_length_do_not_differ(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.arange(3, dtype=">i4"), s=np.array([b"ab", b"c", b""]))
+    rewrite(tmp_path / "b.h5", x=np.arange(3, dtype="<i4"), s=np.array([b"abcdef", b"c", b""]))
+    index = build_index([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")])
+    columns = index.small_columns(list(index.columns.values()))
+    assert columns["x"].to_pylist() == [0, 1, 2, 0, 1, 2]
+    assert columns["s"].to_pylist() == ["ab", "c", "", "abcdef", "c", ""]
+
+
+def test_single_values_are_left_out(tmp_path):
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), rate=250.0)
+    assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["x"]
+    with pytest.raises(UnsupportedColumnError, match="'rate' has a single value"):
+        build_index([str(tmp_path / "a.h5")], ["x", "rate"])
+
+
+def varying(element):
+    rows = np.empty(4, h5py.vlen_dtype(element))
+    rows[:] = [np.arange(i, dtype=element) for i in range(4)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.full(4, None, h5py.ref_dtype), "has references that lead nowhere"),
+        (np.full(4, None, h5py.regionref_dtype), "has type region reference"),
+        (np.full(4, "", h5py.vlen_dtype(h5py.string_dtype())), "has type array of object of varying length"),
+        (np.full(4, 0, h5py.vlen_dtype(">i4")), "has array of >i4 of varying length, whose byte order h5py loses"),
+    ],
+    ids=["references", "regions", "lists of text", "big-endian lists"],
+)
+def test_what_is_not_supported(tmp_path, values, says):
+    """The list in docs/files.md, with those of the next test."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (4,), values.dtype)
+        file["y"] = np.arange(4)
+    with pytest.raises(UnsupportedColumnError, match=re.escape(says)):
+        build_index([str(tmp_path / "a.h5")], ["x"])
+    assert list(build_index([str(tmp_path / "a.h5")]).columns) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.zeros(4, "M8[h]").astype(h5py.opaque_dtype("M8[h]")), "has times of dtype datetime64[h], a unit that"),
+        (np.zeros(4, "M8[10s]").astype(h5py.opaque_dtype("M8[10s]")), "has times of dtype datetime64[10s], a unit"),
+        (np.zeros(4, "m8[D]").astype(h5py.opaque_dtype("m8[D]")), "has times of dtype timedelta64[D], a unit that"),
+        (np.zeros(4, [("t", h5py.opaque_dtype("M8[h]"))]), "has times of dtype datetime64[h], a unit that"),
+        (np.zeros(4, np.longdouble), "whose long doubles Arrow and torch lack. RowReader reads it; or write them as"),
+        (np.zeros(4, [("x", np.longdouble)]), "whose long doubles Arrow and torch lack"),
+        (varying(np.longdouble), "of varying length, whose long doubles Arrow and torch lack"),
+        (varying(np.clongdouble), "of varying length, whose long doubles Arrow and torch lack"),
+    ],
+    ids=[
+        "hours",
+        "tens of seconds",
+        "days",
+        "hours inside",
+        "long double",
+        "long double inside",
+        "lists of long doubles",
+        "lists of complex long doubles",
+    ],
+)
+def test_what_only_the_reader_reads(tmp_path, values, says):
+    rewrite(tmp_path / "a.h5", x=values, y=np.arange(4))
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(UnsupportedColumnError) as caught:
+        build_index([path], ["x"])
+    assert str(caught.value).startswith(f"{path}: column 'x' h")
+    assert says in str(caught.value)
+    assert "RowReader reads it" in str(caught.value)
+    with RowReader(path) as reader:
+        assert len(reader.read(["x"])["x"]) == 4
+    assert list(build_index([path]).columns) == ["y"]
+
+
+def write_what_cannot_be_read(path, more=0):
+    hours = np.zeros((5, 2), "M8[h]").astype(h5py.opaque_dtype("M8[h]"))
+    rewrite(path, x=np.zeros(5), tracks=np.zeros((5, 2), np.longdouble), hours=hours, rate=250.0)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("nothing", dtype="f4")
+        file.create_dataset("refs", (5,), h5py.ref_dtype)
+        file.create_dataset("lists", (5,), [("n", "i4"), ("values", h5py.vlen_dtype("f4"))])
+        for i in range(more):
+            file.create_dataset(f"more/{i}", (5, 2), [(f"field_{j}", np.longdouble) for j in range(40)])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
+    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
+    for path in paths:
+        write_what_cannot_be_read(path)
+    lookup = Lookup(index_dir=str(tmp_path)) if indexed else Lookup()
+    for level in ("WARNING", "DEBUG"):
+        caplog.clear()
+        MEMORY.clear()
+        with caplog.at_level(level, "ray_h5"):
+            index = build_index(paths, lookup=lookup)
+        assert list(index.columns) == ["x"]
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == 1
+        assert said[0].startswith("left out 4 of 5 columns: ")
+        assert said[0].endswith("; name columns=[...] to choose")
+        assert "whose long doubles Arrow and torch lack)" in said[0]
+        assert "hours (has times of dtype datetime64[h], a unit that Arrow lacks)" in said[0]
+        assert "refs (has references that lead nowhere: none was written)" in said[0]
+        assert "lists (field 'values', has arrays of varying length inside a compound type)" in said[0]
+    if not indexed:
+        # What describes the rows is told to those who ask.
+        assert all(any(name in record.getMessage() for record in caplog.records) for name in ("rate", "nothing"))
+    caplog.clear()
+    pickle.loads(pickle.dumps(index)).find(["x"])
+    build_index(paths, ["x"], lookup)
+    assert not caplog.records
+
+
+def test_what_is_left_out_is_not_said_at_length(tmp_path, caplog):
+    write_what_cannot_be_read(tmp_path / "a.h5", 200)
+    build_index([str(tmp_path / "a.h5")])
+    # A slow machine is told how far it is, too.
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said.startswith("left out 204 of 205 columns: ")
+    assert "and 199 more; name columns" in said
+    assert len(said) < 800
+
+
+def test_a_file_of_nothing_else_says_what_it_left_out(tmp_path, caplog):
+    rewrite(tmp_path / "a.h5", tracks=np.zeros((5, 2), np.longdouble))
+    with pytest.raises(SchemaMismatchError, match="found no column"):
+        build_index([str(tmp_path / "a.h5")])
+    assert "left out 1 of 1 columns: tracks" in caplog.text
+
+
+def test_links_that_lead_nowhere_are_named_and_the_rest_is_read(tmp_path, caplog):
+    far = h5py.ExternalLink("data_000002.h5", "/entry/data")
+    rewrite(tmp_path / "a.h5", x=np.zeros(5), gone=h5py.SoftLink("/nothing"), far=far)
+    path, lookup = str(tmp_path / "a.h5"), Lookup(Scope(allow_external=(str(tmp_path),)))
+    assert list(build_index([path], lookup=lookup).columns) == ["x"]
+    assert "left out 2 of 3 columns: " in caplog.text
+    assert "gone (link 'gone' leads to '/nothing', which does not exist)" in caplog.text
+    assert "far (external link 'far' leads to " in caplog.text
+    for name in ("gone", "far"):
+        with pytest.raises(MissingSourceError, match="which does not exist"):
+            build_index([path], [name], lookup)
+    rewrite(tmp_path / "data_000002.h5", **{"entry/data": np.ones(5)})
+    assert sorted(build_index([path], lookup=lookup).columns) == ["far", "x"]
+
+
+def test_links_that_lead_nowhere_in_groups_that_are_rows(tmp_path, caplog):
+    rewrite(tmp_path / "a.h5", **{f"entry{i}/data": np.zeros(i + 1) for i in range(3)})
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["entry1/gone"] = h5py.SoftLink("/nothing")
+    path, lookup = str(tmp_path / "a.h5"), Lookup(Scope(rows=Groups("entry*")))
+    assert list(build_index([path], lookup=lookup).columns) == ["data"]
+    assert "left out 1 of 2 columns: gone" in caplog.text
+    with pytest.raises(MissingSourceError, match="which does not exist"):
+        build_index([path], ["gone"], lookup)
+
+
+def test_small_columns_are_read_once_and_cast(five_files):
+    index = build_index(five_files, dtypes_free := ["label", "score"])
+    assert dtypes_free == list(index.columns)
+    spec = index.columns["score"].cast("f2")
+    values = index.small_columns([spec])["score"]
+    assert values.type == pa.float16()
+    assert len(values) == 13
+    assert index.small_columns([spec])["score"] is values
+    again = pickle.loads(pickle.dumps(index))
+    assert again.num_rows == 13
+    assert again.columns == index.columns
+
+
+def test_columns_of_all_rows_may_hold_many_strings(tmp_path):
+    pair = np.array([(b"a", 1), (b"b", 2)], [("s", "S1"), ("n", "i4")])
+    rewrite(tmp_path / "a.h5", s=np.array([b"a", b"b"]), pair=pair)
+    index = build_index([str(tmp_path / "a.h5")])
+    columns = index.small_columns([*index.columns.values(), index.columns["s"].cast(bytes)])
+    assert columns["s"].type == pa.large_binary()
+    assert columns["pair"].type == pa.struct([("s", pa.large_string()), ("n", pa.int32())])
+    assert columns["pair"].to_pylist() == [{"s": "a", "n": 1}, {"s": "b", "n": 2}]
+
+
+@pytest.mark.nightly
+def test_more_than_two_gib_of_strings(tmp_path):
+    """In a predicate, in folds, and in one file."""
+    paths, texts = [], [letter * 1_000_000 for letter in "abc"]
+    for text, rows in zip(texts, (2300, 100, 100), strict=True):
+        paths.append(str(tmp_path / f"{text[0]}.h5"))
+        with h5py.File(paths[-1], "w") as file:
+            file.create_dataset("s", (rows,), h5py.string_dtype(), fillvalue=text)  # which is never written
+    index, plan = plan_files(paths, predicate=where(s=texts[0]))
+    assert plan.num_rows == 2300
+    folds = fold_values(index, 2, "s", None, 0)
+    assert sorted(text[0] for _, test in folds for text in test) == ["a", "b", "c"]
+    MEMORY.clear()
+
+
+def test_strings_of_an_array_in_a_struct_name_their_row_too(tmp_path):
+    values = np.array([(1, [b"ok", b"ok"]), (2, [b"ok", b"\xff"])], [("n", "i4"), ("s", "S4", (2,))])
+    rewrite(tmp_path / "a.h5", pair=values)
+    index = build_index([str(tmp_path / "a.h5")])
+    with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 'pair' holds .* not UTF-8"):
+        index.small_columns([index.columns["pair"]])
+
+
+def test_inodes_of_64_bits_are_kept():
+    identities = [FileIdentity(1, -2, 3, inode) for inode in (5, (1 << 63) + 5, (1 << 64) - 1)]
+    files = FileTable.of(["/a", "/b", "/c"], identities, [1, 1, 1])
+    assert [files.identity(file) for file in range(3)] == identities
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_names_of_files_need_not_be_utf8(tmp_path, indexed):
+    path = os.fsdecode(os.fsencode(str(tmp_path)) + b"/bad\xff.h5")
+    rewrite(path, x=np.arange(3))
+    for _ in range(2):
+        MEMORY.clear()
+        index, plan = plan_files([path], predicate=where(x=2), index_dir=str(tmp_path) if indexed else None)
+        assert index.files.path(0) == index.files.all_paths()[0] == path
+        assert read_rows(pickle.loads(pickle.dumps(plan)), plan.selection).arrays["x"].tolist() == [2]
+        assert plan.fingerprint == plan_files([path], predicate=where(x=2))[1].fingerprint
+
+
+def test_what_is_no_set_of_files(tmp_path):
+    with pytest.raises(OptionError, match="at least one file"):
+        build_index([])
+    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
+    for path, rows in zip(paths, (5, 1 << 62, 1 << 62), strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (rows,), "f4", chunks=(1024,), maxshape=(None,))
+    with pytest.raises(OptionError, match=rf"{2**63 + 5} rows.*1\.h5 with {2**62} rows"):
+        build_index(paths)
+    assert build_index(paths[:2]).num_rows == 2**62 + 5
+
+
+def test_a_column_outside_the_selection_can_be_found(five_files):
+    index = build_index(five_files, ["signal"])
+    assert str(index.find(["label", "signal"])["label"]) == "uint8"
+    with pytest.raises(UnknownColumnError, match="Did you mean 'label'"):
+        index.find(["lable"])
+
+
+def test_a_file_that_changed_is_not_read(five_files):
+    index = build_index(five_files)
+    rewrite(five_files[3], signal=np.zeros((5, 2, 3), "f4"), label=np.zeros(5, "u1"))
+    with pytest.raises(StaleIndexError, match=r"f3\.h5: the file changed"):
+        index.small_columns([index.columns["label"]])
+
+
+def test_strings_that_are_not_utf8_name_their_row(tmp_path):
+    rewrite(tmp_path / "a.h5", s=np.array([b"ok", b"M\xfcller"], dtype=h5py.string_dtype("ascii")))
+    index = build_index([str(tmp_path / "a.h5")])
+    with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
+        index.small_columns([index.columns["s"]])
+    as_bytes = index.columns["s"].cast(bytes)
+    assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "error", "says"),
+    [
+        ({"signl": "f2"}, UnknownColumnError, "Did you mean 'signal'"),
+        ({"label": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": "nonsense"}, OptionError, "no dtype"),
+        ({"signal": torch.float16}, OptionError, "torch.float16 for column 'signal' in dtypes.* Write 'float16'"),
+        ({"signal": "flot16"}, OptionError, "'flot16' for column 'signal' in dtypes.* Did you mean 'float16'"),
+        ({"signal": None}, OptionError, "None for column 'signal' is no dtype; leave the column out"),
+        ({"signal": "S4"}, OptionError, "no type of numbers"),
+        ({"name": "f4"}, OptionError, "holds strings"),
+    ],
+)
+def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
+    with pytest.raises(error, match=says):
+        _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
+
+
+def test_predicates_are_checked_by_name():
+    columns = {
+        "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
+        "signal": ColumnSpec("signal", "number", np.dtype("f4"), (2, 3)),
+        "z": ColumnSpec("z", "number", np.dtype("c8"), ()),
+    }
+    check_names(["label"], columns)
+    for name in ("signal", "z"):
+        with pytest.raises(PredicateError, match=r"an array of shape.*ds.map.* in Ray, and .*Subset in PyTorch"):
+            check_names([name], columns)
+
+
+def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
+    columns = {"label": [1, 2]}
+    assert evaluate(pa.compute.field("label") > 1, columns, 2).tolist() == [1]
+    with pytest.raises(PredicateError, match=r"label: int64"):
+        evaluate(pa.compute.field("label") > "x", columns, 2)
+    with pytest.raises(PredicateError, match=r"expected a boolean a row, found int64"):
+        evaluate(pa.compute.field("label") + 1, columns, 2)
+
+
+def test_text_compared_with_numbers_says_how_to_write_the_value():
+    names = pa.array(["a"], pa.large_string())
+    columns = {"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]}
+    for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
+        with pytest.raises(PredicateError, match=r"holds numbers, which are compared with numbers only"):
+            evaluate(where(**criterion), columns, 1)
+    for criterion in ({"guid": 3}, {"guid": [3, 4]}, {"guid": between(3, 4)}):
+        with pytest.raises(PredicateError, match="which is compared with text only: write '3' in place of 3"):
+            evaluate(where(**criterion), columns, 1)
+    with pytest.raises(PredicateError, match="'day' holds times, which are compared with times only"):
+        evaluate(where(day="x"), columns, 1)
+
+
+def test_the_rows_that_pass_are_found_without_a_copy_of_the_columns():
+    column = pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    previous, _ = pa.default_memory_pool(), pa.set_memory_pool(pool)
+    try:
+        assert evaluate(pa.compute.field("a") >= 10, {"a": column}, 4_000_000).tolist() == list(range(10, 4_000_000))
+    finally:
+        pa.set_memory_pool(previous)
+    assert 0 < pool.max_memory() < column.nbytes / 2
+
+
+def test_null_passes_nothing():
+    columns = {"a": pa.array([1, None, 3])}
+    assert evaluate(pa.compute.field("a") > 1, columns, 3).tolist() == [2]
+    assert evaluate(~(pa.compute.field("a") > 1), columns, 3).tolist() == [0]
+
+
+def test_threads_share_an_index(five_files, tmp_path):
+    """Each finds what it asks for, and nothing that another found is lost, or there twice."""
+    outside = str(tmp_path / "other.h5")
+    rewrite(outside, more=np.arange(4))
+    with h5py.File(five_files[0], "a") as file:
+        file["more"] = h5py.ExternalLink(outside, "more")
+    index = FileOptions.of(five_files[:1], allow_external=tmp_path).index(["label"])
+    names = [["more"], ["score"], ["more", "name"], ["score", "more"]] * 4
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(index.look_up, names))
+    assert [list(each) for each in found] == names
+    assert [each["more"].to_pylist() for each in found if "more" in each] == [[0, 1, 2, 3]] * 12
+    assert set(index.found.value.columns) == {"more", "score", "name"}
+    assert [list(table.columns) for table in index.found.value.sources] == [["more"]]
+    copy = pickle.loads(pickle.dumps(index))
+    assert copy == index
+    assert copy.found.value.columns == index.found.value.columns
+    assert copy.look_up(["more"])["more"].to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("columns", [None, ["signal", "label"]])
+@pytest.mark.parametrize("place", [0, 2, 5])
+@pytest.mark.parametrize("kind", ["no bytes", "no dataset", "only groups"])
+def test_an_empty_file_is_left_out_with_a_warning(five_files, tmp_path, caplog, kind, place, columns):
+    path = tmp_path / "empty.h5"
+    if kind == "no bytes":
+        path.touch()
+    else:
+        with h5py.File(path, "w") as file:
+            if kind == "only groups":
+                file.create_group("a/b")
+    given = [*five_files[:place], str(path), *five_files[place:]]
+    index = build_index(given, columns)
+    assert [path.removeprefix("s3:/") for path in index.files.all_paths()] == five_files
+    assert index.num_rows == 13
+    assert index.look_up(["label"])["label"].to_pylist() == [i % 3 for i in range(13)]
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith("left out 1 of 6 files, which are empty: ")
+    assert f"{path} ({'0 bytes' if kind == 'no bytes' else 'no dataset'})" in warning
+
+
+def test_files_that_are_all_empty_or_not_hdf5_are_an_error(five_files, tmp_path):
+    for name in ("a.h5", "b.h5"):
+        (tmp_path / name).touch()
+    with pytest.raises(NotHDF5Error, match="empty"):
+        build_index([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")])
+    (tmp_path / "c.h5").write_text("no HDF5 at all")
+    with pytest.raises(NotHDF5Error, match=r"c\.h5"):
+        build_index([str(tmp_path / "a.h5"), str(tmp_path / "c.h5"), *five_files])
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["other"] = [1]
+    with pytest.raises(SchemaMismatchError, match=r"d\.h5: column 'signal' is missing"):
+        build_index([*five_files, str(tmp_path / "d.h5")], ["signal"])
+
+
+def test_each_of_many_columns_is_described_once_and_none_is_taken_for_a_sample(tmp_path, monkeypatch, caplog):
+    rewrite(tmp_path / "a.h5", **{f"gene_{i}": np.zeros(3, "f4") for i in range(300)})
+    described = []
+
+    def describe(dataset, name, **options):
+        described.append(name)
+        return describe_column(dataset, name, **options)
+
+    monkeypatch.setattr(tree, "describe_column", describe)
+    assert len(H5Dataset(tmp_path / "a.h5")) == 3
+    assert len(described) == len({*described}) == 300
+    assert not [each for each in caplog.records if "alike" in each.getMessage()]

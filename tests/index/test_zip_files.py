@@ -1,0 +1,114 @@
+"""zip_files=: files that are read together by row."""
+
+import logging
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Shuffle, Windows, loader, where
+
+COUNTS = [5, 3, 0, 7, 2, 4, 1, 6, 2, 3, 5]
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Eleven pairs of files, and the values of all rows: x_10 is after x_9."""
+    rng = np.random.default_rng(0)
+    expected = {"x": [], "label": [], "y": [], "text": []}
+    for number, count in enumerate(COUNTS):
+        made = {
+            "x": rng.random((count, 3)), "label": rng.integers(0, 3, count),
+            "y": rng.random((count, 2, 4)), "text": np.array([f"{number} {row}" for row in range(count)], "S8"),
+        }  # fmt: skip
+        with h5py.File(tmp_path / f"x_{number}.h5", "w") as file:
+            file["x"], file["label"] = made["x"], made["label"]
+        with h5py.File(tmp_path / f"y_{number}.h5", "w") as file:
+            options = {"chunks": (2, 2, 4), "compression": "gzip", "maxshape": (None, 2, 4)}
+            file.create_dataset("y", data=made["y"], **options)
+            file["text"] = made["text"]
+        for name, values in made.items():
+            expected[name].append(values)
+    return tmp_path, {name: np.concatenate(values) for name, values in expected.items()}
+
+
+def globs(folder):
+    return {"paths": f"{folder}/x_*.h5", "zip_files": f"{folder}/y_*.h5"}
+
+
+def check(batch, expected, rows):
+    for name in ("x", "y", "label"):
+        np.testing.assert_array_equal(np.asarray(batch[name]), expected[name][rows])
+    assert [each.encode() for each in batch["text"]] == expected["text"][rows].tolist()
+
+
+def test_rows_have_the_columns_of_both(pairs, tmp_path):
+    folder, expected = pairs
+    dataset = H5Dataset(**globs(folder))
+    assert sorted(dataset.columns) == ["label", "text", "x", "y"]
+    order = np.random.default_rng(1).permutation(len(expected["x"]))
+    check(dataset[order.tolist()], expected, order)
+    for label in range(3):
+        chosen = H5Dataset(**globs(folder), predicate=where(label=label))
+        rows = np.flatnonzero(expected["label"] == label)
+        check(chosen[list(range(len(rows)))], expected, rows)
+    text = expected["text"][7].decode()
+    check(H5Dataset(**globs(folder), predicate=where(text=text))[[0]], expected, [7])
+    seen = []
+    for batch in loader(dataset, 4, shuffle=Shuffle("chunks", seed=2)):
+        rows = [expected["text"].tolist().index(each.encode()) for each in batch["text"]]
+        check(batch, expected, rows)
+        seen += rows
+    assert sorted(seen) == list(range(len(expected["x"])))
+    again = H5Dataset(**globs(folder), index_dir=tmp_path / "index")
+    check(H5Dataset(**globs(folder), index_dir=tmp_path / "index")[[3]], expected, [3])
+    assert again.columns == dataset.columns
+
+
+def test_windows_grids_and_files(pairs):
+    folder, expected = pairs
+    windows = H5Dataset(f"{folder}/x_0.h5", ["x", "y"], zip_files=f"{folder}/y_0.h5",
+                        windows=Windows({"y": [-1, 0], "x": [0]}, pad="drop"))  # fmt: skip
+    np.testing.assert_array_equal(windows[2]["y"].numpy(), expected["y"][2:4])
+    np.testing.assert_array_equal(windows[2]["x"].numpy(), expected["x"][3:4])
+    grid = H5Dataset(f"{folder}/x_0.h5", ["y"], zip_files=f"{folder}/y_0.h5", rows=Grid(2))
+    np.testing.assert_array_equal(grid[3]["y"].numpy(), expected["y"][1, 1])
+    whole = H5Dataset(f"{folder}/x_[01].h5", ["x", "y"], zip_files=f"{folder}/y_[01].h5", rows=Files())
+    np.testing.assert_array_equal(whole[1]["y"].numpy(), expected["y"][5:8])
+    np.testing.assert_array_equal(whole[1]["x"].numpy(), expected["x"][5:8])
+
+
+def test_files_that_do_not_fit_are_named(pairs, caplog):
+    folder, _ = pairs
+    with pytest.raises(OptionError, match=r"expected a file for each of 11, found 10.*x_10\.h5"):
+        H5Dataset(f"{folder}/x_*.h5", zip_files=[f"{folder}/y_{number}.h5" for number in range(10)])
+    with pytest.raises(OptionError, match=r"x_0\.h5' is also in the paths|x_0\.h5 is also in the paths"):
+        H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/x_0.h5")
+    with pytest.raises(SchemaMismatchError, match=r"(?s)x_0\.h5.*3 rows.*5 rows.*from .*y_1\.h5"):
+        H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/y_1.h5")
+    with pytest.raises(OptionError, match="zip_files"):
+        H5Dataset(f"{folder}/x_0.h5", zip_files=[])
+    with pytest.raises(OptionError, match="zip_files"):
+        H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/y_0.h5", rows=Groups("a*"))
+    with h5py.File(folder / "x_1.h5", "r+") as file:
+        file["inner/x"] = np.zeros(5)
+    with pytest.raises(RayH5Error, match=r"zip_files: .*y_1\.h5 has no group 'inner'"):
+        H5Dataset(f"{folder}/x_1.h5", zip_files=f"{folder}/y_1.h5", group="inner")
+    with h5py.File(folder / "y_0.h5", "r+") as file:
+        file["label"] = np.zeros(5)
+    with caplog.at_level(logging.WARNING):
+        dataset = H5Dataset(f"{folder}/x_0.h5", zip_files=f"{folder}/y_0.h5")
+    assert sorted(dataset.columns) == ["text", "x", "y"]
+    assert "label" in caplog.text
+    with pytest.raises(UnsupportedColumnError, match=r"'label' is in .*y_0\.h5, too"):
+        H5Dataset(f"{folder}/x_0.h5", ["label"], zip_files=f"{folder}/y_0.h5")
+
+
+def test_a_file_beside_that_changes_is_an_error(pairs):
+    folder, _ = pairs
+    dataset = H5Dataset(**globs(folder))
+    with h5py.File(folder / "y_1.h5", "r+") as file:
+        file["y"][:] = 0
+    with pytest.raises(StaleIndexError, match=r"y_1\.h5"):
+        dataset[6]

@@ -1,0 +1,255 @@
+"""Weather, fluids, particles, molecules, stars and earthquakes."""
+
+import h5py
+import numpy as np
+import pandas as pd
+import xarray
+
+from tests.layouts.kit import Want, layout, numbers, put
+
+
+@layout("ERA5", "warned", "decode_cf=True", extensions=("nc",))
+def era5(folder):
+    time = pd.date_range("2020-01-01", periods=4, freq="6h")
+    t2m = numbers(4, 3, 5) * 0.5 + 270
+    data = xarray.Dataset(
+        {"t2m": (("time", "latitude", "longitude"), t2m)},
+        {"time": time, "latitude": np.arange(3.0), "longitude": np.arange(5.0)},
+    )
+    packed = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 270.0, "_FillValue": -32767}
+    data.to_netcdf(folder / "era5.nc", engine="h5netcdf", encoding={"t2m": packed})
+    return Want(4, {"t2m": (2, t2m[2]), "time": (1, time.values[1])})
+
+
+@layout("CF times beside values", "warned", "decode_cf=True", extensions=("nc",))
+def cf_times(folder):
+    time = pd.date_range("2020-01-01", periods=4, freq="D")
+    flow = xarray.Dataset({"flow": ("time", numbers(4))}, {"time": time})
+    flow.to_netcdf(folder / "a.nc", engine="h5netcdf")
+    return Want(4, {"flow": (2, np.float32(2)), "time": (3, time.values[3])})
+
+
+@layout("The Well", "refused", "rows=ray_h5.Grid(2)")
+def the_well(folder):
+    put(
+        folder / "a.hdf5",
+        {
+            "t0_fields/density": numbers(2, 5, 8, 4),
+            "t1_fields/velocity": numbers(2, 5, 8, 4, 2),
+            "dimensions/time": numbers(5),
+            "dimensions/x": numbers(8),
+            "dimensions/y": numbers(4),
+            "scalars/gamma": 1.5,
+            "boundary_conditions/x_periodic/mask": np.ones(8, bool),
+        },
+        n_trajectories=2,
+    )
+    return Want(10, {"t0_fields/density": (6, numbers(2, 5, 8, 4)[1, 1])})
+
+
+@layout("PDEBench, 1-D", "refused", "columns=['tensor']")
+def pdebench_1d(folder):
+    put(folder / "a.hdf5", {"tensor": numbers(6, 5, 8), "t-coordinate": numbers(6 + 1), "x-coordinate": numbers(8)})
+    return Want(6, {"tensor": (2, numbers(6, 5, 8)[2])})
+
+
+@layout("PDEBench, 2-D: a simulation a group", "refused", "rows=ray_h5.Groups('*')")
+def pdebench_2d(folder):
+    for i in range(4):
+        put(
+            folder / "a.h5",
+            {
+                f"{i:04d}/data": numbers(5, 8, 8, 1, start=i),
+                f"{i:04d}/grid/t": numbers(5),
+                f"{i:04d}/grid/x": numbers(8),
+                f"{i:04d}/grid/y": numbers(8),
+            },
+        )
+    return Want(4, {"data": (3, numbers(5, 8, 8, 1, start=3))})
+
+
+@layout("DeepCAM", "warned", "rows=ray_h5.Files()")
+def deepcam(folder):
+    for i in range(3):
+        put(
+            folder / f"data-2000-0{i}.h5",
+            {"climate/data": numbers(48, 72, 16, start=i), "climate/labels_0": np.zeros((48, 72), "i4")},
+        )
+    return Want(3, {"climate/data": (2, numbers(48, 72, 16, start=2))})
+
+
+@layout("GWOSC", "refused", "columns=['strain/Strain']")
+def gwosc(folder):
+    put(
+        folder / "H-H1.hdf5",
+        {
+            "strain/Strain": numbers(4096),
+            "quality/simple/DQmask": np.ones(4, int),
+            "quality/injections/Injmask": np.ones(4, int),
+            "quality/simple/DQShortnames": np.array([b"DATA", b"CBC"]),
+            "meta/GPSstart": 1126259447,
+            "meta/Detector": "H1",
+        },
+    )
+    with h5py.File(folder / "H-H1.hdf5", "a") as file:
+        file["strain/Strain"].attrs.update({"Xspacing": 1 / 1024, "Xstart": 1126259447})
+    return Want(4096, {"strain/Strain": (7, np.float32(7))})
+
+
+@layout("STEAD: a trace a dataset", "warned", "rows=ray_h5.Groups('data/*_EV')")
+def stead(folder):
+    with h5py.File(folder / "merge.hdf5", "w") as file:
+        for i, station in enumerate(("B082.TA", "109C.TA", "AAM.US", "PHL.CI", "R33.XO", "MEM2.NM")):
+            trace = file.create_dataset(f"data/{station}_2010060404{i:02d}_EV", data=numbers(60, 3, start=i))
+            trace.attrs["p_arrival_sample"], trace.attrs["trace_category"] = 10.0 + i, "earthquake_local"
+    return Want(6, {"value": (0, numbers(60, 3, start=1))})
+
+
+@layout("earthquakes: an event a group, with attributes", "warned", "rows=ray_h5.Groups('*/*')")
+def events(folder):
+    with h5py.File(folder / "waveforms.h5", "w") as file:
+        for i, event in enumerate(("nc71111584", "nc71112909", "us7000abcd")):
+            for station in ("BK.BDM", "NC.MCB", "CI.PASC")[: 2 + i % 2]:
+                trace = file.create_dataset(f"{event}/{station}", data=numbers(3, 50 + i, start=i))
+                trace.attrs["phase_index"] = 20
+            file[event].attrs["magnitude"] = 2.5
+    return Want(7, {"value": (0, numbers(3, 50))})
+
+
+@layout("SeisBench: buckets", "refused", "ray_h5.joined('data/bucket*')")
+def seisbench(folder):
+    for i, n in enumerate((4, 3, 4)):
+        put(folder / "waveforms.hdf5", {f"data/bucket{i}": numbers(n, 3, 20, start=i)})
+    put(folder / "waveforms.hdf5", {"data_format/component_order": "ZNE", "data_format/sampling_rate": 100.0})
+    return Want(11, {"data/bucket": (4, numbers(3, 3, 20, start=1)[0])})
+
+
+@layout("JetClass-like tables")
+def jets(folder):
+    names = [("pt", "f4"), ("eta", "f4"), ("label", "i4")]
+    tables = np.zeros(9, names)
+    tables["pt"] = numbers(9)
+    put(folder / "a.h5", {"jets": tables, "tracks": np.zeros((9, 4), [("d0", "f4"), ("valid", "?")])})
+    return Want(9, {"jets": (3, tables[3])})
+
+
+@layout("top tagging: a table of pandas", "right")
+def top_tagging(folder):
+    frame = pd.DataFrame({"E_0": numbers(9), "PX_0": numbers(9, start=1), "is_signal_new": np.arange(9) % 2})
+    frame.to_hdf(folder / "val.h5", key="table", format="table")
+    return Want(9, {"table/E_0": (3, np.float32(3)), "table/is_signal_new": (3, 1)})
+
+
+@layout("ANI-1x: a formula a group", "refused", "rows=ray_h5.Groups('*')")
+def ani(folder):
+    for i, formula in enumerate(("C1H4", "C2H6", "C2H6O1", "C3N1O1H3", "H2O1", "N2H4")):
+        put(
+            folder / "ani1x.h5",
+            {
+                f"{formula}/atomic_numbers": np.ones(3 + i, "u1"),
+                f"{formula}/coordinates": numbers(4 + i, 3 + i, 3),
+                f"{formula}/wb97x_dz.energy": numbers(4 + i),
+            },
+        )
+    return Want(6, {"coordinates": (1, numbers(5, 4, 3))})
+
+
+@layout("ANI-1: molecules two groups deep", "refused", "rows=ray_h5.Groups('gdb11_s*/gdb11_s*')")
+def ani1(folder):
+    for size in ("01", "02"):
+        for i in range(3):
+            name = f"gdb11_s{size}/gdb11_s{size}-{i}"
+            put(
+                folder / "ani.h5",
+                {
+                    f"{name}/coordinates": numbers(4 + i, 5, 3, start=i),
+                    f"{name}/energies": numbers(4 + i),
+                    f"{name}/species": np.array([b"C", b"H", b"H", b"H", b"H"]),
+                },
+            )
+    return Want(6, {"energies": (4, numbers(5))})
+
+
+@layout("SPICE", "refused", "rows=ray_h5.Groups('*')")
+def spice(folder):
+    for i, name in enumerate(("ala-ala", "103147721", "water dimer", "gly-trp", "Lithium Chloride", "98")):
+        put(
+            folder / "SPICE.hdf5",
+            {
+                f"{name}/atomic_numbers": np.ones(3 + i, "i2"),
+                f"{name}/conformations": numbers(2 + i, 3 + i, 3),
+                f"{name}/dft_total_energy": numbers(2 + i, dtype="f8"),
+                f"{name}/smiles": np.array(["C"], object),
+            },
+        )
+    return Want(6, {"dft_total_energy": (0, numbers(7, dtype="f8"))})
+
+
+@layout("QM7-X: conformers of molecules", "refused", "rows=ray_h5.Groups('*/Geom-m*-opt')")
+def qm7x(folder):
+    for molecule in range(1, 4):
+        for i in range(1, 4):
+            name = f"{molecule}/Geom-m{molecule}-i1-c{i}-opt"
+            put(
+                folder / "1000.hdf5",
+                {
+                    f"{name}/atXYZ": numbers(4 + molecule, 3, start=i),
+                    f"{name}/atNUM": np.ones(4 + molecule, int),
+                    f"{name}/ePBE0": numbers(1),
+                },
+            )
+    return Want(9, {"atXYZ": (3, numbers(6, 3, start=1))})
+
+
+@layout("MD17-like: one molecule")
+def md17(folder):
+    put(folder / "aspirin.h5", {"R": numbers(7, 5, 3), "F": numbers(7, 5, 3), "E": numbers(7, 1)})
+    return Want(7, {"R": (2, numbers(7, 5, 3)[2])})
+
+
+@layout("calorimeter showers")
+def showers(folder):
+    put(folder / "a.hdf5", {"incident_energies": numbers(6, 1), "showers": numbers(6, 12)})
+    return Want(6, {"showers": (2, numbers(6, 12)[2])})
+
+
+@layout("galaxy10")
+def galaxy10(folder):
+    put(
+        folder / "Galaxy10_DECals.h5",
+        {
+            "images": numbers(6, 8, 8, 3),
+            "ans": np.arange(6),
+            "ra": numbers(6),
+            "dec": numbers(6),
+            "redshift": numbers(6),
+            "pxscale": numbers(6),
+        },
+    )
+    return Want(6, {"images": (2, numbers(6, 8, 8, 3)[2])})
+
+
+@layout("spectra: a galaxy a file", "refused", "rows=ray_h5.Files()")
+def spectra(folder):
+    for i in range(3):
+        put(
+            folder / f"spec_{i}.h5",
+            {"flux": numbers(30 + i, start=i), "wave": numbers(30 + i), "lines": numbers(3), "redshift": 0.1 * i},
+        )
+    return Want(3, {"flux": (1, numbers(31, start=1))})
+
+
+@layout("events of a camera", "refused", "rows=ray_h5.Files()")
+def event_camera(folder):
+    for i in range(2):
+        put(
+            folder / f"rec_{i}.h5",
+            {
+                "events/x": numbers(20 + i, start=i),
+                "events/y": numbers(20 + i),
+                "events/t": numbers(20 + i),
+                "events/p": np.ones(20 + i, bool),
+                "ms_to_idx": np.arange(5),
+            },
+        )
+    return Want(2, {"events/x": (1, numbers(21, start=1))})

@@ -1,0 +1,64 @@
+"""A layout: how its files are written, and which rows its community means."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Want:
+    """The rows that a layout means.
+
+    `values` has, by column, a row and what it is there; `paths` are the files, if not the whole folder.
+    """
+
+    rows: int
+    values: Mapping[str, tuple[int, Any]]
+    paths: Any = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`default` is what happens without options: right, warned (other rows, and a warning), or refused.
+
+    `call` is a part of the printed call that makes the rows of it; empty if nothing has to be printed.
+    `said` is a part of what is said where no call helps: these files hold no rows.
+    """
+
+    name: str
+    write: Callable[[Path], Want]
+    default: str = "right"
+    call: str = ""
+    said: str = ""
+    extensions: tuple[str, ...] = field(default=())
+
+
+LAYOUTS: dict[str, Layout] = {}
+
+
+def layout(name, default="right", call="", said="", extensions=()):
+    """Add the function that writes a layout."""
+
+    def add(write):
+        LAYOUTS[name] = Layout(name, write, default, call, said, extensions)
+        return write
+
+    return add
+
+
+def put(path: Path, arrays: Mapping[str, Any], **attrs: Any) -> None:
+    """Write datasets; `attrs` are those of the file."""
+    with h5py.File(path, "a") as file:
+        file.attrs.update(attrs)
+        for name, values in arrays.items():
+            text = np.asarray(values).dtype.kind in "UO"
+            file.create_dataset(name, data=values, dtype=h5py.string_dtype() if text else None)
+
+
+def numbers(*shape: int, start: float = 0, dtype: str = "f4") -> np.ndarray:
+    """Return numbers that differ."""
+    return (np.arange(np.prod(shape)) + start).reshape(shape).astype(dtype)

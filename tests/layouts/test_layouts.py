@@ -1,0 +1,106 @@
+"""The layouts of communities: what is read by default, and by the call that `inspect`, a warning or an error prints."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+
+import ray_h5
+from ray_h5.errors import RayH5Error
+from ray_h5.index.file_options import FileOptions
+from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.text import to_text
+from ray_h5.torch_data import H5Dataset
+from tests.layouts import cells, fields, programs, robots  # noqa: F401  they add layouts
+from tests.layouts.kit import LAYOUTS
+
+
+def calls_in(text):
+    """Return the options of each call in a text: after ``read_h5(paths, `` or ``pass ``."""
+    found = []
+    for match in re.finditer(r"read_h5\(paths, |[Pp]ass (?=\w+=)", text):
+        depth, options = 0, ""
+        for char in text[match.end() :]:
+            depth += (char in "([{") - (char in ")]}")
+            # Outside brackets, a sentence goes on after an option, and other options after a comma.
+            if depth < 0 or (depth == 0 and char in " \n;" and not options.endswith(",")):
+                break
+            options += char
+        found.append(options.rstrip(",.:"))
+    return list(dict.fromkeys(found))
+
+
+def is_right(dataset, want):
+    """Return whether a dataset has the rows that a layout means."""
+    if len(dataset) != want.rows:
+        return False
+    for name, (row, value) in want.values.items():
+        found = dataset[row].get(name)
+        if found is None:
+            return False
+        found, wanted = np.asarray(found), np.asarray(value)
+        if found.shape != wanted.shape or not np.array_equal(found.astype(wanted.dtype), wanted):
+            return False
+    return True
+
+
+def default_of(paths, want, caplog):
+    """Return what happens without options, and all that is said."""
+    caplog.clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            dataset = H5Dataset(paths)
+            right = is_right(dataset, want) if want else False
+    except RayH5Error as error:
+        return "refused", str(error)
+    said = "\n".join(each.getMessage() for each in caplog.records)
+    return ("right" if right and not said else "warned" if said else "odd"), said
+
+
+def printed_of(paths, said, want, given=""):
+    """Return the first printed call that makes the rows of a layout; None if there is none.
+
+    Where a call is refused, its error may print what else to pass.
+    """
+    for options in calls_in(said):
+        call = f"{given}, {options}" if given else options
+        try:
+            if is_right(
+                eval(f"H5Dataset(paths, {call})", {"H5Dataset": H5Dataset, "paths": paths, "ray_h5": ray_h5}), want
+            ):
+                return call
+        except (TypeError, SyntaxError) as error:
+            print(call, "->", error)
+        except RayH5Error as error:
+            print(call, "->", error)
+            if not given and (found := printed_of(paths, str(error), want, call)):
+                return found
+    return None
+
+
+def look(each, folder, caplog):
+    want = each.write(folder)
+    paths = sorted(map(str, folder.iterdir())) if want is None or want.paths is None else str(folder / want.paths)
+    default, said = default_of(paths, want, caplog)
+    try:
+        shown = to_text(inspect_files(FileOptions.of(paths)))
+    except RayH5Error as error:  # where a file as a whole is refused, the command prints this
+        shown = str(error)
+    return default, said, shown, None if want is None else printed_of(paths, f"{shown}\n{said}", want)
+
+
+@pytest.mark.parametrize("each", LAYOUTS.values(), ids=LAYOUTS)
+def test_layout(each, tmp_path, caplog):
+    default, said, shown, printed = look(each, tmp_path, caplog)
+    print(shown)
+    print(said)
+    assert default == each.default
+    if each.said:
+        assert each.said in shown
+        if default == "refused":
+            assert each.said in said
+    if each.call:
+        assert printed is not None
+        assert each.call in printed
+        assert default == "right" or each.call in said

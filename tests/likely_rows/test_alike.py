@@ -1,0 +1,165 @@
+"""Which layouts are taken for samples that became columns, and which are not."""
+
+import ast
+import fnmatch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.likely_rows.alike import likely_samples
+from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.suggestions import suggestions
+from ray_h5.likely_rows.tree import FileTree, Seen
+
+ROWS = 100
+
+
+def columns(*names, dtype="<f4", shape=()):
+    return dict.fromkeys(names, (dtype, shape))
+
+
+def likely(found):
+    """Return the likeliest samples of columns with 100 rows each, given by their dtypes and shapes of rows."""
+    return next(
+        iter(likely_samples({name: Seen(dtype, (ROWS, *shape)) for name, (dtype, shape) in found.items()})), None
+    )
+
+
+def groups(names, *fields, shape=()):
+    return columns(*(f"{name}/{field}" for name in names for field in fields), shape=shape)
+
+
+SAMPLES = {
+    "five demos": groups([f"data/demo_{i}" for i in range(5)], "actions", "obs/qpos"),
+    "nine molecules": groups([f"mol_{i:03d}" for i in range(9)], "positions", "energy"),
+    "molecules of different sizes": {
+        f"gdb11_s0{i}/{name}": ("<f4", (i, 3) if name == "coordinates" else ())
+        for i in range(1, 5)
+        for name in ("coordinates", "energies")
+    },
+    "molecules by their names": groups(["aspirin", "benzene", "ethanol", "malonaldehyde", "toluene"], "R", "E"),
+    "sixty traces": columns(*(f"trace_{i}" for i in range(60))),
+    "two traces with their times": {**columns("trace_1", "trace_2"), "time": ("<f8", ())},
+    "numbers alone": columns("0", "1", "2", shape=(64, 64)),
+    "groups of numbers alone": groups(["0", "1"], "image", "mask"),
+    "episodes beside a summary": {**groups(["episode_0", "episode_1"], "action"), "note": ("<i4", ())},
+    "subjects of BIDS": groups(["sub-01", "sub-02", "sub-03"], "bold"),
+    "dates": groups(["2024-01-01", "2024-01-02"], "power", "wind"),
+    "hashes": groups(["0a1fb3", "b3c49e", "77aa01"], "audio"),
+    "patients by their names": groups(["adams", "baker", "clark", "davis", "evans", "frank"], "ecg", "resp"),
+    "fields in one name": columns("demo_0_actions", "demo_0_obs", "demo_1_actions", "demo_1_obs"),
+    "shots of a tokamak": groups(["shot_30421", "shot_30422"], "ip", "density"),
+    "camel case": columns("Sweep1", "Sweep2", "Sweep3"),
+    "signals alone": columns("signal_0", "signal_1"),
+    "persons": groups(["Person1", "Person2"], "gait"),
+    "cells of samples, each a matrix with its barcodes": groups(["sample_1", "sample_2"], "matrix", "matrix/barcodes"),
+    "many of anything": columns(*(f"d{i}" for i in range(32)), shape=(3,)),
+    "tasks of trajectories": groups([f"{task}/traj{i}" for task in ("open", "close") for i in range(3)], "actions"),
+    "traces by station and time": columns(
+        *(f"{s}_201006040{i}_EV" for i, s in enumerate(["B082.TA", "AAM.US", "R33.XO"])), shape=(3,)
+    ),
+}
+COLUMNS = {
+    "a matrix, below which are its barcodes": columns("matrix", "matrix/barcodes", "matrix/features"),
+    "a matrix, after its barcodes": columns("matrix/barcodes", "matrix"),
+    "inputs and targets": columns("x", "y"),
+    "numbered inputs": {**columns("x1", "x2", "x3"), "y": ("<f4", ())},
+    "images and labels": {"image": ("|u1", (32, 32, 3)), "label": ("<i8", ())},
+    "cardiotocograms": columns("fhr", "up", "target", "weight", "epoch"),
+    "ALOHA": {
+        **columns("action", "observations/qpos", "observations/qvel", shape=(14,)),
+        **columns(*(f"observations/images/cam_{n}" for n in ("high", "low", "left_wrist")), shape=(480, 640, 3)),
+    },
+    "numbered cameras": groups(["cam0", "cam1", "cam2"], "rgb", "depth"),
+    "bridge": {**columns("images0", "images1", "images2", shape=(256, 256, 3)), **columns("actions", shape=(7,))},
+    "leads of an ECG": {**columns(*(f"lead_{i}" for i in range(1, 13)), shape=(5000,)), "label": ("<i8", ())},
+    "leads by their names": columns("I", "II", "III", "aVR", "aVL", "aVF", *(f"V{i}" for i in range(1, 7))),
+    "polysomnography": columns("C3", "C4", "F3", "F4", "O1", "O2", "EEG1", "EEG2", "EMG1", "EMG2"),
+    "weather": columns("u10", "v10", "u100", "v100", "t2m", "d2m", "msl", shape=(181, 360)),
+    "bands of a satellite": columns(*(f"B{i:02d}" for i in range(1, 13)), shape=(120, 120)),
+    "a table": {**columns(*(f"feature_{i}" for i in range(10))), "target": ("<f4", ())},
+    "a table of other words": {**columns(*(f"score_{i}" for i in range(10))), "target": ("<f4", ())},
+    "joints": groups(["joint_0", "joint_1", "joint_2"], "position", "velocity"),
+    "sensors": groups(["accelerometer", "gyroscope", "magnetometer"], "x", "y", "z"),
+    "sensors on a body": groups(["left_arm", "right_arm", "left_leg", "right_leg", "back"], "acc", "gyro"),
+    "two views": {**columns("view_0", "view_1", shape=(224, 224, 3)), "label": ("<i8", ())},
+    "agents": groups(["robot0", "robot1"], "pos", "vel"),
+    "weights of a model": groups(["layer_0", "layer_1"], "kernel", "bias"),
+    "PDEBench": columns("Vx", "Vy", "density", "pressure", shape=(128, 128)),
+    "CAMELS": columns("Mgas", "Mcdm", "Mstar", "T", "Z", shape=(256, 256)),
+    "CNN features": columns("feats_l2", "feats_l3", "labels", shape=(512,)),
+    "one group": groups(["sample_0"], "x", "y"),
+    "samples of different types": {"sample_1": ("<f4", ()), "sample_2": ("<i8", ())},
+    "sample rate and count": columns("sample_rate", "sample_count"),
+    "particle physics": columns("jet_pt", "jet_eta", "jet_phi", "jet_mass", "n_jets"),
+    "two splits of one": {"train/x": ("<f4", (3,)), "train/y": ("<i8", ())},
+    "many features of a table": columns(*(f"gene_{i}" for i in range(5000))),
+    "features by their ids": columns(*(f"ENSG{i:011d}" for i in range(0, 5000, 7))),
+    "embeddings of layers, and a label": {
+        **columns(*(f"emb_{i}" for i in range(40)), shape=(16,)),
+        "label": ("<i8", ()),
+    },
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("found", SAMPLES.values(), ids=SAMPLES)
+def test_samples_that_became_columns(found):
+    assert likely(found) is not None
+
+
+@pytest.mark.parametrize("found", COLUMNS.values(), ids=COLUMNS)
+def test_columns_of_one_sample(found):
+    assert likely(found) is None
+
+
+def test_the_deepest_that_have_all_columns_are_named_in_natural_order():
+    demos = [f"data/demo_{i}" for i in (10, 2, 1)]
+    found = likely(groups(demos, "obs/frame_0", "obs/frame_1"))
+    assert str(found) == "data/demo_1/obs/frame_0 ... data/demo_10/obs/frame_1: 6 columns alike"
+    assert found.pattern == "data/demo_*/obs/frame_*"
+    found = likely(groups(demos, "obs/frame_0", "obs/frame_1", "actions"))
+    assert str(found) == "data/demo_1 ... demo_10: 3 groups alike"
+    assert str(likely(columns("trace_2", "trace_1"))) == "trace_1 ... trace_2: 2 columns alike"
+
+
+@pytest.mark.parametrize(
+    ("names", "others", "pattern"),
+    [
+        (["data/demo_0", "data/demo_10"], ["data/summary"], "data/demo_*"),
+        (["demo_0", "demo_1"], ["demo_info"], "demo_[0-9]*"),
+        (["adams", "baker", "clark", "davis", "evans"], ["meta"], "[!m]*"),
+        (["a1", "b2", "c3"], ["d", "e", "f", "g"], "[!defg]*"),
+        (["x[0]", "x[1]"], ["y"], "x[[]*]"),
+        (["a/b", "c/b"], ["d/b", "d/c"], "[!d]*/b"),
+        (["trace_1_EV", "trace_2_EV"], ["trace_1_NO"], "trace_*_EV"),
+    ],
+)
+def test_a_pattern_matches_these_alone(names, others, pattern):
+    paths, beside = ([tuple(each.split("/")) for each in some] for some in (names, others))
+    assert pattern_of(paths, beside) == (pattern, frozenset())
+    matched = [each for each in (*paths, *beside) if all(map(fnmatch.fnmatchcase, each, pattern.split("/")))]
+    assert matched == paths
+
+
+def test_groups_of_which_some_have_more_columns():
+    found = likely({**groups([f"ep_{i}" for i in range(4)], "action", "image"), **groups(["ep_2"], "depth")})
+    assert found.options == "rows=ray_h5.Groups('ep_*'), columns=['action', 'image']"
+
+
+PARTS = st.sampled_from(
+    ["demo_0", "demo_1", "demo_10", "traj2", "obs", "x", "y", "a[b]", "ENSG00012", "train", "*", ""]
+)
+
+
+@given(st.dictionaries(st.lists(PARTS, min_size=1, max_size=4).map("/".join), st.integers(0, 3), max_size=24))
+def test_what_is_suggested_for_any_names_is_a_call_and_its_pattern_matches(found):
+    tree = FileTree({name: Seen("float32", (7, 40, 40)[: axes + 1] or (7,)) for name, axes in found.items()}, files=2)
+    for each in suggestions(tree):
+        assert not each.options or ast.parse(f"read_h5(paths, {each.options})")
+        assert each.as_call
+        assert each.as_advice.endswith(".")
+    for alike in likely_samples(tree.columns):
+        for path in alike.paths:
+            assert all(map(fnmatch.fnmatchcase, path.split("/"), alike.pattern.split("/")))

@@ -1,0 +1,541 @@
+"""Weights, balance and virtual epochs. Statistical tests have fixed seeds: each fails for one seed in 10,000."""
+
+import itertools
+import pickle
+from collections import Counter
+from fractions import Fraction
+from itertools import chain
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ray_h5.errors import OptionError, PositionError, UnknownColumnError
+from ray_h5.order.blocks import Tail
+from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.class_turns import make_pattern
+from ray_h5.order.draws.shuffle import Shuffle, make_key
+from ray_h5.order.draws.weighted_draws import hashed, minus_log, permute_each
+from ray_h5.order.draws.weights import balance
+from ray_h5.order.epoch_order import Order, plain_order
+from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from tests.index.kit import plan_files
+
+FALSE_ALARMS = 1e-4
+"""How often a statistical test would fail for another seed."""
+
+SIZES = [12, 0, 20, 8]
+LABELS = np.array(["a"] * 4 + ["b"] * 6 + ["c"] * 30)
+SITES = np.arange(40) % 2
+WEIGHTS = np.where(np.arange(40) % 5 == 0, 0, np.arange(40) % 7 + 1.0)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Files of 40 rows: labels a, b, c of 4, 6 and 30 rows; weights; chunks of 4 rows of `x`."""
+    folder = tmp_path_factory.mktemp("draws")
+    paths, first = [], 0
+    for i, rows in enumerate(SIZES):
+        here = np.arange(first, first + rows)
+        path = folder / "ab"[i // 2] / f"f{i}.h5"
+        path.parent.mkdir(exist_ok=True)
+        with h5py.File(path, "w") as file:
+            x = np.repeat(here[:, None], 8, axis=1).astype("f4")
+            file.create_dataset("x", data=x, chunks=(4, 8), maxshape=(None, 8), compression="gzip")
+            file["label"] = LABELS[here].astype(h5py.string_dtype())
+            file["site"] = SITES[here]
+            file["w"] = WEIGHTS[here]
+            file["bad"] = np.where(here == 33, np.nan, here)
+            file["below"] = here - 30
+            file["zero"] = here * 0
+        paths.append(str(path))
+        first += rows
+    return paths
+
+
+def plan_of(files, shuffle, **options):
+    return plan_files(files, columns=["x"], shuffle=shuffle, **options)[1]
+
+
+def epoch_of(plan, epoch=0):
+    return plan.at(np.arange(plan.epoch_rows), epoch)
+
+
+def is_likely(found, expected):
+    """Whether counts are those of the expected shares."""
+    expected = np.asarray(expected, float)
+    assert not np.asarray(found)[expected == 0].any()
+    drawn = expected > 0
+    shares = expected[drawn] / expected[drawn].sum()
+    return stats.chisquare(np.asarray(found)[drawn], shares * np.sum(found)).pvalue > FALSE_ALARMS
+
+
+# Independent draws ------------------------------------------------------------------------------
+
+
+HALVED = pc.field("w") / pc.scalar(2)
+
+
+@pytest.mark.parametrize(
+    "weights", ["w", HALVED, WEIGHTS, WEIGHTS.tolist(), WEIGHTS.astype("f4"), WEIGHTS.astype("u1")]
+)
+def test_rows_are_drawn_by_their_weights(files, weights):
+    plan = plan_of(files, Shuffle("rows", 3, weights=weights, rows_per_epoch=20_000))
+    found = epoch_of(plan)
+    assert len(found) == plan.num_positions == 20_000
+    assert is_likely(np.bincount(found, minlength=40), WEIGHTS)
+    assert found.tolist() == epoch_of(plan_of(files, Shuffle("rows", 3, weights="w", rows_per_epoch=20_000))).tolist()
+    # Neighbours are independent of each other, and so are epochs.
+    heavy = WEIGHTS[found] >= 6
+    for other in (np.roll(heavy, 1), WEIGHTS[epoch_of(plan, 1)] >= 6):
+        assert stats.chi2_contingency(np.histogram2d(heavy, other, 2)[0]).pvalue > FALSE_ALARMS
+
+
+def test_shares_are_within_three_sigma(files):
+    """One of 32 shares is beyond three sigma for 8 of 100 seeds; not for this one."""
+    found = epoch_of(plan_of(files, Shuffle("rows", 1, weights="w", rows_per_epoch=50_000)))
+    share = WEIGHTS / WEIGHTS.sum()
+    sigma = np.sqrt(50_000 * share * (1 - share))
+    assert (np.abs(np.bincount(found, minlength=40) - 50_000 * share) <= 3 * sigma).all()
+
+
+def test_an_epoch_has_the_rows_that_are_selected(files):
+    plan = plan_of(files, Shuffle("rows", 0, weights="w"), predicate=pc.field("label") == "c")
+    assert plan.num_positions == 30
+    assert set(epoch_of(plan)) <= set(range(10, 40))
+    plan = plan_of(files, Shuffle("rows", 0, weights=WEIGHTS, rows_per_epoch=9_000), predicate=pc.field("site") == 1)
+    assert is_likely(np.bincount(epoch_of(plan), minlength=40), WEIGHTS * SITES)
+
+
+def test_chunk_groups_are_drawn_by_their_summed_weights(files):
+    plan = plan_of(files, Shuffle("chunks", 5, 16, weights="w", rows_per_epoch=16))
+    assert plan.order.draws.window_groups == 4
+    drawn = np.concatenate([epoch_of(plan, epoch) for epoch in range(3_000)])
+    # The rows of a window are not independent: one row of each of them.
+    for place in (0, 7):
+        assert is_likely(np.bincount(drawn[place::16], minlength=40), WEIGHTS)
+    for window in drawn.reshape(-1, 16)[:500]:
+        groups = {(int(np.searchsorted([12, 32], row, side="right")), row // 4) for row in window.tolist()}
+        assert len(groups) <= 4
+    even = plan_of(files, Shuffle("chunks", 5, 16, weights="w"))
+    listed = plan_of(files, Shuffle("chunks", 5, 16, weights="w"), predicate=pc.field("site") < 2)
+    assert isinstance(listed.order.chunk_groups, ListedChunkGroups)
+    assert epoch_of(even).tolist() == epoch_of(listed).tolist()
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=8).filter(any), st.integers(1, 9))
+def test_bounds_of_chunk_groups(sizes, size):
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    groups = EvenChunkGroups(starts, size)
+    stops = sorted({*starts.tolist(), *(i for a, b in itertools.pairwise(starts) for i in range(a, b, size))})
+    for found in (groups, ListedChunkGroups(np.array(stops))):
+        first, stop = found.bounds(np.arange(starts[-1]))
+        expected = [(a, b) for a, b in itertools.pairwise(stops) for _ in range(a, b)]
+        assert list(zip(first.tolist(), stop.tolist(), strict=True)) == expected
+
+
+def test_auto_is_what_it_is_without_weights(files):
+    assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "chunks"
+    assert plan_of(files, Shuffle(weights=balance("label"))).order.shuffle.unit == "rows"
+    assert plan_of(files, Shuffle(weights="w", replacement=False)).order.shuffle.unit == "rows"
+
+
+# Each row at most once --------------------------------------------------------------------------
+
+
+def test_without_replacement_each_row_comes_once(files):
+    plan = plan_of(files, Shuffle("rows", 3, weights="w", replacement=False))
+    first, second = epoch_of(plan), epoch_of(plan, 1)
+    drawable = np.flatnonzero(WEIGHTS).tolist()
+    assert sorted(first) == sorted(second) == drawable
+    assert first.tolist() != second.tolist()
+    part = plan_of(files, Shuffle("rows", 3, weights="w", replacement=False, rows_per_epoch=10))
+    assert epoch_of(part).tolist() == first[:10].tolist()
+
+
+def test_without_replacement_heavy_rows_come_early():
+    weights = np.array([1, 2, 3, 0, 4.0])
+    pairs = Counter()
+    for seed in range(6_000):
+        order = plain_order(5, Shuffle("rows", seed, weights=weights, replacement=False, rows_per_epoch=2))
+        pairs[tuple(order.selected_indices(np.arange(2), 0).tolist())] += 1
+    some = [(i, j) for i in range(5) for j in range(5) if i != j and weights[i] and weights[j]]
+    expected = [weights[i] / 10 * weights[j] / (10 - weights[i]) for i, j in some]
+    assert is_likely([pairs[pair] for pair in some], expected)
+    assert sum(pairs[pair] for pair in some) == 6_000
+
+
+def test_a_logarithm_without_the_library_of_the_machine():
+    numbers = np.concatenate([2.0 ** -np.arange(54), np.random.default_rng(0).random(10_000)])
+    np.testing.assert_allclose(minus_log(numbers), -np.log(numbers), rtol=1e-15, atol=1e-16)
+
+
+# Balance ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows_per_epoch", [None, 9, 10, 100])
+def test_each_window_has_each_class_and_each_pass_each_row(files, rows_per_epoch):
+    plan = plan_of(files, Shuffle(seed=2, weights=balance("label"), rows_per_epoch=rows_per_epoch))
+    assert plan.num_positions == (rows_per_epoch or 40)
+    epochs = [epoch_of(plan, epoch) for epoch in range(20)]
+    windows = [LABELS[each[i : i + 3]].tolist() for each in epochs for i in range(0, len(each), 3)]
+    assert all(len(set(window)) == len(window) for window in windows)
+    assert len({tuple(window) for window in windows if len(window) == 3}) == 6
+    found = np.concatenate(epochs)  # the epochs continue each other
+    for label, rows in Counter(LABELS.tolist()).items():
+        drawn = found[LABELS[found] == label]
+        passes = drawn[: len(drawn) // rows * rows].reshape(-1, rows)
+        assert all(sorted(each) == np.flatnonzero(label == LABELS).tolist() for each in passes.tolist())
+        assert len({tuple(each) for each in passes.tolist()}) > min(len(passes), 30) // 2
+
+
+def test_several_columns_make_a_class_of_each_combination(files):
+    found = epoch_of(plan_of(files, Shuffle(weights=balance(["label", "site"]), rows_per_epoch=60)))
+    classes = list(zip(LABELS[found].tolist(), SITES[found].tolist(), strict=True))
+    assert all(len(set(classes[start : start + 6])) == 6 for start in range(0, 60, 6))
+    shares = balance(["label", "site"], {("a", 1): 0.75})
+    found = epoch_of(plan_of(files, Shuffle(weights=shares, rows_per_epoch=200)))
+    assert Counter(zip(LABELS[found].tolist(), SITES[found].tolist(), strict=True))[("a", 1)] == 150
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({"a": 0.5}, {"a": 0.5, "b": 0.25, "c": 0.25}),
+        ({"a": 0.2, "b": 0.3, "c": 0.5}, {"a": 0.2, "b": 0.3, "c": 0.5}),
+        ({np.str_("a"): 0.0}, {"b": 0.5, "c": 0.5}),
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": 1 / 3}, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
+    ],
+)
+def test_shares_of_classes(files, shares, expected):
+    found = LABELS[epoch_of(plan_of(files, Shuffle(weights=balance("label", shares), rows_per_epoch=1_200)))]
+    for count in (300, 600, 1_200):
+        for label in "abc":
+            assert abs((found[:count] == label).sum() - count * expected.get(label, 0)) <= 2
+    assert Counter(found.tolist()) == {label: round(1_200 * share) for label, share in expected.items()}
+
+
+def test_shares_by_file(files):
+    folder = files[0].rsplit("/", 2)[0]
+    for shares in ({"a/*.h5": 0.3, "b/*.h5": 0.7}, {f"{folder}/a/*": 0.3, "b/f*": 0.7}):
+        plan = plan_of(files, Shuffle(weights=shares, rows_per_epoch=280))
+        found = epoch_of(plan)
+        assert np.count_nonzero(found < 12) == 84
+        assert set(Counter(found[found < 12].tolist()).values()) == {7}  # 84 draws of 12 rows
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_a_pattern_never_lacks_more_than_one_of_a_class(counts):
+    shares = [Fraction(count, sum(counts)) for count in counts]
+    pattern = make_pattern(shares)
+    had = (pattern[:, None] == np.arange(len(counts))).cumsum(axis=0)
+    ideal = np.arange(1, len(pattern) + 1)[:, None] * np.array([float(share) for share in shares])
+    assert (np.abs(had - ideal) < 1).all()
+    assert [Fraction(int(count), len(pattern)) for count in had[-1]] == shares
+
+
+@pytest.mark.slow
+def test_shares_of_large_denominators_are_rounded():
+    shares = [Fraction(1, 1_000_003), Fraction(1_000_002, 1_000_003)]
+    assert np.bincount(make_pattern(shares)).tolist() == [1, (1 << 16) - 1]
+    many = [Fraction(1, 3)] + [Fraction(2, 3 * 70_001)] * 70_001
+    counts = np.bincount(make_pattern(many))
+    assert abs(counts[0] / counts.sum() - 1 / 3) < 1e-4
+    assert counts[1:].min() >= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 65, 1000, (1 << 16) + 1])
+def test_small_and_large_permutations_with_keys_of_their_own(size):
+    keys = np.full(size, hashed(make_key(4), np.array([size]))[0])
+    found = permute_each(np.arange(size), np.full(size, size), keys)
+    assert np.array_equal(np.sort(found), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 40, 65])
+def test_all_permutations_are_equally_likely(size):
+    keys = hashed(make_key(1), np.arange(50_000))
+    places = range(size) if size <= 5 else (0, size - 1)
+    codes = sum(
+        permute_each(np.full(len(keys), i), np.full(len(keys), size), keys) * size**n for n, i in enumerate(places)
+    )
+    expected = len(list(itertools.permutations(range(size), len(places))))
+    counts = np.unique(codes, return_counts=True)[1]
+    assert len(counts) == expected
+    assert is_likely(counts, np.ones(expected))
+
+
+# Virtual epochs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 7, 39, 40, 41, 100])
+@pytest.mark.parametrize("unit", ["rows", "chunks", "files"])
+def test_epochs_of_other_lengths_continue_each_other(files, unit, count):
+    plan = plan_of(files, Shuffle(unit, 3, rows_per_epoch=count))
+    assert plan.num_positions == count
+    found = np.concatenate([epoch_of(plan, epoch) for epoch in range(-(-120 // count))])[:120]
+    whole = plan_of(files, Shuffle(unit, 3))
+    assert found.tolist() == np.concatenate([epoch_of(whole, epoch) for epoch in range(3)]).tolist()
+
+
+# All of them ------------------------------------------------------------------------------------
+
+ALL = {
+    "weights": {"weights": "w"},
+    "chunks": {"unit": "chunks", "window_rows": 8, "weights": "w", "rows_per_epoch": 50},
+    "once": {"weights": "w", "replacement": False},
+    "balance": {"weights": balance("label")},
+    "shares": {"weights": balance("label", {"a": 0.5}), "rows_per_epoch": 53},
+    "by file": {"weights": {"a/*.h5": 0.3, "b/*.h5": 0.7}, "rows_per_epoch": 61},
+    "virtual": {"rows_per_epoch": 47},
+}
+
+
+@pytest.fixture(params=list(ALL))
+def shuffle(request):
+    return Shuffle(**{"unit": "rows", "seed": 7, **ALL[request.param]})
+
+
+GOLDEN = {
+    "weights": [11, 13, 38, 17, 22, 3, 7, 16, 24, 17, 11, 13],
+    "chunks": [4, 4, 7, 6, 13, 12, 4, 4, 18, 18, 4, 4],
+    "once": [33, 9, 1, 18, 14, 19, 37, 13, 39, 12, 24, 32],
+    "balance": [4, 0, 17, 1, 7, 39, 3, 29, 5, 2, 34, 5],
+    "shares": [0, 3, 17, 39, 2, 4, 7, 0, 29, 3, 2, 5],
+    "by file": [34, 30, 0, 27, 31, 39, 22, 7, 8, 13, 17, 23],
+    "virtual": [22, 17, 2, 1, 34, 36, 23, 18, 31, 6, 4, 7],
+}
+
+
+def test_golden_draws(files):
+    found = {
+        name: epoch_of(plan_of(files, Shuffle(**{"unit": "rows", "seed": 7, **options})), 2)[:12].tolist()
+        for name, options in ALL.items()
+    }
+    assert found == GOLDEN
+
+
+def test_any_access_gives_the_same(files, shuffle):
+    plan = plan_of(files, shuffle)
+    whole = epoch_of(plan, 3)
+    some = np.random.default_rng(0).permutation(plan.epoch_rows)[:9]
+    assert plan.at(some, 3).tolist() == whole[some].tolist()
+    copied = pickle.loads(pickle.dumps(plan))
+    assert copied == plan
+    assert copied.fingerprint == plan.fingerprint
+    assert epoch_of(copied, 3).tolist() == whole.tolist()
+    assert plan.at(np.empty(0, np.int64), 3).tolist() == []
+    for other in (plan_of(files, shuffle, block_rows=3), plan_of(files[::1], shuffle, dtypes={"x": "f8"})):
+        assert epoch_of(other, 3).tolist() == whole.tolist()
+    assert (
+        epoch_of(plan_of(files, Shuffle(**{"unit": "rows", **_options(shuffle), "seed": 8})), 3).tolist()
+        != whole.tolist()
+    )
+
+
+def _options(shuffle):
+    return {
+        name: getattr(shuffle, name) for name in ("unit", "window_rows", "weights", "rows_per_epoch", "replacement")
+    }
+
+
+def shares_of(plan, remainder):
+    """The row ids that each rank gets, which takes blocks in turn; and those that cannot be shared."""
+    cut = remainder.block_layout(plan)
+    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
+    unshared = blocks.pop() if cut.unshared_rows else []
+    return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
+
+
+@pytest.mark.parametrize(("world_size", "second_world"), [(1, 2), (2, 2), (2, 5), (5, 1)])
+def test_ranks_share_the_draws_and_resume_at_every_step(files, shuffle, world_size, second_world):
+    plan = plan_of(files, shuffle, block_rows=4)
+    drawn = Counter(epoch_of(plan, 2).tolist())
+    shares, unshared = shares_of(plan, Remainder(2, (), world_size))
+    assert Counter([*chain(*shares), *unshared]) == drawn
+    assert len({len(share) for share in shares}) == 1
+    for steps in range(len(shares[0]) + 1):
+        position = position_of(plan, Remainder(2, (), world_size), steps)
+        position = Position.from_dict(position.to_dict())
+        rest, left = shares_of(plan, resume(plan, position, second_world))
+        assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn
+
+
+@pytest.mark.parametrize("rule", ["drop", "pad"])
+def test_the_tail_is_that_of_the_epoch(files, shuffle, rule):
+    index, plan = plan_files(files, columns=["x"], shuffle=shuffle)
+    made = make_plan(index, plan.columns, None, shuffle, 8, None, Tail(rule, 16))
+    count = plan.epoch_rows
+    assert made.num_positions == (count // 16 * 16 if rule == "drop" else -(-count // 16) * 16)
+    positions = np.concatenate(
+        [Remainder(1).positions(made, i) for i in range(Remainder(1).block_layout(made).num_blocks)]
+    )
+    assert made.at(positions, 1).tolist() == epoch_of(plan, 1)[positions % count].tolist()
+
+
+def test_a_position_of_other_draws_is_refused(files, shuffle):
+    plan = plan_of(files, shuffle)
+    position = position_of(plan, Remainder(1), 4)
+    for other in (Shuffle("rows", 7), Shuffle("rows", 7, rows_per_epoch=48), Shuffle("rows", 7, weights="site")):
+        with pytest.raises(PositionError, match=r"What differs: .*(rows_per_epoch|weights|shuffled by)"):
+            resume(plan_of(files, other), position, 1)
+    old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
+    old["plan"] = {name: value for name, value in old["plan"].items() if name not in ("rows_per_epoch", "draws")}
+    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
+
+
+def test_a_drawn_seed_is_taken_over(files):
+    first = plan_of(files, Shuffle("rows", None, weights=balance("label")))
+    second = plan_of(files, Shuffle("rows", None, weights=balance("label")))
+    remainder = resume(second, position_of(first, Remainder(1), 4), 1)
+    rest = second.with_drawn_seed(remainder.seed).at(remainder.positions(second, 0), 1)
+    assert rest.tolist() == epoch_of(first, 1)[4 : 4 + len(rest)].tolist()
+
+
+def test_a_row_that_repeats_in_a_block_is_decoded_once(files):
+    weights = np.where(np.isin(np.arange(40), [3, 14, 15]), 1, 0)
+    plan = plan_of(files, Shuffle("rows", 0, weights=weights, rows_per_epoch=64), block_rows=64)
+    block = read_block(plan, Remainder(), 0)
+    assert set(block.rows.row_ids) == {3, 14, 15}
+    assert block.rows.arrays["x"][:, 0].tolist() == block.rows.row_ids.tolist()
+    assert block.rows.stats.chunks_decoded == 2  # rows 14 and 15 share one
+
+
+def test_the_log_says_what_is_drawn(files):
+    plan = plan_of(files, Shuffle("rows", weights="w", rows_per_epoch=100))
+    assert "40 of 40 rows, of which an epoch draws 100 with weights, in blocks of" in describe(plan, 4)
+    assert "40 of 40 rows in blocks of" in describe(plan_of(files, Shuffle("rows")), 4)
+
+
+@pytest.mark.parametrize("shuffle", [Shuffle(weights=balance("label")), Shuffle("chunks", 7, 16, weights="w")])
+def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
+    for block_rows in (4, 40):
+        plan = plan_of(files, shuffle, block_rows=block_rows)
+        blocks = Remainder().block_layout(plan).num_blocks
+        decoded = sum(read_block(plan, Remainder(), i).rows.stats.chunks_decoded for i in range(blocks))
+        effect = shuffle_effect(plan, 4)
+        assert effect.chunks == 10
+        assert 0.7 * decoded <= effect.chunks_decoded <= 1.4 * decoded
+        assert f"an epoch decodes about {effect.chunks_decoded} chunks, and the files have 10" in describe(plan, 4)
+    nothing = plan_of(files, Shuffle("rows", weights="w"), predicate=pc.field("site") == 9)
+    assert shuffle_effect(nothing, 4) is None
+
+
+# Errors -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ("bad", r"b/f3.h5, row 1: column 'bad' is nan: expected a weight"),
+        ("below", r"f0.h5, row 0: column 'below' is -30"),
+        ("zero", "sum of the weights of 40 selected rows is 0"),
+        ("label", r"column of numbers, found .*weights=balance\('label'\)"),
+        ("x", r"column 'x' holds an array of shape \(8,\) a row"),
+        (pc.field("label"), r"weights=label: expected a column of numbers, found .*string"),
+        (pc.field("w") - pc.scalar(2), r"f0.h5, row 0: weights=subtract_checked\(w, 2\) is -2.0: expected a weight"),
+        (pc.field("w") * pc.field("label"), r"multiply_checked\(w, label\) cannot be computed from w: double"),
+        (pc.field("w") * pc.field("x"), r"weights=multiply_checked\(w, x\): a column holds an array a row"),
+        (np.zeros(40), "is 0"),
+        (np.full(40, 1e308), "is infinite"),
+        (np.ones(39), "expected 40, one for each row of the files"),
+        (balance("bad"), "row 1: column 'bad' is NaN, which is no class"),
+        (balance("x"), "holds an array"),
+        (balance("label", {"d": 0.5}), r"no selected row is of class 'd'; there are 3 classes: 'a', 'b', 'c'"),
+        (balance("label", {"a": 0.5, "b": 0.2, "c": 0.2}), "all 3 classes have a share; expected the sum 1"),
+        ({"a/*": 0.5, "c/*": 0.5}, r"f2.h5 has no share|'c/\*' has no file"),
+        ({"a/*": 0.5, "*.h5": 0.5}, r"f0.h5 matches 'a/\*', '\*.h5'; expected exactly one pattern"),
+        ({"*/f[023].h5": 0.5, "f1.h5": 0.5}, "'f1.h5' has no selected row"),
+    ],
+)
+def test_weights_that_cannot_be_drawn_by(files, weights, said):
+    with pytest.raises(OptionError, match=said):
+        plan_of(files, Shuffle("rows", weights=weights))
+
+
+def test_what_a_predicate_leaves_out_may_have_any_weight(files):
+    some = pc.field("site") == 0
+    assert plan_of(files, Shuffle("rows", weights="bad"), predicate=some).num_positions == 20
+    with pytest.raises(OptionError, match="no selected row is of class 'a'; there are 1 classes: 'c'"):
+        plan_of(files, Shuffle(weights=balance("label", {"a": 0.5})), predicate=pc.field("label") == "c")
+    with pytest.raises(UnknownColumnError, match="wight"):
+        plan_of(files, Shuffle("rows", weights="wight"))
+    with pytest.raises(OptionError, match="only 32 of 40 selected rows have a weight above 0"):
+        plan_of(files, Shuffle("rows", weights="w", replacement=False, rows_per_epoch=33))
+    index, plan = plan_files(files, columns=["x"])
+    with pytest.raises(OptionError, match="only 5 rows are in an epoch"):
+        make_plan(index, plan.columns, None, Shuffle("rows", rows_per_epoch=5), 8, None, Tail("drop", 16))
+    nothing = plan_of(files, Shuffle("rows", weights="w"), predicate=pc.field("site") == 9)
+    assert nothing.num_positions == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weights": [1, -2]}, r"weights\[1\]=-2: expected a finite number of 0 or more"),
+        ({"weights": [1.0, np.nan]}, r"weights\[1\]=nan"),
+        ({"weights": [1.0, np.inf]}, r"weights\[1\]=inf"),
+        ({"weights": np.ones((2, 2))}, r"found a ndarray of dtype float64 and shape \(2, 2\)"),
+        ({"weights": ["a"]}, "expected the name of a numeric column"),
+        ({"weights": 3}, "expected the name of a numeric column"),
+        ({"weights": {}}, "expected patterns of paths"),
+        ({"weights": {"a": 0.5, "b": 0.4}}, "sum 1, found 0.9"),
+        ({"weights": {"a": -0.5, "b": 1.5}}, "'a': share -0.5: expected a number from 0 to 1"),
+        ({"rows_per_epoch": 0}, "rows_per_epoch=0: expected an integer of 1 or more"),
+        ({"rows_per_epoch": 1.5}, "rows_per_epoch=1.5"),
+        ({"replacement": False}, "replacement=False: is used only with weights"),
+        ({"weights": "w", "replacement": 1}, "replacement=1: expected True or False"),
+        ({"weights": balance("a"), "replacement": False}, "rows of small classes come again"),
+        (
+            {"weights": balance("a"), "unit": "chunks"},
+            r"balance\('a'\)\): these weights draw rows; expected unit='rows'$",
+        ),
+        ({"weights": "w", "unit": "files"}, "expected unit='rows' or 'chunks'"),
+        ({"weights": "w", "unit": "chunks", "replacement": False}, "expected unit='rows'$"),
+        ({"weights": balance("a"), "window_rows": 8}, "without windows"),
+    ],
+)
+def test_options_that_cannot_be_used(options, said):
+    with pytest.raises(OptionError, match=said):
+        Shuffle(**options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((3,), "expected the name of a column"),
+        (([],), "expected the name of a column"),
+        ((["a", "a"],), "named twice"),
+        (("a", {}), "expected shares as a dict"),
+        (("a", "b"), "expected shares as a dict"),
+        (("a", {"x": 2}), "'x': share 2: expected a number from 0 to 1"),
+        (("a", {"x": 0.7, "y": 0.7}), "sum of at most 1"),
+    ],
+)
+def test_balance_that_cannot_be_used(arguments, said):
+    with pytest.raises(OptionError, match=said):
+        balance(*arguments)
+
+
+def test_shuffles_with_weights_are_values():
+    for weights in ("w", HALVED, np.arange(3), balance("a", {1: 0.5}), {"a": 1.0}):
+        one, other = Shuffle(weights=weights), Shuffle(weights=weights)
+        assert one == other
+        assert hash(one) == hash(other)
+        assert one != Shuffle()
+        assert pickle.loads(pickle.dumps(one)) == one
+    assert repr(Shuffle("rows", 7)) == "Shuffle(unit='rows', seed=7, window_rows=None)"  # in the hash of plans
+    text = repr(Shuffle(weights=balance("a", {1: 0.5}), rows_per_epoch=5))
+    assert text.endswith("window_rows=None, weights=balance('a', {1: 0.5}), rows_per_epoch=5)")
+    assert repr(Shuffle(weights=np.arange(3), replacement=False)).endswith("weights=<3 numbers>, replacement=False)")
+
+
+def test_epochs_that_cannot_be_counted():
+    with pytest.raises(OptionError, match="cannot be counted"):
+        Order(8, Shuffle("rows", rows_per_epoch=1 << 40)).selected_indices(np.arange(3), 1 << 40)

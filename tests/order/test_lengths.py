@@ -1,0 +1,350 @@
+"""Rows by length: orders whose batches need little padding, and which have each row as often as without."""
+
+import pickle
+import tracemalloc
+from collections import Counter
+from itertools import chain, pairwise
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, PositionError, UnknownColumnError
+from ray_h5.order.blocks import Tail
+from ray_h5.order.draws.length_runs import default_run_rows
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.draws.weights import balance
+from ray_h5.order.epoch_order import plain_order
+from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from tests.index.kit import plan_files
+
+N = 2_000
+SIZES = [700, 0, 1000, 300]
+FRAMES = np.random.default_rng(0).integers(10, 500, N)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Files of 2000 rows with their lengths; chunks of 16 rows of `x`."""
+    folder = tmp_path_factory.mktemp("lengths")
+    paths, first = [], 0
+    for i, rows in enumerate(SIZES):
+        here = np.arange(first, first + rows)
+        path = folder / f"f{i}.h5"
+        with h5py.File(path, "w") as file:
+            x = np.repeat(here[:, None], 8, axis=1).astype("f4")
+            file.create_dataset("x", data=x, chunks=(16, 8), maxshape=(None, 8), compression="gzip")
+            file["n_frames"] = FRAMES[here]
+            file["seconds"] = (FRAMES[here] / 100).astype("f4")
+            file["label"] = here % 3
+            file["text"] = np.array(["a"] * rows, dtype=h5py.string_dtype())
+            file["bad"] = np.where(here == 800, np.nan, here)
+            file["below"] = here - 30
+        paths.append(str(path))
+        first += rows
+    return paths
+
+
+def plan_of(files, shuffle, **options):
+    return plan_files(files, columns=["x"], shuffle=shuffle, **options)[1]
+
+
+def epoch_of(plan, epoch=0):
+    return plan.at(np.arange(plan.epoch_rows), epoch)
+
+
+def padding_of(lengths, batch_size):
+    """The part of padded batches that is padding."""
+    batches = [lengths[i : i + batch_size] for i in range(0, len(lengths), batch_size)]
+    return 1 - lengths.sum() / sum(len(batch) * batch.max() for batch in batches)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 10, 16, 20, 24, 32, 64])
+@pytest.mark.parametrize("unit", ["rows", "chunks"])
+def test_batches_need_little_padding(files, unit, batch_size):
+    random = epoch_of(plan_of(files, Shuffle("rows", 3)))
+    sorted_ = epoch_of(plan_of(files, Shuffle(unit, 3, by_length="n_frames")))
+    assert batch_size == 1 or padding_of(FRAMES[random], batch_size) >= 0.3
+    assert padding_of(FRAMES[sorted_], batch_size) <= 0.05
+    assert sorted(sorted_) == list(range(N))
+
+
+def test_runs_as_long_as_batches_fit_any_batch_size(files):
+    found = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=50)))
+    assert padding_of(FRAMES[found], 50) <= 0.05
+    assert padding_of(FRAMES[found], 64) >= 0.1
+
+
+def test_batches_are_shuffled_and_differ_from_epoch_to_epoch(files):
+    plan = plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=20))
+    means = [FRAMES[epoch_of(plan, epoch)].reshape(-1, 20).mean(axis=1) for epoch in range(3)]
+    for one, other in (*pairwise(means), (means[0], np.arange(100)), (means[0][1:], means[0][:-1])):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.4  # for all but one seed in 3,000
+    batches = [{frozenset(each) for each in epoch_of(plan, epoch).reshape(-1, 20).tolist()} for epoch in range(2)]
+    assert not batches[0] & batches[1]
+
+
+def test_a_run_with_fewer_rows_is_of_any_length(files):
+    plan = plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=300))
+    last = [FRAMES[epoch_of(plan, epoch)[-200:]] for epoch in range(30)]
+    assert all(np.ptp(each) < 80 for each in last)
+    assert len({int(each.mean()) // 60 for each in last}) > 4
+
+
+@pytest.mark.parametrize(
+    "lengths", [FRAMES, FRAMES.tolist(), FRAMES.astype("f8"), pc.field("n_frames") * pc.scalar(1), "n_frames"]
+)
+def test_lengths_are_a_column_an_expression_or_an_array(files, lengths):
+    expected = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames")))
+    assert epoch_of(plan_of(files, Shuffle("rows", 3, by_length=lengths))).tolist() == expected.tolist()
+
+
+def test_windows_are_those_of_the_order_without_lengths(files):
+    plan = plan_of(files, Shuffle("chunks", 3, 256, by_length="n_frames"))
+    base = plan_of(files, Shuffle("chunks", 3, 256))
+    one, other = epoch_of(plan), epoch_of(base)
+    for start in range(0, N, 256):
+        assert sorted(one[start : start + 256]) == sorted(other[start : start + 256])
+    some = plan_of(files, Shuffle("rows", 3, 500, by_length="n_frames"))
+    assert sorted(epoch_of(some)[:500]) == sorted(epoch_of(plan_of(files, Shuffle("rows", 3)))[:500])
+
+
+@pytest.mark.parametrize("window_rows", [None, 256])
+def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
+    plan = plan_of(files, Shuffle("chunks", 3, window_rows, by_length="n_frames"))
+    blocks = Remainder().block_layout(plan).num_blocks
+    decoded = sum(read_block(plan, Remainder(), block).rows.stats.chunks_decoded for block in range(blocks))
+    chunks = sum(-(-rows // 16) for rows in SIZES)
+    assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
+    assert shuffle_effect(plan, 16).reads_per_byte < 1.1
+
+
+def test_lengths_go_with_weights(files):
+    weights = np.arange(N) % 4
+    drawn = {"weights": weights, "rows_per_epoch": 900}
+    for options in (
+        {"unit": "rows", **drawn},
+        {"unit": "chunks", "window_rows": 512, **drawn},
+        {"unit": "rows", "replacement": False, **drawn},
+        {"weights": balance("label"), "rows_per_epoch": 960},
+        {"weights": {"f0.h5": 0.25, "f[123].h5": 0.75}},
+        {"unit": "rows", "rows_per_epoch": 777},
+    ):
+        one, other = Shuffle(seed=3, **options), Shuffle(seed=3, by_length="n_frames", **options)
+        for epoch in (0, 2):
+            found = epoch_of(plan_of(files, other), epoch)
+            assert Counter(found) == Counter(epoch_of(plan_of(files, one), epoch))
+            assert padding_of(FRAMES[found], 10) < 0.12
+    windowed = plan_of(files, Shuffle(weights=balance("label"), window_rows=300, by_length="n_frames"))
+    assert np.bincount(epoch_of(windowed)[300:600] % 3).tolist() == [100, 100, 100]
+
+
+def test_a_predicate_chooses_what_is_sorted(files):
+    some = pc.field("label") == 1
+    plan = plan_of(files, Shuffle("rows", 3, by_length="n_frames"), predicate=some)
+    found = epoch_of(plan)
+    assert sorted(found) == list(range(1, N, 3))
+    assert padding_of(FRAMES[found], 8) <= 0.05
+    by_array = plan_of(files, Shuffle("rows", 3, by_length=FRAMES), predicate=some)
+    assert epoch_of(by_array).tolist() == found.tolist()
+    assert plan_of(files, Shuffle("rows", by_length="bad"), predicate=pc.field("bad") < 700).num_positions == 700
+    assert plan_of(files, Shuffle("rows", by_length="n_frames"), predicate=pc.field("label") == 9).num_positions == 0
+
+
+def test_an_epoch_of_many_windows():
+    lengths = np.random.default_rng(1).integers(1, 1000, 300_000)
+    order = plain_order(300_000, Shuffle("rows", 3, by_length=lengths))
+    found = order.selected_indices(np.arange(300_000), 0)
+    assert np.array_equal(np.sort(found), np.arange(300_000))
+    assert order.runs.lengths.dtype == np.uint16
+    for batch_size in (32, 50, 64, 80, 128):
+        assert padding_of(lengths[found], batch_size) <= 0.05
+    at = np.array([299_999, 0, 128_000, 64_001, 12])
+    assert order.selected_indices(at, 0).tolist() == found[at].tolist()
+
+
+def test_the_passes_of_a_long_epoch_are_sorted_one_by_one():
+    shuffle = Shuffle("rows", 3, by_length=np.arange(100), rows_per_epoch=300)
+    found = plain_order(100, shuffle).selected_indices(np.arange(300), 0).reshape(3, 100)
+    assert all(sorted(each) == list(range(100)) for each in found.tolist())
+
+
+def test_a_plan_holds_lengths_in_few_bytes():
+    lengths = np.random.default_rng(1).integers(1, 1000, 4_000_000, np.int32)
+    shuffle = Shuffle("rows", 3, by_length=lengths)
+    tracemalloc.start()
+    try:
+        order = plain_order(len(lengths), shuffle)
+        assert order.runs.lengths.nbytes == 2 * len(lengths)
+        order.selected_indices(np.arange(100_000, 110_000), 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 2 * len(lengths) + (16 << 20)  # and a window
+
+
+def test_lengths_that_are_all_the_same_or_zero():
+    for lengths in (np.zeros(500), np.full(500, 7)):
+        found = plain_order(500, Shuffle(by_length=lengths)).selected_indices(np.arange(500), 0)
+        assert sorted(found) == list(range(500))
+        assert found.tolist() != sorted(found.tolist())
+
+
+@given(st.integers(1, 400), st.integers(1, 500), st.integers(1, 500), st.integers(0, 3))
+@settings(deadline=None)
+def test_each_row_comes_once(rows, window_rows, run_rows, epoch):
+    run_rows = min(run_rows, window_rows)
+    lengths = np.random.default_rng(rows).integers(0, 9, rows)
+    order = plain_order(rows, Shuffle("rows", 1, window_rows, by_length=lengths, run_rows=run_rows))
+    found = order.selected_indices(np.arange(rows), epoch)
+    assert sorted(found) == list(range(rows))
+    some = np.random.default_rng(0).permutation(rows)[:9]
+    assert order.selected_indices(some, epoch).tolist() == found[some].tolist()
+
+
+def test_default_runs():
+    assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 40, 160, 320, 640]
+
+
+GOLDEN = {
+    "rows": [1841, 981, 717, 1308, 1951, 942, 1742, 1983, 1874, 1324, 341, 802],
+    "chunks": [1951, 1740, 1841, 981, 1874, 836, 717, 802, 1814, 341, 1742, 1983],
+}
+
+
+def test_golden_orders(files):
+    found = {unit: epoch_of(plan_of(files, Shuffle(unit, 7, by_length="n_frames")), 2)[:12].tolist() for unit in GOLDEN}
+    assert found == GOLDEN
+
+
+def shares_of(plan, remainder):
+    """The row ids that each rank gets, which takes blocks in turn; and those that cannot be shared."""
+    cut = remainder.block_layout(plan)
+    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
+    unshared = blocks.pop() if cut.unshared_rows else []
+    return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
+
+
+@pytest.mark.parametrize("second_world", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_ranks_share_the_rows_and_resume_at_every_step(files, world_size, second_world):
+    some = pc.field("label") == 0
+    plan = plan_of(files[-1:], Shuffle("rows", 7, 64, by_length="n_frames"), predicate=some, block_rows=8)
+    drawn = Counter(epoch_of(plan, 2).tolist())
+    shares, unshared = shares_of(plan, Remainder(2, (), world_size))
+    assert Counter([*chain(*shares), *unshared]) == drawn
+    assert set(drawn.values()) == {1}
+    assert len({len(share) for share in shares}) == 1
+    for steps in range(len(shares[0]) + 1):
+        position = Position.from_dict(position_of(plan, Remainder(2, (), world_size), steps).to_dict())
+        rest, left = shares_of(plan, resume(plan, position, second_world))
+        assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn
+
+
+@pytest.mark.parametrize("rule", ["drop", "pad"])
+def test_the_tail_is_that_of_the_epoch(files, rule):
+    index, plan = plan_files(files, columns=["x"], shuffle=Shuffle("rows", by_length="n_frames"))
+    made = make_plan(index, plan.columns, None, Shuffle("rows", by_length="n_frames"), 64, None, Tail(rule, 96))
+    positions = np.arange(made.num_positions)
+    assert made.at(positions, 1).tolist() == epoch_of(plan, 1)[positions % N].tolist()
+
+
+def test_a_position_of_other_lengths_is_refused(files):
+    shuffle = Shuffle("rows", 7, by_length="n_frames")
+    position = position_of(plan_of(files, shuffle), Remainder(1), 4)
+    for other in (
+        Shuffle("rows", 7),
+        Shuffle("rows", 7, by_length="label"),
+        Shuffle("rows", 7, by_length="n_frames", run_rows=8),
+        Shuffle("rows", 7, 512, by_length="n_frames"),
+    ):
+        with pytest.raises(PositionError, match=r"What differs: by_length \(.* not (by_length|no by_length)"):
+            resume(plan_of(files, other), position, 1)
+    with pytest.raises(PositionError, match=r"no by_length, not by_length .*with shuffle=Shuffle\('rows', seed=7\)"):
+        resume(plan_of(files, shuffle), position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4), 1)
+    old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
+    del old["plan"]["lengths"]
+    assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
+
+
+def test_plans_by_length_are_values(files):
+    plan = plan_of(files, Shuffle("rows", 7, by_length="n_frames"))
+    copied = pickle.loads(pickle.dumps(plan))
+    assert copied == plan
+    assert copied.fingerprint == plan.fingerprint
+    assert epoch_of(copied, 3).tolist() == epoch_of(plan, 3).tolist()
+    for lengths in ("n", np.arange(3)):
+        assert Shuffle(by_length=lengths) == Shuffle(by_length=lengths) != Shuffle()
+    assert repr(Shuffle(by_length="n", run_rows=8)).endswith("window_rows=None, by_length='n', run_rows=8)")
+
+
+def test_a_drawn_seed_is_taken_over(files):
+    first, second = (plan_of(files, Shuffle("rows", None, by_length="n_frames")) for _ in range(2))
+    remainder = resume(second, position_of(first, Remainder(1), 4), 1)
+    rest = second.with_drawn_seed(remainder.seed).at(remainder.positions(second, 0), 1)
+    assert rest.tolist() == epoch_of(first, 1)[4 : 4 + len(rest)].tolist()
+
+
+def test_the_log_says_that_rows_come_by_length(files):
+    said = describe(plan_of(files, Shuffle("rows", by_length="n_frames")), 16)
+    assert "by length in runs of 320 of 2000 rows" in said
+
+
+@pytest.mark.parametrize(
+    ("by_length", "said"),
+    [
+        ("bad", r"f2.h5, row 100: column 'bad' is nan: expected a length, a finite number of 0 or more"),
+        ("below", r"f0.h5, row 0: column 'below' is -30: expected a length"),
+        ("text", r"by_length='text': expected a column of numbers, found .*string"),
+        ("x", r"by_length: column 'x' holds an array of shape \(8,\) a row; expected one value a row"),
+        (pc.field("x") + pc.field("label"), "a column holds an array a row"),
+        (pc.field("label") - pc.scalar(1), "f0.h5, row 0: by_length=.* is -1"),
+        (np.ones(39), "by_length=<39 numbers>: expected 2000, one for each row of the files"),
+    ],
+)
+def test_lengths_that_cannot_be_used(files, by_length, said):
+    with pytest.raises(OptionError, match=said):
+        plan_of(files, Shuffle("rows", by_length=by_length))
+
+
+def test_a_column_that_is_not_there(files):
+    with pytest.raises(UnknownColumnError, match="n_frame"):
+        plan_of(files, Shuffle("rows", by_length="n_frame"))
+    with pytest.raises(OptionError, match="only an H5Dataset knows its columns; pass by_length as an array"):
+        plain_order(3, Shuffle(by_length="n_frames"))
+    with pytest.raises(OptionError, match="expected 3, one for each row of the dataset"):
+        plain_order(3, Shuffle(by_length=np.ones(4)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"unit": "files", "by_length": "n"}, r"by_length='n'\): the rows of a file keep their order"),
+        ({"by_length": 3}, "by_length: expected the name of a column with the length of each row"),
+        ({"by_length": balance("a")}, "by_length: expected the name of a column"),
+        ({"by_length": [3, -1]}, r"by_length\[1\]=-1: expected a finite number of 0 or more"),
+        ({"by_length": [3, np.nan]}, r"by_length\[1\]=nan"),
+        ({"run_rows": 8}, "run_rows=8: is used only with by_length"),
+        ({"by_length": "n", "run_rows": 0}, "run_rows=0: expected an integer of 1 or more, or None"),
+        ({"by_length": "n", "run_rows": 9, "window_rows": 8}, "run_rows=9, window_rows=8: expected a window of many"),
+    ],
+)
+def test_options_that_cannot_be_used(options, said):
+    with pytest.raises(OptionError, match=said):
+        Shuffle(**options)
+
+
+@pytest.mark.parametrize("batch_size", [8, 16, 20, 32])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_workers_of_ray_have_batches_with_little_padding(files, world_size, batch_size):
+    plan = plan_of(files, Shuffle("rows", 7, by_length="n_frames"))
+    for epoch in range(3):
+        shares, _ = shares_of(plan, Remainder(epoch, (), world_size))
+        batches = [FRAMES[share][i : i + batch_size] for share in shares for i in range(0, len(share), batch_size)]
+        padded = sum(len(batch) * batch.max() for batch in batches)
+        assert sum(map(np.sum, batches)) / padded >= 0.95

@@ -1,0 +1,277 @@
+import pickle
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.index.row_index import build_index
+from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.shuffle import Shuffle, make_key
+from ray_h5.order.epoch_order import (
+    Order,
+    decide_unit,
+    make_order,
+    row_keys,
+)
+from ray_h5.order.position import Remainder, read_block
+from ray_h5.order.read_plan import make_plan
+from tests.index.kit import plan_files
+
+
+def starts_of(sizes):
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def listed(starts, size):
+    """The groups that `EvenChunkGroups` stands for, one by one."""
+    found = [0]
+    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        found += [*range(start + size, stop, size)] + ([stop] if stop > start else [])
+    return ListedChunkGroups(np.array(found))
+
+
+@pytest.mark.parametrize(
+    "groups", [EvenChunkGroups(starts_of([5, 0, 8, 3]), 3), ListedChunkGroups(np.array([0, 5, 16]))]
+)
+def test_groups_are_drawn_once_an_epoch(groups, monkeypatch):
+    drawn = []
+    really = type(groups)._draw
+    monkeypatch.setattr(type(groups), "_draw", lambda self, key: drawn.append(key) or really(self, key))
+    key, other = make_key(7, 0), make_key(7, 1)
+    first = groups.selected_indices(np.arange(16), key)
+    for copy in (groups, pickle.loads(pickle.dumps(groups))):
+        for position in range(16):
+            assert copy.selected_indices(np.array([position]), key) == first[position]
+    groups.selected_indices(np.arange(16), other)
+    assert drawn == [key, other]
+
+
+file_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
+
+
+@given(file_sizes, st.integers(1, 45), st.integers(0, 5))
+def test_even_groups_are_the_listed_ones(sizes, chunk_group_rows, seed):
+    starts = starts_of(sizes)
+    key = make_key(seed)
+    positions = np.arange(starts[-1])
+    found = EvenChunkGroups(starts, chunk_group_rows).selected_indices(positions, key)
+    assert np.array_equal(np.sort(found), positions)
+    assert np.array_equal(found, listed(starts, chunk_group_rows).selected_indices(positions, key))
+    some = np.random.default_rng(seed).permutation(positions)[:7]
+    assert np.array_equal(EvenChunkGroups(starts, chunk_group_rows).selected_indices(some, key), found[some])
+
+
+def test_even_groups_beyond_the_table_are_the_listed_ones():
+    starts = starts_of(np.random.default_rng(0).integers(0, 9, 60_000))
+    positions = np.arange(starts[-1])
+    found = EvenChunkGroups(starts, 3).selected_indices(positions, make_key(0))
+    assert np.array_equal(np.sort(found), positions)
+    assert np.array_equal(found, listed(starts, 3).selected_indices(positions, make_key(0)))
+
+
+def test_even_groups_keep_nothing_of_the_size_of_the_data():
+    starts = starts_of([10**9 + 3] * 10)
+    positions = np.arange(7 * 10**9, 7 * 10**9 + 1000)
+    found = EvenChunkGroups(starts, 64).selected_indices(positions, make_key(0))
+    assert len(np.unique(found)) == 1000
+    assert np.count_nonzero(np.diff(found) != 1) <= 1000 // 64 + 2
+
+
+@given(file_sizes, st.integers(1, 20), st.integers(1, 60), st.integers(0, 3), st.booleans())
+def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, chunk_group_rows, window, epoch, selects):
+    starts = starts_of(sizes)
+    rows = int(starts[-1])
+    groups = listed(starts, chunk_group_rows)
+    if selects:
+        keep = np.flatnonzero(np.random.default_rng(rows).random(rows) < 0.5)
+        starts_kept = np.unique(np.searchsorted(keep, groups.starts))
+        rows, groups = len(keep), ListedChunkGroups(starts_kept)
+    if not rows:
+        return
+    order = Order(rows, Shuffle("chunks", 5, window), groups)
+    found = order.selected_indices(np.arange(rows), epoch)
+    assert np.array_equal(np.sort(found), np.arange(rows))
+    unmixed = groups.selected_indices(np.arange(rows), order._key(epoch, 1))
+    for start in range(0, rows, window):
+        assert sorted(found[start : start + window]) == sorted(unmixed[start : start + window])
+    some = np.random.default_rng(0).permutation(rows)[:9]
+    assert np.array_equal(order.selected_indices(some, epoch), found[some])
+
+
+@given(file_sizes, st.sampled_from(["rows", "files"]), st.integers(0, 4))
+def test_rows_and_files(sizes, unit, epoch):
+    starts = starts_of(sizes)
+    rows = int(starts[-1])
+    order = Order(rows, Shuffle(unit, 1), ListedChunkGroups(np.unique(starts)) if unit == "files" else None)
+    found = order.selected_indices(np.arange(rows), epoch)
+    assert np.array_equal(np.sort(found), np.arange(rows))
+    if unit == "files":
+        of = np.searchsorted(starts, found, side="right") - 1
+        assert np.count_nonzero(np.diff(of)) == sum(size > 0 for size in sizes) - 1
+        assert np.count_nonzero(np.diff(found) != 1) <= sum(size > 0 for size in sizes) - 1
+
+
+GROUPS = EvenChunkGroups(starts_of([5, 0, 8, 3]), 3)
+GOLDEN = [
+    (Order(16, Shuffle("rows", 7)), 2, [9, 10, 14, 13, 15, 2, 1, 6, 4, 7, 11, 0, 12, 8, 5, 3]),
+    (Order(16, Shuffle("chunks", 7, 6), GROUPS), 0, [5, 13, 7, 15, 6, 14, 3, 10, 9, 4, 8, 11, 0, 2, 12, 1]),
+    (Order(16, Shuffle("chunks", 7, 6), GROUPS), 1, [6, 14, 7, 5, 15, 13, 8, 1, 10, 0, 2, 9, 3, 12, 4, 11]),
+    (
+        Order(16, Shuffle("files", 7), ListedChunkGroups(np.array([0, 5, 13, 16]))),
+        0,
+        [13, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4],
+    ),
+    (Order(16), 4, [*range(16)]),
+]
+
+
+@pytest.mark.parametrize(("order", "epoch", "expected"), GOLDEN)
+def test_golden_orders(order, epoch, expected):
+    assert order.selected_indices(np.arange(16), epoch).tolist() == expected
+
+
+def test_golden_keys_of_rows():
+    assert row_keys(np.arange(3), 7, 1).tolist() == [11116909291287184014, 3832088241130506693, 17746457583447019140]
+    assert row_keys(np.array([2]), 7, 1).tolist() == row_keys(np.arange(3), 7, 1).tolist()[2:]
+    found = np.concatenate([row_keys(np.arange(20_000), seed, epoch) for seed in range(3) for epoch in range(3)])
+    assert len(np.unique(found)) == len(found)
+
+
+def test_epochs_differ_and_repeat():
+    for order in (
+        Order(64, Shuffle("rows", 0)),
+        Order(64, Shuffle("chunks", 0, 16), EvenChunkGroups(starts_of([64]), 4)),
+    ):
+        first, again, second = (order.selected_indices(np.arange(64), epoch).tolist() for epoch in (0, 0, 1))
+        assert first == again != second
+
+
+# Over files -------------------------------------------------------------------------------------
+
+SIZES = [37, 0, 64, 5, 50]
+CHUNK = 8
+
+
+@pytest.fixture(scope="module")
+def chunked(tmp_path_factory):
+    """Files sorted by label, with chunks of 8 rows of `x`, and of 32 of the small `label`."""
+    folder = tmp_path_factory.mktemp("chunked")
+    paths, first = [], 0
+    for i, rows in enumerate(SIZES):
+        ids = np.arange(first, first + rows)
+        with h5py.File(folder / f"f{i}.h5", "w") as file:
+            data = np.repeat(ids[:, None], 16, axis=1).astype("f4")
+            file.create_dataset("x", data=data, chunks=(CHUNK, 16), maxshape=(None, 16), compression="gzip")
+            file.create_dataset("label", data=(ids // 40).astype("u1"), chunks=(32,), maxshape=(None,))
+            file.create_dataset("one", data=data[:, :2], chunks=(1, 2), maxshape=(None, 2))
+            file["flat"] = ids
+        paths.append(str(folder / f"f{i}.h5"))
+        first += rows
+    return paths
+
+
+def epoch_of(plan, epoch=0):
+    blocks = [read_block(plan, Remainder(epoch), i) for i in range(Remainder(epoch).block_layout(plan).num_blocks)]
+    for block in blocks:
+        if "x" in block.rows.arrays:
+            assert (block.rows.arrays["x"] == block.rows.row_ids[:, None]).all()
+    return blocks
+
+
+def ids_of(plan, epoch=0):
+    return np.concatenate([block.rows.row_ids for block in epoch_of(plan, epoch)]).tolist()
+
+
+@pytest.mark.parametrize("predicate", [None, pc.field("label") == 1, pc.field("flat").isin([0, 3, 70, 71, 155])])
+@pytest.mark.parametrize(
+    "shuffle",
+    [Shuffle("rows", 3), Shuffle("chunks", 3), Shuffle("chunks", 3, 24), Shuffle("files", 3), Shuffle("auto", 3)],
+)
+def test_the_order_depends_on_no_blocks_and_no_dtypes(chunked, predicate, shuffle):
+    def ids(**options):
+        return ids_of(plan_files(chunked, columns=["x", "label"], predicate=predicate, shuffle=shuffle, **options)[1])
+
+    index, plan = plan_files(chunked, columns=["x", "label"], predicate=predicate, shuffle=shuffle)
+    expected = plan.at(np.arange(plan.num_rows), 0).tolist()
+    selected = range(sum(SIZES)) if plan.selection is None else plan.selection.tolist()
+    assert sorted(expected) == list(selected)
+    assert ids() == expected
+    for block_rows in (1, 7, 16, 1000):
+        assert ids(block_rows=block_rows) == expected
+    assert ids(dtypes={"x": "f8"}) == expected
+    # Which columns are read in the end makes no difference either; as with Ray's select_columns.
+    for names in (["label"], ["x"], []):
+        narrow = make_plan(index, [index.columns[name] for name in names], plan.selection, shuffle)
+        assert ids_of(narrow) == expected
+
+
+@pytest.mark.parametrize("predicate", [None, pc.field("label") == 1, pc.field("flat").isin([0, 3, 70, 71, 155])])
+@pytest.mark.parametrize("window", [8, 24, 64])
+def test_a_chunk_is_decoded_once_an_epoch(chunked, predicate, window):
+    shuffle = Shuffle("chunks", 3, window)
+    _, plan = plan_files(chunked, columns=["x"], predicate=predicate, shuffle=shuffle)
+    assert plan.block_rows % window == 0
+    ids = np.arange(sum(SIZES)) if plan.selection is None else plan.selection
+    of = plan.files.files_of(ids)
+    wanted = len({*zip(of.tolist(), ((ids - plan.files.starts[of]) // CHUNK).tolist(), strict=True)})
+    for epoch in range(3):
+        decoded = sum(block.rows.stats.chunks_decoded for block in epoch_of(plan, epoch))
+        blocks = Remainder().block_layout(plan).num_blocks
+        # A group that straddles two blocks is read by both.
+        assert wanted <= decoded <= wanted + blocks - 1
+
+
+def test_aligned_groups_are_decoded_exactly_once(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        data = np.repeat(np.arange(256.0)[:, None], 16, axis=1)
+        file.create_dataset("x", data=data, chunks=(8, 16), compression="gzip")
+    _, plan = plan_files([path], shuffle=Shuffle("chunks", 0, 32), block_rows=64)
+    assert sum(block.rows.stats.chunks_decoded for block in epoch_of(plan)) == 32
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit"), [(["x"], "chunks"), (["one"], "rows"), (["flat"], "rows"), (["one", "label"], "rows")]
+)
+def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit):
+    index = build_index(chunked, columns)
+    assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == unit
+    assert decide_unit(Shuffle("auto", 0), index.chunk_group_rows) == unit
+    assert decide_unit(Shuffle("auto", 0, window_rows=4), 1) == "chunks"
+
+
+def test_an_order_of_nothing(chunked):
+    for unit in ("rows", "chunks", "files", "auto"):
+        _, plan = plan_files(chunked, predicate=pc.field("label") == 99, shuffle=Shuffle(unit, 0))
+        assert plan.num_rows == 0
+        assert Remainder().block_layout(plan).num_blocks == 0
+
+
+@pytest.mark.parametrize("epoch", range(3))
+def test_a_batch_is_spread_over_files_nearly_as_by_an_exact_shuffle(tmp_path, epoch):
+    """On files sorted by label, the shares of labels in batches, compared with those of drawn rows."""
+    rows, files, labels, batch = 2048, 8, 8, 64
+    paths = []
+    for i in range(files):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file.create_dataset("x", data=np.zeros((rows, 4), "f4"), chunks=(16, 4))
+        paths.append(str(tmp_path / f"{i}.h5"))
+
+    def spread(shuffle):
+        _, plan = plan_files(paths, shuffle=shuffle)
+        label = plan.at(np.arange(plan.num_rows), epoch) // rows
+        shares = np.stack([np.bincount(each, minlength=labels) for each in label.reshape(-1, batch)])
+        return shares.var(axis=0, ddof=0).mean(), (shares > 0).sum(axis=1).mean()
+
+    exact_variance, exact_labels = spread(Shuffle("rows", 1))
+    # Binomial: batch * p * (1 - p).
+    assert exact_variance == pytest.approx(batch / labels * (1 - 1 / labels), rel=0.15)
+    variance, seen = spread(Shuffle("chunks", 1, 4096))
+    # A window of 256 chunks has shares of its own: at most 1 + batch / chunks of the exact variance.
+    assert variance < exact_variance * (1 + batch / 256 + 0.25)
+    assert seen > 0.98 * exact_labels
+    unmixed, _ = spread(Shuffle("files", 1))
+    assert unmixed > 4 * variance

@@ -1,0 +1,120 @@
+import dataclasses
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, StaleIndexError
+from ray_h5.index.row_index import build_index
+from ray_h5.order import read_plan as planning
+from ray_h5.order.blocks import Tail, choose_block_rows
+from ray_h5.order.plan_reads import by_file
+from ray_h5.order.position import Position, Remainder, read_block, resume
+
+
+def make_plan(paths, block_rows, selection=None, columns=("signal", "label")):
+    index = build_index(paths, columns)
+    return planning.make_plan(index, list(index.columns.values()), selection, block_rows=block_rows)
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 3, 5, 13, 100])
+@pytest.mark.parametrize("selection", [None, np.array([0, 3, 4, 5, 11, 12]), np.empty(0, np.int64)])
+def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, selection):
+    plan = pickle.loads(pickle.dumps(make_plan(five_files, block_rows, selection)))
+    expected = np.arange(13) if selection is None else selection
+    cut = Remainder().block_layout(plan)
+    blocks = [read_block(plan, Remainder(), block).rows for block in range(cut.num_blocks)]
+    sizes = [len(block.row_ids) for block in blocks]
+    assert sizes == [stop - start for start, stop in map(cut.bounds, range(cut.num_blocks))]
+    assert all(size == block_rows for size in sizes[:-1])
+    ids = np.concatenate([block.row_ids for block in blocks]) if blocks else np.empty(0)
+    assert ids.tolist() == expected.tolist()
+    for block in blocks:
+        assert block.arrays["signal"].shape == (len(block.row_ids), 2, 3)
+        assert (block.arrays["signal"] == block.row_ids[:, None, None]).all()
+        assert (block.arrays["label"] == block.row_ids % 3).all()
+
+
+def test_a_limit_reads_no_more_rows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000.0).reshape(100, 10), chunks=(1, 10), compression="gzip")
+    plan = make_plan([str(tmp_path / "a.h5")], 50, columns=["x"])
+    block = read_block(plan, Remainder(), 1, limit=3).rows
+    assert block.row_ids.tolist() == [50, 51, 52]
+    assert block.stats.chunks_decoded == 3
+
+
+@pytest.mark.parametrize("row_ids", [[], [5], [12, 0, 7, 0, 3, 11], [0, 3, 4, 12]])
+def test_rows_by_file_are_all_rows_in_their_order(five_files, row_ids):
+    files, row_ids = build_index(five_files).files, np.array(row_ids, np.int64)
+    found = by_file(files, row_ids)
+    assert [file for file, _ in found] == np.unique(files.files_of(row_ids)).tolist()
+    for file, places in found:
+        assert places.tolist() == np.flatnonzero(files.files_of(row_ids) == file).tolist()
+
+
+def test_no_columns_opens_no_file(five_files, tmp_path):
+    plan = make_plan(five_files, 4)
+    bare = dataclasses.replace(plan, columns=())
+    for path in five_files:
+        (tmp_path / path).unlink()
+    assert read_block(bare, Remainder(), 0).rows.row_ids.tolist() == [0, 1, 2, 3]
+
+
+def test_a_tail_that_leaves_nothing_is_refused(five_files):
+    index = build_index(five_files, ["label"])
+
+    def plan(rule, rows, selection=None):
+        return planning.make_plan(index, list(index.columns.values()), selection, tail=Tail(rule, rows))
+
+    assert plan("drop", 13).num_positions == 13
+    assert plan("pad", 14).num_positions == 14
+    assert plan("drop", 14, np.empty(0, np.int64)).num_positions == 0
+    for selection, rows in ((None, 13), (np.arange(5), 5)):
+        says = f"tail='drop', tail_rows=14: only {rows} rows are selected, and all of them are dropped. Lower tail_rows"
+        with pytest.raises(OptionError, match=says):
+            plan("drop", 14, selection)
+
+
+def test_what_is_left_of_an_epoch_may_be_less_than_a_step(five_files):
+    index = build_index(five_files, ["label"])
+    plan = planning.make_plan(index, list(index.columns.values()), block_rows=4, tail=Tail("drop", 4))
+    shorter = planning.make_plan(index, list(index.columns.values()), block_rows=5, tail=Tail("drop", 5))
+    position = Position(0, 0, 12, 1, 4, plan.fingerprint, tail=plan.tail)
+    for each in (plan, shorter):
+        assert resume(each, position, 1).block_layout(each).num_rows == 0
+
+
+def test_a_file_that_changed_after_planning_is_refused(five_files):
+    plan = make_plan(five_files, 13)
+    with h5py.File(five_files[4], "a") as file:
+        file["label"][0] = 7
+    with pytest.raises(StaleIndexError, match=r"f4.h5: the file changed between planning and reading"):
+        read_block(plan, Remainder(), 0)
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**10))
+def test_blocks_are_sized_by_bytes(row_bytes, num_rows):
+    rows = choose_block_rows(row_bytes, num_rows, None, None)
+    assert rows >= 1
+    assert rows & (rows - 1) == 0
+    assert rows == 1 or rows * row_bytes <= 1.5 * (64 << 20)
+    held = max(row_bytes, 64)  # of narrow rows their numbers take more than their values
+    if held * num_rows > 1 << 30:
+        assert rows * held * 3 >= 64 << 20 or rows == 1
+    assert rows == 1 or rows * held <= 1.5 * (64 << 20)
+    if 8 <= num_rows < 100:
+        assert 2 <= num_rows / rows <= 8
+
+
+def test_a_user_decides():
+    assert choose_block_rows(10, 1000, 7, None) == 7
+    assert choose_block_rows(10, 1000, None, 7) == 143
+    assert choose_block_rows(8, 2**53 + 1, None, 1) == 2**53 + 1
+    assert choose_block_rows(10, 1000, np.int32(7), None) == 7
+    for arguments in [(0, None), (None, 0), (5, 5), (2.5, None), ("3", None), (None, True)]:
+        with pytest.raises(OptionError):
+            choose_block_rows(10, 1000, *arguments)

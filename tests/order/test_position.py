@@ -1,0 +1,457 @@
+import dataclasses
+import gc
+import json
+import pickle
+import weakref
+from itertools import chain
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import OptionError, PositionError, RayH5Error
+from ray_h5.index.file_opener import Scope
+from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.fingerprint import Fingerprint
+from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.progress import RunProgress
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.rows.file_table import FileTable
+from tests.index.kit import plan_files
+
+
+def plan_of(num_rows, block_rows, shuffle=None, tail=None):
+    files = FileTable.of(["/data/a.h5"], [_IDENTITY], [num_rows])
+    return ReadPlan(files, (), Scope(), None, Order(num_rows, shuffle), block_rows, tail)
+
+
+_IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_ns", "inode"])(1, 2, 3, 4)
+
+
+def by_rank(plan, remainder):
+    """The row ids that each rank gets, which takes blocks in turn; those that cannot be shared are dropped."""
+    cut = remainder.block_layout(plan)
+    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
+    if cut.unshared_rows:
+        assert len(blocks.pop()) == cut.unshared_rows < cut.world_size
+    return [[row for block in blocks[rank :: cut.world_size] for row in block] for rank in range(cut.world_size)]
+
+
+def consume(plan, remainder, rows):
+    """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
+    shares = by_rank(plan, remainder)
+    rows = min(rows, len(shares[0]))
+    return [row for share in shares for row in share[:rows]], position_of(plan, remainder, rows)
+
+
+@given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
+def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, world_size):
+    cut = BlockLayout(num_rows, block_rows, world_size)
+    bounds = [cut.bounds(block) for block in range(cut.num_blocks)]
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
+    assert (bounds[-1][1] if bounds else 0) == num_rows
+    assert all(0 < stop - start <= max(block_rows, world_size - 1) for start, stop in bounds)
+    assert 0 <= cut.unshared_rows < world_size
+    assert cut.full_blocks % world_size == 0
+    shared = bounds[: cut.num_blocks - (cut.unshared_rows > 0)]
+    sizes = {sum(stop - start for start, stop in shared[rank::world_size]) for rank in range(world_size)}
+    assert sizes <= {num_rows // world_size}
+
+
+runs = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=4)
+
+
+@given(st.integers(0, 120), runs, st.sampled_from([None, "rows"]), st.integers(0, 3))
+def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, epoch):
+    shuffle = unit and Shuffle(unit, 5)
+    had, earlier = [], ()
+    for world_size, block_rows, rows in runs:
+        plan = plan_of(num_rows, block_rows, shuffle)
+        rows_of_run, position = consume(plan, Remainder(epoch, earlier, world_size), rows)
+        had += rows_of_run
+        position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
+        earlier = position.done
+    for world_size in (1, 2, 5):
+        remainder = resume(plan_of(num_rows, 7, shuffle), position, world_size)
+        assert remainder.epoch == epoch
+        left = by_rank(plan_of(num_rows, 7, shuffle), remainder)
+        rest = list(chain(*left))
+        unshared = remainder.block_layout(plan_of(num_rows, 7, shuffle)).unshared_rows
+        assert unshared < world_size
+        assert len(had + rest) + unshared == num_rows
+        assert len({*had, *rest}) == len(had + rest)
+        if world_size == 1:
+            assert sorted(had + rest) == list(range(num_rows))
+
+
+@pytest.mark.parametrize("second_world", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 4, 6])
+def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, second_world, batch):
+    num_rows, block_rows = 97, 8
+    plan = plan_of(num_rows, block_rows, Shuffle("rows", 1))
+    whole = by_rank(plan, Remainder(2, (), world_size))
+    for steps in range(num_rows // world_size // batch + 2):
+        had, position = consume(plan, Remainder(2, (), world_size), steps * batch)
+        rest = by_rank(plan, resume(plan, position, second_world))
+        assert len({*had, *chain(*rest)}) == len(had) + sum(map(len, rest)) > num_rows - second_world
+        if second_world == world_size and batch * steps % block_rows == 0:
+            # At the end of a round of blocks, each rank goes on with what it would have had.
+            assert [share[position.rows :] for share in whole] == rest
+        # What is left keeps its order: that of the epoch, as those who take blocks in turn see it.
+        remainder = resume(plan, position, 1)
+        left = np.concatenate(
+            [np.empty(0, int), *(remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks))]
+        )
+        assert (np.diff(left) > 0).all()
+
+
+PLAN = Fingerprint(
+    1, 50, "ab", "cd", 20, "ef", "chunks", 16, 8, parts=(Fingerprint(0, 5, "", "", 5, "", None, None, None),)
+)
+GOOD = Position(3, 1, 40, 2, 8, PLAN, (RunProgress(8, 4, 8),)).to_dict()
+
+
+def test_a_position_is_plain_values_there_and_back():
+    position = Position(3, 1, 40, 2, 8, PLAN, (RunProgress(8, 4, 8), RunProgress(5, 1, 3)))
+    state = position.to_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert Position.from_dict(state) == position == Position.from_dict(position)
+    assert Position.from_dict({**state, "plan_hash": "ab"}) == position  # the last version stored that, too
+    assert Position.from_dict({**state, "earlier": [tuple(each) for each in state["earlier"]]}) == position
+    assert position.done == (RunProgress(8, 4, 8), RunProgress(5, 1, 3), RunProgress(40, 2, 8))
+    assert dataclasses.replace(position, rows=0).done == position.earlier
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        "x",
+        {},
+        {**GOOD, "more": 1},
+        {key: value for key, value in GOOD.items() if key != "seed"},
+        *({**GOOD, name: -1} for name in ("seed", "epoch", "rows", "world_size", "block_rows")),
+        *({**GOOD, name: "1"} for name in ("seed", "epoch", "rows", "world_size", "block_rows")),
+        *({**GOOD, name: 1.0} for name in ("epoch", "rows")),
+        {**GOOD, "rows": True},
+        {**GOOD, "world_size": 0},
+        {**GOOD, "block_rows": 0},
+        {**GOOD, "plan": None},
+        {**GOOD, "plan": 7},
+        {**GOOD, "plan": {}},
+        {**GOOD, "plan": {**GOOD["plan"], "more": 1}},
+        *(
+            {**GOOD, "plan": {**GOOD["plan"], name: "1"}}
+            for name in ("num_files", "file_rows", "num_rows", "window_rows", "unit")
+        ),
+        *({**GOOD, "plan": {**GOOD["plan"], name: 1}} for name in ("names", "starts", "selection", "unit", "parts")),
+        {**GOOD, "earlier": 7},
+        {**GOOD, "earlier": "abc"},
+        {**GOOD, "earlier": [7]},
+        {**GOOD, "earlier": [[1, 2]]},
+        {**GOOD, "earlier": [[1, 2, 3, 4]]},
+        {**GOOD, "earlier": [[1, 0, 3]]},
+        {**GOOD, "earlier": [[1, 2, 0]]},
+        {**GOOD, "earlier": [[-1, 2, 3]]},
+        {**GOOD, "earlier": [["1", 2, 3]]},
+        {**GOOD, "earlier": {"0": [1, 2, 3]}},
+    ],
+)
+def test_what_is_no_position_is_refused(state):
+    with pytest.raises(PositionError, match="Position: "):
+        Position.from_dict(state)
+
+
+def test_a_position_of_something_else_is_refused():
+    plan = plan_of(50, 8, Shuffle("rows", 1))
+    _, position = consume(plan, Remainder(0, (), 2), 16)
+    assert resume(plan, position, 2).block_layout(plan).num_rows == 18
+    for other in (
+        plan_of(51, 8, Shuffle("rows", 1)),
+        plan_of(50, 8, Shuffle("rows", 2)),
+        plan_of(50, 8),
+        dataclasses.replace(plan, selection=np.arange(50)),
+    ):
+        with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+            resume(other, position, 2)
+    with pytest.raises(PositionError, match="more rows done than the 50"):
+        resume(plan, dataclasses.replace(position, rows=26), 2)
+    assert resume(plan, dataclasses.replace(position, rows=25), 2).block_layout(plan).num_blocks == 0
+
+
+TAILS = st.one_of(st.none(), st.builds(Tail, st.sampled_from(["drop", "pad"]), st.integers(1, 40)))
+tailed_runs = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12), st.integers(0, 40), TAILS), max_size=4)
+
+
+def positions_by_rank(plan, remainder):
+    blocks = [remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks)]
+    return [np.concatenate([np.empty(0, int), *blocks[r :: remainder.world_size]]) for r in range(remainder.world_size)]
+
+
+def run_some(plan, remainder, rows):
+    """Return the positions that ranks have had once each has done `rows` (or all there are), and the position."""
+    shares = positions_by_rank(plan, remainder)
+    rows = min(rows, *map(len, shares))
+    had = np.concatenate([share[:rows] for share in shares])
+    return had, Position.from_dict(json.loads(json.dumps(position_of(plan, remainder, rows).to_dict())))
+
+
+@given(st.integers(1, 120), tailed_runs)
+def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, runs):
+    had, earlier = [], ()
+    for world_size, block_rows, rows, tail in runs:
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
+        some, position = run_some(plan, Remainder(0, earlier, world_size), rows)
+        had += some[some < num_rows].tolist()
+        assert resume(plan, position, world_size).done == position.done
+        earlier = position.done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
+
+
+@given(st.integers(1, 120), tailed_runs, TAILS)
+def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
+    had, earlier = [], ()
+    for world_size, block_rows, rows, _ in runs:
+        some, position = run_some(
+            plan_of(num_rows, block_rows, Shuffle("rows", 1), tail), Remainder(0, earlier, world_size), rows
+        )
+        had += some.tolist()
+        earlier = position.done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
+
+
+@given(st.integers(1, 120), tailed_runs, TAILS.filter(bool))
+def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
+    earlier = ()
+    for world_size, block_rows, rows, other in runs:
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), other)
+        earlier = run_some(plan, Remainder(0, earlier, world_size), rows)[1].done
+    plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
+    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Remainder(0, earlier, 1))
+    if not earlier or earlier[-1].tail != tail:
+        assert len(rest) == tail.apply(len(left))
+        repeated = rest[len(left) :]
+        assert (repeated >= num_rows).all()
+        if len(repeated):
+            assert np.isin(repeated % num_rows, left).all()
+    if not len(rest[rest >= num_rows]):
+        assert np.isin(rest, left).all()
+
+
+@pytest.mark.parametrize("rule", ["drop", "pad"])
+@pytest.mark.parametrize(("workers", "batch"), [(1, 8), (3, 8), (4, 2)])
+def test_another_number_of_workers_resumes_with_its_own_tail_rows(rule, workers, batch):
+    """``tail_rows`` is usually workers * batch size, and both may change."""
+
+    def plan(workers, batch):
+        return plan_of(101, 16, Shuffle("rows", 1), Tail(rule, workers * batch))
+
+    had, position = run_some(plan(2, 8), Remainder(0, (), 2), 24)
+    rest = positions_by_rank(plan(workers, batch), resume(plan(workers, batch), position, workers))
+    assert {len(share) % batch for share in rest} == {0}
+    assert len({len(share) for share in rest}) == 1
+    rows = [*had.tolist(), *(row for share in rest for row in share.tolist() if row < 101)]
+    assert len(set(rows)) == len(rows)
+    assert len(rows) == 101 if rule == "pad" else 101 - workers * batch < len(rows) <= 101
+
+
+def test_the_fingerprint_is_of_what_decides_the_order(tmp_path):
+    def write(folder, chunk):
+        (tmp_path / folder).mkdir()
+        path = str(tmp_path / folder / "a.h5")
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.zeros((64, 64)), chunks=(chunk, 64))
+            file["y"] = np.arange(64)
+        return path
+
+    first, moved, repacked = write("a", 8), write("b", 8), write("c", 16)
+
+    def of(path, window=16, **options):
+        return plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1].fingerprint
+
+    expected = of(first)
+    assert of(moved) == expected
+    assert of(first, block_rows=3) == expected
+    assert of(first, np.int64(16)) == expected
+    # Another storage layout, and other columns, are other groups and so another order.
+    assert of(repacked) != expected
+    assert of(first, columns=["y"]) != expected
+    assert of(first, predicate=pc.field("y") >= 0) != expected
+    chosen = [of(first, predicate=pc.field("y") < bound) for bound in (10, 10, 20)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Files of 64 rows in chunks, one of them in other chunks, and one of fewer rows."""
+    folder = tmp_path_factory.mktemp("written")
+
+    def write(path, chunk=8, rows=64):
+        (folder / path).parent.mkdir(exist_ok=True)
+        with h5py.File(folder / path, "w") as file:
+            file.create_dataset("x", data=np.zeros((rows, 64)), chunks=(chunk, 64))
+            file["y"] = np.arange(rows)
+        return str(folder / path)
+
+    return {
+        "one": [write("a/a.h5")],
+        "moved": [write("b/a.h5")],
+        "renamed": [write("a/b.h5")],
+        "two": [write("a/a.h5"), write("a/c.h5")],
+        "shorter": [write("c/a.h5", rows=40)],
+        "repacked": [write("d/a.h5", chunk=16)],
+        "swapped": [write("e/a.h5", rows=40), write("e/c.h5", rows=88)],
+    }
+
+
+CHUNKS = Shuffle("chunks", 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"shuffle": Shuffle("chunks", 1240530706, 16)}, {}, "seed 1240530706, not 1"),
+        ({"paths": "two"}, {}, "2 files, not 1; 128 rows in the files, not 64"),
+        ({}, {"paths": "renamed"}, "files of other names"),
+        ({}, {"paths": "shorter"}, "64 rows in the files, not 40"),
+        ({"paths": "two"}, {"paths": "swapped"}, "files with other numbers of rows"),
+        ({}, {"paths": "repacked"}, "chunks of 8 rows, not 16 (the widest column decides: columns= of the run before"),
+        ({}, {"columns": ["y"]}, "chunks of 8 rows, not 1"),
+        (
+            {"predicate": pc.field("y") < 20},
+            {"predicate": pc.field("y") < 10},
+            "a predicate that selects 20 rows, not 10 rows",
+        ),
+        ({}, {"predicate": pc.field("y") < 10}, "a predicate that selects all 64 rows, not 10 rows"),
+        (
+            {"predicate": pc.field("y") < 10},
+            {"predicate": pc.field("y") >= 54},
+            "a predicate that selects 10 rows, but not the same",
+        ),
+        ({}, {"shuffle": Shuffle("rows", 1)}, "shuffled by chunks, not shuffled by rows"),
+        ({"shuffle": Shuffle("files", 9)}, {"shuffle": None}, "shuffled by files, not in path order"),
+        ({"shuffle": Shuffle("chunks", 1, 32)}, {}, "window_rows 32, not 16"),
+        (
+            {"shuffle": Shuffle("chunks", 2, 32), "paths": "two"},
+            {},
+            "seed 2, not 1; 2 files, not 1; 128 rows in the files, not 64; window_rows 32, not 16",
+        ),
+    ],
+)
+def test_what_differs_is_named(written, before, now, expected):
+    def plan_with(paths="one", shuffle=CHUNKS, **options):
+        return plan_files(written[paths], shuffle=shuffle, **options)[1]
+
+    plan = plan_with(**before)
+    state = json.loads(json.dumps(position_of(plan, Remainder(), 8).to_dict()))
+    with pytest.raises(PositionError) as caught:
+        resume(plan_with(**now), Position.from_dict(state), 1)
+    assert f"What differs: {expected}" in str(caught.value)
+    assert f"with shuffle={plan.fingerprint.shuffle(plan.seed)}, or start the epoch again" in str(caught.value)
+
+
+def test_where_files_lie_and_how_they_are_cut_into_blocks_is_no_difference(written):
+    plan = plan_files(written["one"], shuffle=CHUNKS)[1]
+    position = Position.from_dict(position_of(plan, Remainder(), 8).to_dict())
+    for options in ({}, {"block_rows": 3}):
+        other = plan_files(written["moved"], shuffle=CHUNKS, **options)[1]
+        tail = dataclasses.replace(other, tail=Tail("drop", 16))
+        assert resume(other, position, 1).done == resume(tail, position, 2).done == position.done
+
+
+def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
+    first, second = (plan_files(written["two"], shuffle=Shuffle(seed=None))[1] for _ in range(2))
+    second = pickle.loads(pickle.dumps(second))
+    assert first.seed != second.seed
+    position = Position.from_dict(json.loads(json.dumps(position_of(first, Remainder(2), 24).to_dict())))
+    remainder = resume(second, position, 1)
+    blocks = [read_block(second, remainder, i) for i in range(remainder.block_layout(second).num_blocks)]
+    assert np.concatenate([block.rows.row_ids for block in blocks]).tolist() == first.at(np.arange(24, 128), 2).tolist()
+    assert {block.seed for block in blocks} == {first.seed}
+    again = position_of(second, remainder, 8)
+    assert (again.seed, again.plan) == (first.seed, first.fingerprint)
+    given = dataclasses.replace(position, seed=first.seed)
+    with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
+        resume(plan_files(written["two"], shuffle=Shuffle(seed=5))[1], given, 1)
+
+
+def test_the_fingerprint_is_found_once_and_goes_with_the_plan(five_files):
+    plan = plan_files(five_files, predicate=pc.field("label") == 1)[1]
+    expected = plan.fingerprint
+    other = dataclasses.replace(plan, selection=plan.selection[1:])
+    assert other.fingerprint != expected
+    copy = pickle.loads(pickle.dumps(plan))
+    selection = weakref.ref(plan.selection)
+    assert vars(plan)["fingerprint"] == vars(copy)["fingerprint"] == expected
+    del plan
+    gc.collect()
+    assert selection() is None  # no cache keeps it
+
+
+@given(st.integers(0, 60), st.integers(1, 25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
+    block_rows *= 4
+    for rule in ("drop", "pad"):
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
+        remainder = Remainder(epoch, (), world_size)
+        cut = remainder.block_layout(plan)
+        positions = np.concatenate([np.empty(0, int), *(remainder.positions(plan, i) for i in range(cut.num_blocks))])
+        assert positions.tolist() == list(range(plan.num_positions))
+        assert plan.num_positions % tail_rows == 0
+        assert abs(plan.num_positions - num_rows) < tail_rows
+        ids = plan.at(positions, epoch)
+        assert len(set(ids.tolist())) == min(num_rows, plan.num_positions)
+        if rule == "pad" and num_rows:
+            assert plan.num_positions >= num_rows
+            assert ids[num_rows:].tolist() == np.resize(ids[:num_rows], plan.num_positions)[num_rows:].tolist()
+        elif rule == "drop":
+            assert plan.num_positions <= num_rows
+        if tail_rows % world_size == 0:
+            assert cut.unshared_rows == 0
+
+
+def test_drop_leaves_out_other_rows_in_each_epoch():
+    plan = plan_of(50, 8, Shuffle("rows", 3), Tail("drop", 16))
+    left_out = [frozenset(range(50)) - frozenset(plan.at(np.arange(48), epoch).tolist()) for epoch in range(5)]
+    assert len(set(left_out)) > 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("keep", 4), ("drop", 0), ("drop", -1), ("pad", 2.0), ("pad", "4"), ("pad", True)]
+)
+def test_what_is_no_tail_is_refused(arguments):
+    with pytest.raises(OptionError, match="expected 'drop' or 'pad', and 1 row or more"):
+        Tail(*arguments)
+
+
+def test_rows_that_are_done_are_not_read(five_files):
+    """A file, all of whose rows are done, may be gone."""
+    plan = plan_files(five_files, columns=["label"], block_rows=2)[1]
+    position = Position(0, 0, 4, 1, 2, plan.fingerprint)
+    with open(five_files[0], "w"):
+        pass
+    remainder = resume(plan, position, 1)
+    found = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+    assert np.concatenate([rows.row_ids for rows in found]).tolist() == list(range(4, 13))
+    with pytest.raises(RayH5Error):
+        read_block(plan, Remainder(), 0)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
+def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
+    plan = plan_of(num_rows, block_rows)
+    remainder = Remainder(0, (RunProgress(1, 1, 4),))
+    if block < remainder.block_layout(plan).num_blocks:
+        assert remainder.positions(plan, block, limit).tolist() == remainder.positions(plan, block)[:limit].tolist()

@@ -1,0 +1,201 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ray_h5.errors import OptionError
+from ray_h5.order.draws import shuffle as shuffling
+from ray_h5.order.draws.shuffle import Shuffle, make_key, permute, unpermute
+
+TABLE = 1 << 16
+SIZES = [1, 2, 3, 7, 1000, TABLE - 1, TABLE, TABLE + 1, TABLE + 77, 3 * TABLE, (1 << 18) + 1, 300_007]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_permutation_and_its_inverse(n):
+    key = make_key(n, 3)
+    values = permute(np.arange(n), n, key)
+    assert values.dtype == np.int64
+    assert np.array_equal(np.sort(values), np.arange(n))
+    assert np.array_equal(unpermute(values, n, key), np.arange(n))
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**40), st.integers(0, 1000))
+def test_the_network_is_a_bijection_also_where_a_table_is_used_instead(n, seed, epoch):
+    key = make_key(seed, epoch)
+    positions = np.arange(n)
+    values = shuffling._walk(positions, n, key, backwards=False)
+    assert np.array_equal(np.sort(values), positions)
+    assert np.array_equal(shuffling._walk(values, n, key, backwards=True), positions)
+    assert np.array_equal(positions, np.arange(n))  # the argument is left as it was
+
+
+@given(st.data())
+def test_huge_permutations_are_walked_to_and_fro(data):
+    n = data.draw(st.integers(1, 2**62))
+    positions = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=50, unique=True)))
+    key = make_key(data.draw(st.integers(0, 2**64)), 0)
+    values = permute(positions, n, key)
+    assert values.min() >= 0
+    assert values.max() < n
+    assert len(np.unique(values)) == len(positions)
+    assert np.array_equal(unpermute(values, n, key), positions)
+
+
+@pytest.mark.parametrize("n", [500, TABLE + 500])
+def test_any_shape_and_any_access_give_the_same(n):
+    key = make_key(1, 2)
+    whole = permute(np.arange(n), n, key)
+    some = np.array([[5, 3], [n - 1, 5]])
+    assert np.array_equal(permute(some, n, key), whole[some])
+    assert permute(np.empty(0, np.int64), n, key).shape == (0,)
+    assert permute(np.int32([7]), n, key) == whole[7]
+    assert int(permute(np.int64(7), n, key)) == whole[7]
+
+
+GOLDEN = [
+    ((10, 0, 0), [2, 7, 3, 1, 6, 9, 5, 8]),
+    ((10, 0, 1), [1, 7, 6, 5, 8, 0, 9, 2]),
+    ((1000, 7, 3), [423, 201, 452, 588, 632, 180, 415, 4]),
+    ((65_537, 0, 0), [50403, 50625, 15874, 8648, 53891, 11868, 47212, 47983]),
+    ((10**8, 42, 1), [40474070, 39620395, 49273464, 29752370, 69525883, 57792386, 11693372, 67241922]),
+    ((10**8, 43, 0), [44043086, 70748217, 92287035, 33477388, 81791058, 51480448, 95080143, 23246989]),
+    (
+        (2**62, 2**40, 9),
+        [
+            355949019247621989,
+            316931206120938396,
+            2336619503724814770,
+            3174423918313891752,
+            2356949976026486432,
+            3593201323292609500,
+            3340019403220354465,
+            1090059601535920327,
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("of", "expected"), GOLDEN)
+def test_golden_orders(of, expected):
+    n, seed, epoch = of
+    assert permute(np.arange(8), n, make_key(seed, epoch)).tolist() == expected
+
+
+def test_no_two_draws_share_a_key():
+    words = [(s, e) for s in range(50) for e in range(50)]
+    words += [(5,), (5, 0, 0), (5, 1, 0), (5, 1, 0, 0), (5 + 2**32,), (5 + 2**32, 0), (1, 5), (2**32,), (0, 2**32)]
+    assert len({make_key(*each) for each in words}) == len(set(words))
+
+
+@pytest.mark.parametrize("draw", ["table", "network"])
+@pytest.mark.parametrize("n", [8, 24])
+def test_each_value_is_as_likely_at_each_position(draw, n):
+    draws = 4000
+    cells = np.zeros((n, n), int)
+    for seed in range(draws):
+        key = make_key(seed, 0)
+        values = permute(np.arange(n), n, key) if draw == "table" else shuffling._walk(np.arange(n), n, key, False)
+        cells[np.arange(n), values] += 1
+    expected = draws / n
+    chi_square = ((cells - expected) ** 2 / expected).sum()
+    # Of n * n cells, whose rows and columns each have a known sum.
+    assert 1e-4 < stats.chi2.sf(chi_square, (n - 1) ** 2) < 1 - 1e-4
+
+
+@pytest.mark.parametrize("n", [6])
+def test_all_orders_of_a_few_are_drawn(n):
+    draws = 10_000
+    orders = np.array([permute(np.arange(n), n, make_key(seed, 1)) for seed in range(draws)])
+    _, counts = np.unique(orders @ 10 ** np.arange(n), return_counts=True)
+    assert len(counts) == 720
+    assert 1e-4 < stats.chisquare(counts).pvalue < 1 - 1e-4
+
+
+@pytest.mark.parametrize("n", [1 << 20, (1 << 20) + 12_345, 10**9 + 7, 2**60])
+def test_a_stretch_of_a_large_order_comes_from_everywhere(n):
+    for start in (0, n // 3):
+        values = permute(np.arange(start, start + 200_000), n, make_key(3, start % 1000))
+        for counts in (np.histogram(values / n, bins=256, range=(0, 1))[0], np.bincount(values % 64, minlength=64)):
+            # Values are drawn without replacement: they lie more evenly than those of dice.
+            statistic = stats.chisquare(counts).statistic / (1 - len(values) / n)
+            assert 1e-4 < stats.chi2.sf(statistic, len(counts) - 1) < 1 - 1e-4
+
+
+PAIRS = [((0, 0), (0, 1)), ((0, 0), (1, 0)), ((42, 1), (43, 0)), ((7, 3), (7, 4)), ((5, 1), (5 + 2**32, 0))]
+
+
+@pytest.mark.parametrize("n", [50_000, 100_000])
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_epochs_and_seeds_know_nothing_of_each_other(n, one, other):
+    first, second = (permute(np.arange(n), n, make_key(*each)) for each in (one, other))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / np.sqrt(n)
+    assert (first == second).sum() < 12  # Poisson of mean 1
+    for lag in (1, 2, 64):
+        assert abs(np.corrcoef(first[lag:], second[:-lag])[0, 1]) < 4.5 / np.sqrt(n)
+
+
+@pytest.mark.parametrize("n", [40_000, 200_000])
+def test_neighbours_know_nothing_of_each_other(n):
+    for seed in range(5):
+        values = permute(np.arange(n), n, make_key(seed, 0))
+        for lag in (1, 2, 3, 256, 512):
+            assert abs(np.corrcoef(values[:-lag], values[lag:])[0, 1]) < 4.5 / np.sqrt(n)
+        gaps = np.diff(values)
+        assert (np.abs(gaps) == 1).sum() < 15  # Poisson of mean 2
+        bins = np.histogram2d(values[:-1], values[1:], bins=16, range=[[0, n], [0, n]])[0]
+        assert stats.chisquare(bins.ravel()).pvalue > 1e-4
+
+
+def test_memory_does_not_grow_with_n():
+    code = """
+import resource, numpy as np
+from ray_h5.order.draws.shuffle import make_key, permute
+permute(np.arange(1 << 17), 1 << 17, make_key(0, 0))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+permute(np.arange(1 << 17), 1 << 60, make_key(0, 0))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4096  # KiB
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unit": "blocks"},
+        {"unit": None},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"seed": True},
+        {"seed": "1"},
+        {"window_rows": 0},
+        {"window_rows": 2.0},
+        {"window_rows": True},
+        {"unit": "rows", "window_rows": 4},
+        {"unit": "files", "window_rows": 4},
+        {"unit": ["rows"]},
+    ],
+)
+def test_what_is_no_shuffle_is_refused(options):
+    with pytest.raises(OptionError, match="Shuffle"):
+        Shuffle(**options)
+
+
+def test_a_seed_is_drawn_once_and_kept():
+    drawn = Shuffle(seed=None)
+    assert drawn.seed == drawn.seed
+    assert len({Shuffle(seed=None).seed for _ in range(20)}) > 15
+    assert Shuffle(seed=np.int64(3)) == Shuffle(seed=3)
+    assert isinstance(Shuffle(seed=np.int64(3), window_rows=np.int64(5)).window_rows, int)
+
+
+@pytest.mark.parametrize("n", [10, 1 << 20])
+@pytest.mark.parametrize("outside", [-1, 1 << 20])
+def test_a_position_outside_is_an_error(n, outside):
+    with pytest.raises(OptionError, match=f"0 to {n - 1}, found"):
+        permute(np.array([3, outside]), n, make_key(0))

@@ -1,0 +1,162 @@
+import datetime as dt
+import math
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import PredicateError
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.select_rows import select
+from ray_h5.predicates.criteria import as_criteria, between, where
+from ray_h5.predicates.evaluate import evaluate
+from ray_h5.predicates.virtual_names import Between
+from ray_h5.ray_data.predicates import RowChooser
+from ray_h5.tables.sidecar import Sidecar
+
+INTEGERS = [-(2**63), -(2**53) - 1, -5, -1, 0, 1, 3, 255, 2**24, 2**24 + 1, 1_650_000_000]
+INTEGERS += [2**53, 2**53 + 1, 2**60 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
+FLOATS = [-math.inf, -(2.0**64), -(2.0**63), -5.0, -0.5, -0.0, 0.5, 2.0, 2.5, 2.0**24, 1.65e9]
+FLOATS += [0.1, -0.1, 1e-50, 1e300, 2.0**53, 2.0**60, 2.0**63, 2.0**64, 2.0**65, math.inf, math.nan]
+DTYPES = ["i1", "u1", "i4", "u4", "i8", "u8"]
+
+
+def column(dtype):
+    return [value for value in INTEGERS if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max]
+
+
+def passing(predicate, columns):
+    return evaluate(predicate, columns, len(columns["x"])).tolist()
+
+
+def check(dtype, wanted, passes):
+    """Compare with what exact arithmetic gives, which is what Python's has."""
+    values = column(dtype)
+    columns = {"x": np.array(values, dtype)}
+    expected = [passes(value) for value in values]
+    assert passing(where(x=wanted), columns) == np.flatnonzero(expected).tolist()
+    assert passing(~where(x=wanted), columns) == np.flatnonzero(~np.array(expected)).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("number", [*INTEGERS, *FLOATS])
+def test_integers_are_compared_exactly(dtype, number):
+    check(dtype, number, lambda value: value == number)
+    if not math.isnan(number):
+        check(dtype, between(number, None), lambda value: value >= number)
+        check(dtype, between(None, number), lambda value: value <= number)
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.sampled_from(INTEGERS), min_size=1, max_size=4),
+    st.lists(st.sampled_from([1.0, -0.0, 0.1, 0.5, 1.65e9, 2.0**60, 2.0**63, math.inf, math.nan]), max_size=3),
+)
+def test_any_numbers_in_a_list(dtype, integers, floats):
+    check(dtype, integers, lambda value: value in integers)
+    if floats:
+        check(dtype, floats, lambda value: value in floats)
+        mixed = [number for number in integers if abs(number) <= 2**53] + floats  # pyarrow makes no list of others
+        check(dtype, mixed, lambda value: value in mixed)
+
+
+def test_a_fraction_that_is_no_float32():
+    columns = {"x": np.array([1_650_000_000, 1_650_000_001])}
+    assert passing(where(x=1.65e9 + 0.5), columns) == []
+    assert passing(where(x=between(1.65e9 + 0.5, None)), columns) == [1]
+
+
+def test_arrays_of_uint64():
+    values = np.array([1, 2**63, 2**64 - 1], "u8")
+    check("u8", values, lambda value: value in values.tolist())
+    check("i8", values, lambda value: value == 1)
+    check("u8", pa.array(values), lambda value: value in values.tolist())
+    check("u8", values[2], lambda value: value == 2**64 - 1)
+    check("u8", between(values[1], values[2]), lambda value: value >= 2**63)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("number", [0, 3, -5, 2**24 + 1, 1_650_000_000, 2**63, 0.1, 0.5, -math.inf, 1.65e9, 2.0**63])
+def test_floats_are_compared_in_their_dtype(dtype, number):
+    with np.errstate(over="ignore"):
+        values = np.array([np.nan, -np.inf, -5, 0, np.float32(0.1), 0.1, 0.5, 3, 2**24, 1.65e9, 2**63, np.inf], dtype)
+    kind = np.dtype("f4" if dtype == "f2" else dtype)  # pyarrow compares no float16
+    held, end = values.astype(kind), kind.type(number)
+    columns = {"x": values}
+    assert passing(where(x=number), columns) == np.flatnonzero(held == end).tolist()
+    assert passing(where(x=[number]), columns) == np.flatnonzero(held == end).tolist()
+    assert passing(where(x=between(number, None)), columns) == np.flatnonzero(held >= end).tolist()
+    assert passing(where(x=between(None, number)), columns) == np.flatnonzero(held <= end).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize(("wanted", "rows"), [([math.nan, 1.0], [0]), ([math.nan], []), (math.nan, [])])
+def test_nothing_equals_nan(dtype, wanted, rows):
+    columns = {"x": np.array([1, np.nan, -np.nan, 0, 2], dtype)}
+    assert passing(where(x=wanted), columns) == rows
+    assert passing(~where(x=wanted), columns) == [row for row in range(5) if row not in rows]
+
+
+@pytest.mark.parametrize("wanted", [True, 1, 1.0, [True], [1], [1.0], [1, 1.0]])
+def test_booleans_are_one_and_zero(wanted):
+    columns = {"x": np.array([True, False, True])}
+    assert passing(where(x=wanted), columns) == [0, 2]
+    assert passing(~where(x=wanted), columns) == [1]
+    assert passing(where(x=[0.0, 1]), columns) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wanted", [2, [2], [1, 2], 2.0, [2.0], 0.5, [0.5], [math.inf], [65504], [-1]])
+def test_no_boolean_is_another_number(wanted):
+    with pytest.raises(PredicateError, match="x: bool"):
+        passing(where(x=wanted), {"x": np.array([True, False, True])})
+
+
+def test_null_in_a_list_is_null():
+    columns = {"x": pa.array([1, None, 2**40]), "s": pa.array(["a", None, "b"])}
+    assert passing(where(x=[None, 1]), columns) == [0, 1]
+    assert passing(where(x=[None, 2**63]), columns) == [1]
+    assert passing(where(s=[None, "a"]), columns) == [0, 1]
+
+
+DAY = dt.datetime(2024, 1, 1)
+NULLABLE = {
+    "int": ([1, None, 2, 0], [1, 2, True, False, [1], [0, 2], [], [1.5, 2.0], between(1, 2), 2**63]),
+    "float": ([1.0, None, 0.1, 0.0], [1, 0.1, 0.0, [0.1], [0.1, 0], [math.nan], between(None, 0.1)]),
+    "bool": ([True, None, False, True], [True, 0, [1], [True, False]]),
+    "text": (
+        ["a", None, "b", "2024-01-01"],
+        ["a", ["a"], ["a", "b"], between("a", None), "2024-01-01", ["2024-01-01"]],
+    ),
+    "time": ([DAY, None, DAY + dt.timedelta(1), DAY], [DAY, [DAY], "2024-01-01", ["2024-01-01", "2024-01-09"]]),
+}
+
+
+@pytest.fixture(scope="module")
+def nullable(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nullable")
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["i"] = np.arange(4)
+    pq.write_table(
+        pa.table({"i": range(4), **{name: values for name, (values, _) in NULLABLE.items()}}), folder / "t.pq"
+    )
+    index = FileOptions.of(folder / "a.h5", sidecar=Sidecar(folder / "t.pq", on="i")).index()
+    return lambda predicate: select(index, index.delivered, predicate).tolist()
+
+
+@pytest.mark.parametrize("name", NULLABLE)
+def test_a_comparison_with_null_chooses_no_row_and_neither_does_its_opposite(nullable, name):
+    values, forms = NULLABLE[name]
+    for wanted in forms:
+        chosen, others = (nullable(each) for each in (where(**{name: wanted}), ~where(**{name: wanted})))
+        assert sorted(chosen + others) == [0, 2, 3], wanted
+        # After map_batches, blocks are filtered.
+        in_block = RowChooser(*as_criteria({name: wanted}))(pa.chunked_array([values])).to_pylist()
+        assert in_block == [None if row == 1 else row in chosen for row in range(4)], wanted
+        if not isinstance(wanted, Between):
+            with_null = [*(wanted if isinstance(wanted, list) else [wanted]), None]
+            assert nullable(where(**{name: with_null})) == sorted([*chosen, 1]), wanted
+            assert nullable(~where(**{name: with_null})) == others, wanted

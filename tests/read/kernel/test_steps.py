@@ -1,0 +1,154 @@
+"""Tables of jobs: the compiled loop and the steps in Python do the same, and count the same."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.codecs import filters
+from ray_h5.errors import CorruptChunkError, TransientIOError, TruncatedFileError
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.read.kernel import job_table as table
+from ray_h5.read.kernel import run_tables as steps
+from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, PLAIN, RAW, Field, JobTable, Origin, Piece
+from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.kernel.run_tables import COLD_ON, HINTS, HINTS_OFF, new_times, run_table
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local import LocalFile
+from tests.hdf5.h5kit import assert_same, flip, write
+
+STORED = np.random.default_rng(0).integers(0, 256, 1 << 15, dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernel") / "bytes"
+    path.write_bytes(STORED.tobytes())
+    return LocalFile.open(str(path))
+
+
+def copies(source, ranges, out):
+    """Return a table that copies byte ranges one after the other into `out`."""
+    jobs = np.zeros((len(Field), len(ranges)), np.int64)
+    offsets, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
+    jobs[Field.FILE], jobs[Field.PIPELINE] = source.descriptor, RAW
+    jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets, sizes, sizes
+    jobs[Field.DESTINATION] = out.ctypes.data + np.cumsum(sizes) - sizes
+    return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(len(ranges), source, None, None)], [out])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20000), st.sampled_from([1, 4, 100, 4095, 4096, 5000])), min_size=1),
+    st.booleans(),
+)
+def test_ranges_are_copied_and_counted_alike(source, ranges, ascending):
+    ranges = sorted(ranges) if ascending else ranges
+    expected = np.concatenate([STORED[offset : offset + size] for offset, size in ranges])
+    counted = []
+    for compiled in (True, False):
+        out = np.zeros(len(expected), np.uint8)
+        made = copies(source, ranges, out)
+        if compiled:
+            counts, _ = run_table(made, new_times())
+        else:
+            steps.run_in_python(made, 0, len(made), counts := np.zeros(4, np.int64))
+        assert_same(out, expected)
+        counted.append(counts[:3].tolist())
+    assert counted[0] == counted[1]
+
+
+def test_boxes_and_pieces(source):
+    block = STORED[1000 : 1000 + 120].reshape(2, 3, 4, 5)
+    for runner in (run_table, lambda made, _: steps.run_in_python(made, 0, len(made), np.zeros(4, np.int64))):
+        out = np.zeros((2, 4, 6, 7), np.uint8)
+        jobs = np.zeros((len(Field), 1), np.int64)
+        jobs[:, 0] = [source.descriptor, 1000, 120, RAW, 0, 120, 0, 0, 3]
+        boxes = np.zeros((1, table.BOX_FIELDS), np.int64)
+        boxes[0, :8] = [2, 5, 3, 20, 42, 4, 5, 7]
+        pieces = np.zeros((len(Piece), 3), np.int64)
+        at = out.ctypes.data
+        pieces[:, 0] = [0, at, 0, 0]
+        pieces[:, 1] = [60, at + out[0].nbytes, 0, 0]
+        pieces[:, 2] = [7, at + out[0].nbytes - 3, 3, PLAIN]
+        runner(JobTable(jobs, pieces, boxes, [Origin(1, source, None, None)], [out]), new_times())
+        expected = np.zeros_like(out)
+        expected[:, :3, :4, :5] = block
+        expected[0].reshape(-1)[-3:] = block.reshape(-1)[7:10]
+        assert_same(out, expected)
+
+
+def test_hints_are_given_once_while_reads_wait(source):
+    if compiled_loop() is None or not hasattr(os, "posix_fadvise"):
+        pytest.skip("no hints")
+    ranges = [(i * 100, 50) for i in range(200)]
+    times = new_times()
+    times[:2] = 64, 1  # reads have waited
+    out = np.zeros(10000, np.uint8)
+    first = copies(source, ranges, out)
+    counts, hinted = run_table(first, times, stop=150, given=0)
+    assert 0 < counts[HINTS] <= 200
+    assert hinted <= 200
+    again, _ = run_table(first, times, first=150, given=hinted)
+    assert counts[HINTS] + again[HINTS] <= 200
+    times[COLD_ON], times[HINTS_OFF] = 1, 1
+    assert run_table(first, times)[0][HINTS] == 0
+    assert run_table(first, new_times())[0][HINTS] == 0
+
+
+def test_a_read_past_the_end_is_the_named_error(source):
+    out = np.zeros(20, np.uint8)
+    made = copies(source, [(0, 10), (len(STORED) - 5, 10)], out)
+    with pytest.raises(TruncatedFileError, match=f"expected 10 bytes at offset {len(STORED) - 5}, found 5"):
+        run_table(made, new_times())
+    assert_same(out[:10], STORED[:10])
+
+
+def test_a_read_that_fails_in_the_loop_is_tried_again_in_python_and_then_named():
+    out = np.zeros(20, np.uint8)
+    made = copies(LocalFile.open("/proc/self/mem"), [(0, 20)], out)  # nothing is at its beginning
+    with pytest.raises(TransientIOError, match=os.strerror(errno.EIO)):
+        run_table(made, new_times())
+
+
+def test_a_file_without_a_descriptor_is_read_by_its_methods(source, monkeypatch):
+    monkeypatch.setattr(LocalFile, "descriptor", table.NO_DESCRIPTOR)
+    out = np.zeros(10, np.uint8)
+    counts, _ = run_table(copies(source, [(7, 10)], out), new_times())
+    assert_same(out, STORED[7:17])
+    assert counts[:2].tolist() == [1, 10]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_damaged_chunk_is_the_same_error(tmp_path, request, compiled, threads):
+    values = np.arange(40000, dtype="<i4").reshape(40, 1000)
+    path = write(tmp_path / "a.h5", {"x": values, "y": values}, chunks=(2, 1000), compression="gzip")
+    import h5py
+
+    with h5py.File(path) as file:
+        chunk = file["y"].id.get_chunk_info(7)
+    flip(path, chunk.byte_offset + chunk.size // 2, 8)
+    if not compiled:
+        request.getfixturevalue("steps_in_python")
+    reader = RowReader(path, threads=threads)
+    with pytest.raises(CorruptChunkError, match=r"column 'y', chunk 7 \(rows 14 to 15, bytes \d+ to \d+ of the file\)"):
+        reader.read(["x", "y"], [0, 39, 15, 3])
+    assert_same(reader.read(["x"], [39, 0])["x"], values[[39, 0]])
+
+
+def test_pipelines_are_counted_once():
+    first, again = (FilterPipeline((FilterStep(filters.SHUFFLE, name, (4,)),)) for name in ("shuffle", "other"))
+    assert table.pipeline_number(first) == table.pipeline_number(again)
+
+
+def test_tables_join(source):
+    ranges = [[(0, 10), (5, 3)], [(100, 4)], [(7, 9)]]
+    outs = [np.zeros(sum(size for _, size in each), np.uint8) for each in ranges]
+    joined = JobTable.join([copies(source, each, out) for each, out in zip(ranges, outs, strict=True)])
+    run_table(joined, new_times())
+    for each, out in zip(ranges, outs, strict=True):
+        assert_same(out, np.concatenate([STORED[offset : offset + size] for offset, size in each]))
+    assert [joined.origin_of(job)[1] for job in range(4)] == [0, 1, 0, 0]

@@ -1,0 +1,111 @@
+"""Large ranges of a file in a store are put together from parts, a bounded number of them at a time."""
+
+import threading
+import time
+import tracemalloc
+from functools import partial
+
+import numpy as np
+
+from ray_h5.read.file_reads import run_all
+from ray_h5.read.jobs import Staged, TableJob
+from ray_h5.read.kernel.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
+from ray_h5.read.remote import joint_reads
+from ray_h5.read.remote.joint_reads import cost_of
+from ray_h5.storage.byte_source import Costs, ObjectIdentity
+from ray_h5.storage.stores.remote_file import RemoteFile
+
+RANGE, COUNT = 9 << 20, 80
+
+
+class Held(RemoteFile):
+    """A file in memory that is read as if it were in a store."""
+
+    def __init__(self, data, costs=RemoteFile.costs):
+        super().__init__(ObjectIdentity("a", len(data)))
+        self.costs, self._data, self._lock = costs, memoryview(data), threading.Lock()
+        self.begun, self.done, self.most = set(), set(), 0
+
+    def identity(self):
+        return self._expect
+
+    def get(self, offset, nbytes):
+        with self._lock:
+            self.begun.add(offset // (RANGE >> 10))
+            self.most = max(self.most, len(self.begun - self.done))
+        return self._data[offset : offset + nbytes]
+
+
+def copy(source, offset, staged):
+    """Return a table of one job, which copies a range as it is stored."""
+    table = np.zeros((len(Field), 1), np.int64)
+    table[Field.FILE], table[Field.PIPELINE], table[Field.OFFSET] = NO_DESCRIPTOR, RAW, offset
+    table[Field.SIZE], table[Field.DECODED], table[Field.DESTINATION] = len(staged), len(staged), staged.ctypes.data
+    return [TableJob(JobTable(table, NO_PIECES, NO_BOXES, [Origin(1, source, None, None)], [staged]))]
+
+
+def put(source, out, number, values):
+    out[number] = values
+    source.done.add(number)
+
+
+def jobs(source, nbytes, out=None):
+    return [
+        Staged(source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i))
+        for i in range(COUNT)
+    ]
+
+
+def test_a_cost_takes_no_memory():
+    source = Held(b"")
+    none = np.broadcast_to(np.uint8(0), RANGE)
+    tracemalloc.start()
+    cost = cost_of([job for i in range(COUNT) for job in copy(source, i * RANGE, none)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (cost.requests, cost.bytes_read) == (2 * COUNT, RANGE * COUNT)
+    assert peak < 1 << 20
+
+
+def test_large_ranges_are_put_together_a_few_at_a_time(monkeypatch):
+    data = np.random.default_rng(0).integers(0, 256, COUNT * (RANGE >> 10), np.uint8)
+    costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
+    source, out = Held(data.data, costs), np.zeros((COUNT, RANGE >> 10), np.uint8)
+    monkeypatch.setattr(joint_reads, "_WHOLE_BYTES", 10 * (RANGE >> 10))
+    stats, _ = run_all(jobs(source, RANGE >> 10, out), 1)
+    np.testing.assert_array_equal(out.reshape(-1), data)
+    assert stats.bytes_read == len(data)
+    assert source.most <= 10
+
+
+class LastFirst(Held):
+    """A file whose last part arrives first, and its first part last."""
+
+    def get(self, offset, nbytes):
+        time.sleep(0.02 * (1 - offset / self.size))
+        return self._data[offset : offset + nbytes]
+
+
+def test_parts_of_a_range_arrive_in_any_order():
+    data = np.random.default_rng(0).integers(0, 256, (9 << 10) + 5, np.uint8)
+    costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
+    source, out = LastFirst(data.data, costs), np.zeros_like(data)
+    stats, _ = run_all(copy(source, 0, out), 1)
+    np.testing.assert_array_equal(out, data)
+    assert (stats.requests, stats.bytes_read) == (10, len(data))
+
+
+def test_the_jobs_of_a_request_run_together(monkeypatch):
+    data = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+    source, out = Held(data.data), np.zeros_like(data)
+    table = np.zeros((len(Field), 1 << 14), np.int64)
+    table[Field.FILE], table[Field.PIPELINE] = NO_DESCRIPTOR, RAW
+    table[Field.OFFSET] = np.arange(1 << 14)[::-1] * 64
+    table[Field.SIZE] = table[Field.DECODED] = 64
+    table[Field.DESTINATION] = table[Field.OFFSET] + out.ctypes.data
+    made, in_memory = [], JobTable.in_memory
+    monkeypatch.setattr(JobTable, "in_memory", lambda *given: made.append(1) or in_memory(*given))
+    job = TableJob(JobTable(table, NO_PIECES, NO_BOXES, [Origin(1 << 14, source, None, None)], [out]))
+    stats, _ = run_all([job], 2)
+    np.testing.assert_array_equal(out, data)
+    assert stats.requests == len(made) == 1

@@ -1,0 +1,155 @@
+"""Casts while columns are read: a value that is lost is an error, unless casting="unsafe"."""
+
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import RowReader
+from ray_h5.errors import CastError, OptionError
+from ray_h5.read.casting import lost
+from tests.hdf5.h5kit import write
+
+BIG = 2**53 + 1
+
+KEPT = {
+    "integers": ([1, 127, -128], "i4", "i1"),
+    "floats are rounded": ([0.1, 1e-300, np.nan, np.inf, -np.inf], "f8", "f4"),
+    "to half precision": ([0.1, 65504.0, np.nan], "f4", "f2"),
+    "the largest float that rounds down": ([float(np.finfo("f4").max) * (1 + 1e-9)], "f8", "f4"),
+    "whole floats": ([1.0, -2.0, 127.0], "f8", "i1"),
+    "integers that a float has": ([2**24, -(2**24), 2**30], "i4", "f4"),
+    "the largest integers": ([2**63 - 1, 0], "u8", "i8"),
+    "not zero is true": ([0, 1, 2, -1], "i2", "?"),
+    "fractions are true": ([0, 0.5, np.inf], "f2", "?"),
+    "booleans": ([False, True], "?", "u1"),
+    "real complex numbers": ([1 + 0j, 2 + 0j], "c16", "i2"),
+    "complex numbers": ([0.1 + 1j], "c16", "c8"),
+    "big-endian": ([1, 2], ">i4", "u1"),
+    "nothing": ([], "f8", "i1"),
+}
+LOST = {
+    "too large": ([1, 2, 300], "i4", "i1", 300, "int8 holds -128 to 127"),
+    "negative": ([1, 2, -1], "i4", "u4", -1, "uint32 holds 0 to 4294967295"),
+    "negative, of the same size": ([1, -1], "i8", "u8", -1, "uint64 holds 0"),
+    "too large for int64": ([1, 2**63], "u8", "i8", 2**63, "int64 holds"),
+    "NaN": ([1.0, np.nan], "f4", "i8", "nan", "int64 holds whole numbers"),
+    "infinity": ([1.0, np.inf], "f4", "i4", "inf", "int32 holds whole numbers"),
+    "a fraction": ([1.0, 1.5], "f8", "i4", 1.5, "int32 holds whole numbers"),
+    "a float that is too large": ([1.0, 2.0**63], "f8", "i8", 2.0**63, "int64 holds -9223372036854775808 to"),
+    "a float that is too small": ([1.0, -129.0], "f4", "i1", -129.0, "int8 holds -128 to 127"),
+    "infinite in float32": ([1.0, 1e300], "f8", "f4", 1e300, "the largest value of float32"),
+    "infinite in float16": ([1.0, -70000.0], "f4", "f2", -70000.0, "the largest value of float16 is 65504"),
+    "an integer, infinite in float16": ([1, 70000], "i4", "f2", 70000, "the largest value of float16 is 65504"),
+    "an integer that float64 rounds": ([1, BIG], "i8", "f8", BIG, "exactly only up to 9007199254740992"),
+    "the largest int64 in float64": ([1, 2**63 - 1], "i8", "f8", 2**63 - 1, "exactly only up to"),
+    "NaN as a boolean": ([1, np.nan], "f4", "?", "nan", "neither true nor false"),
+    "an imaginary part": ([1, 1 + 2j], "c16", "f8", "(1+2j)", "it has an imaginary part"),
+    "infinite in complex64": ([1, 1e300j], "c16", "c8", "1e+300j", "the largest value of complex64"),
+    "big-endian": ([1, 300], ">i2", "u1", 300, "uint8 holds 0 to 255"),
+}
+
+
+def read_as(path, dtype, rows=slice(None), places=None, **options):
+    with RowReader(path) as reader:
+        layout = reader.column("x")
+        count = layout.num_rows if isinstance(rows, slice) else len(rows)
+        out = {"x": np.zeros((count, *layout.row_shape), dtype)}
+        reader.read_into(out, rows, places, **options)
+    return out["x"]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize(("values", "stored", "wanted"), KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("options", [{}, {"chunks": (1,), "compression": "gzip"}], ids=["plain", "chunks"])
+def test_what_the_dtype_holds_is_cast_as_numpy_does(values, stored, wanted, options, tmp_path):
+    values = np.array(values, stored)
+    path = write(tmp_path / "a.h5", {"x": values}, **({} if not values.size else options))
+    np.testing.assert_array_equal(read_as(path, wanted), values.astype(wanted))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore:Casting complex")
+@pytest.mark.parametrize(("values", "stored", "wanted", "value", "why"), LOST.values(), ids=LOST)
+@pytest.mark.parametrize("options", [{}, {"chunks": (1,), "compression": "gzip"}], ids=["plain", "chunks"])
+def test_a_value_that_is_lost_is_an_error(values, stored, wanted, value, why, options, tmp_path):
+    values = np.array(values, stored)
+    path = write(tmp_path / "a.h5", {"x": values}, **options)
+    with pytest.raises(CastError) as caught:
+        read_as(path, wanted)
+    said = str(caught.value)
+    assert f"{path}: column 'x', row {len(values) - 1}: the value {value} cannot be cast to {np.dtype(wanted)}" in said
+    assert why in said
+    assert 'casting="unsafe"' in said
+    assert str(pickle.loads(pickle.dumps(caught.value))) == said
+    np.testing.assert_array_equal(read_as(path, wanted, casting="unsafe"), values.astype(wanted))
+
+
+LAYOUTS = {
+    "contiguous": {},
+    "chunks": {"chunks": (3, 2)},
+    "compressed": {"chunks": (4, 3), "compression": "gzip", "shuffle": True},
+    "split rows": {"chunks": (4, 1), "compression": "gzip"},
+    "by h5py": {"chunks": (4, 3), "scaleoffset": 0},
+}
+
+
+@pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS)
+def test_rows_that_are_not_read_may_hold_anything(options, tmp_path):
+    values = np.arange(30, dtype="i4").reshape(10, 3)
+    values[7, 1] = 1000
+    path = write(tmp_path / "a.h5", {"x": values}, **options)
+    for rows in ([0, 1, 2, 3, 4, 5, 6, 8, 9], [9, 8, 3, 3], slice(0, 7), slice(8, 10)):
+        np.testing.assert_array_equal(read_as(path, "i1", np.arange(10)[rows]), values[rows])
+    for rows in ([9, 7, 0], [7], slice(5, 9), slice(None), [7, 7]):
+        with pytest.raises(CastError, match="row 7: the value 1000 cannot be cast to int8"):
+            read_as(path, "i1", np.arange(10)[rows])
+    with pytest.raises(CastError, match="row 7: the value 1000"):
+        read_as(path, "i1", [9, 7], [1, 0])
+
+
+def test_a_fill_value_may_be_lost_too(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        column = file.create_dataset("x", (8, 2), "i4", chunks=(2, 2), fillvalue=300, compression="gzip")
+        column[:4] = 1
+        file.create_dataset("never", (8, 2), "i4", fillvalue=300)
+    np.testing.assert_array_equal(read_as(path, "i1", [0, 3]), 1)
+    with pytest.raises(CastError, match="row 5: the value 300"):
+        read_as(path, "i1", [0, 5])
+    with RowReader(path) as reader, pytest.raises(CastError, match="column 'never', row 2: the value 300"):
+        reader.read_into({"never": np.zeros((2, 2), "i1")}, [2, 3])
+
+
+def test_each_column_has_its_own_casting(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.array([300]), "y": np.array([400])})
+    with RowReader(path, threads=2) as reader:
+        out = {"x": np.zeros(1, "i1"), "y": np.zeros(1, "i1")}
+        with pytest.raises(CastError, match="column 'y'"):
+            reader.read_into(out, [0], casting={"x": "unsafe"})
+        reader.read_into(out, [0], casting={"x": "unsafe", "y": "unsafe"})
+        assert (out["x"][0], out["y"][0]) == (44, np.int64(400).astype("i1"))
+        with pytest.raises(OptionError, match="casting='safe': expected 'checked'"):
+            reader.read_into(out, [0], casting="safe")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("wanted", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
+@pytest.mark.parametrize("stored", ["i1", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
+def test_each_pair_of_dtypes_agrees_with_python(stored, wanted):
+    stored, wanted = np.dtype(stored), np.dtype(wanted)
+    edges = [0, 1, -1, 1.5, np.nan, np.inf, -np.inf, 1e300, 65504, 65520, 70000, 2048, 2049, 2**24 + 1, BIG]
+    edges += [side * 2**bits + d for bits in (7, 8, 15, 16, 31, 32, 63, 64) for side in (1, -1) for d in (-1, 0, 1)]
+    info = np.iinfo(stored) if stored.kind in "iu" else None
+    fit = [v for v in edges if info is None or (v == v and abs(v) < 1e20 and v == int(v) and info.min <= v <= info.max)]
+    values = np.array([stored.type(v) for v in fit], stored)
+
+    def is_lost(value):
+        exact = value.item()
+        if wanted.kind in "iu":
+            limits = np.iinfo(wanted)
+            return not (np.isfinite(exact) and exact == int(exact) and limits.min <= int(exact) <= limits.max)
+        cast = wanted.type(value).item()
+        return np.isinf(cast) and np.isfinite(exact) if stored.kind == "f" else cast != exact
+
+    assert lost(values, wanted).tolist() == [bool(is_lost(value)) for value in values]

@@ -1,0 +1,205 @@
+"""What a read costs, in chunks, bytes and requests rather than in seconds."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local import LocalFile
+from tests.hdf5.h5kit import by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
+
+SHUFFLED = np.random.default_rng(0).permutation(40)
+GZIP = {"chunks": (4, 300), "compression": "gzip"}
+SPLIT = {"chunks": (4, 100), "compression": "gzip"}
+
+# rows, and the rows of chunks (four rows each) that hold them
+ROWS = [
+    (slice(None), range(10)),
+    (slice(None, None, -1), range(10)),
+    (SHUFFLED, range(10)),
+    ([5], [1]),
+    ([5, 5, 5], [1]),
+    ([39, 0, 39, 1], [0, 9]),
+    ([0, 4, 8, 3, 7, 11], [0, 1, 2]),
+    (slice(10, 14), [2, 3]),
+    ([], []),
+    (np.arange(40) == 17, [4]),
+    (np.repeat(SHUFFLED, 3), range(10)),
+]
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """Record the byte ranges that are read."""
+    ranges = []
+    read_into = LocalFile.read_into
+
+    def recording(self, offset, buffer):
+        ranges.append((offset, offset + len(buffer)))
+        read_into(self, offset, buffer)
+
+    monkeypatch.setattr(LocalFile, "read_into", recording)
+    monkeypatch.setattr(LocalFile, "descriptor", None)
+    return ranges
+
+
+def covered(chunks):
+    return sum(chunk.size for chunk in chunks)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("storage", [GZIP, SPLIT], ids=["rows", "split"])
+@pytest.mark.parametrize(("rows", "touched"), ROWS)
+def test_each_chunk_is_fetched_and_decoded_once(tmp_path, fetched, rows, touched, storage, threads):
+    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **storage)
+    wanted = [chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset[0] // 4 in touched]
+    others = [chunk for chunk in stored_chunks(path, "x") if chunk not in wanted]
+    reader = RowReader(path, threads=threads)
+    reader.read(["x"], rows)
+    assert reader.stats.chunks_decoded == len(wanted)
+    # No two chunks that are not neighbours are wanted here with a small gap between them.
+    assert reader.stats.bytes_read == covered(wanted) == sum(stop - start for start, stop in fetched)
+    assert reader.stats.requests == len(fetched) <= len(wanted)
+    assert reader.stats.h5py_reads == 0
+    for chunk in others:
+        end = chunk.byte_offset + chunk.size
+        assert not any(start < end and chunk.byte_offset < stop for start, stop in fetched)
+
+
+def test_neighbours_share_a_request(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
+    reader = RowReader(path)
+    reader.read(["x"])
+    assert reader.stats.requests < 10
+
+
+def test_each_read_counts_anew(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
+    reader = RowReader(path)
+    for times in (1, 2, 3):
+        reader.read(["x"], [1, 2])
+        assert reader.stats.chunks_decoded == times
+        assert reader.stats.requests == times
+
+
+def test_only_the_columns_asked_for_are_read(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}, **GZIP)
+    reader = RowReader(path)
+    reader.read(["y"], SHUFFLED)
+    assert reader.stats.bytes_read == covered(stored_chunks(path, "y"))
+
+
+@pytest.mark.parametrize("storage", [GZIP, SPLIT, {"chunks": (4, 300)}, {"chunks": (4, 100)}])
+def test_damage_elsewhere_does_not_matter(tmp_path, storage):
+    columns = {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}
+    path = write(tmp_path / "a.h5", columns, **storage, fletcher32="compression" in storage)
+    rows = [21, 5, 4, 5]
+    intact = [chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset[0] in {4, 20}]
+    for chunk in [*stored_chunks(path, "x"), *stored_chunks(path, "y")]:
+        if chunk not in intact:
+            flip(path, chunk.byte_offset, chunk.size)
+    reader = RowReader(path)
+    np.testing.assert_array_equal(reader.read(["x"], rows)["x"].view("u4"), columns["x"][rows].view("u4"))
+    if "compression" in storage:
+        for name, row in [("x", 0), ("x", 39), ("y", 5)]:
+            with pytest.raises(CorruptChunkError, match=rf"column '{name}', chunk"):
+                reader.read([name], [row])
+
+
+class TestUnallocated:
+    """Chunks that were never written cost nothing and hold the fill value."""
+
+    @pytest.mark.parametrize("fill", [None, 7, -1.5])
+    @pytest.mark.parametrize("libver", ["earliest", "latest"])
+    @pytest.mark.parametrize(
+        "storage",
+        [{"chunks": (4, 300)}, {"chunks": (4, 100)}, GZIP, SPLIT, {"chunks": (4, 100), "maxshape": (None, None)}],
+    )
+    def test_nothing_is_read(self, tmp_path, storage, libver, fill):
+        with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
+            file.create_dataset("x", (40, 300), "f4", fillvalue=fill, **storage)
+            file["x"][8:12] = 3
+        reader = RowReader(tmp_path / "a.h5")
+        found = reader.read(["x"], [0, 39, 0, 20])["x"]
+        assert np.all(found == (fill or 0))
+        assert found.shape == (4, 300)
+        stats = reader.stats
+        assert (stats.requests, stats.bytes_read, stats.chunks_decoded, stats.h5py_reads) == (0, 0, 0, 0)
+        np.testing.assert_array_equal(reader.read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
+        assert reader.stats.bytes_read == covered(stored_chunks(tmp_path / "a.h5", "x"))
+
+    def test_a_row_that_is_written_in_part(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", (8, 300), "i4", fillvalue=9, **SPLIT)
+            file["x"][:, 100:200] = np.arange(100)
+        reader = RowReader(tmp_path / "a.h5")
+        np.testing.assert_array_equal(reader.read(["x"], [7, 0])["x"], by_h5py(tmp_path / "a.h5", "x", [7, 0]))
+        assert reader.stats.chunks_decoded == 2
+
+    @pytest.mark.parametrize("rows", [slice(None), [15, 0, 5]], ids=str)
+    @pytest.mark.parametrize(
+        ("chunk", "steps"),
+        [((4,), ()), ((4,), (1,)), ((4,), (1, 1)), (None, ())],
+        ids=["ours", "ours, gzip", "h5py", "contiguous"],
+    )
+    def test_a_column_that_may_not_be_filled(self, tmp_path, chunk, steps, rows):
+        # With fill time NEVER libhdf5 leaves the buffer as it is: h5py's holds zeros, ours what it held before.
+        plist = plist_with(chunk, steps)
+        plist.set_fill_value(np.array(7, "i4"))
+        plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            dataset = dataset_with(file, "x", (16,), plist)
+            if chunk:
+                dataset[4:8] = 5
+        expected = by_h5py(tmp_path / "a.h5", "x", rows)
+        out = np.full(len(expected), 0x55555555, "i4")
+        RowReader(tmp_path / "a.h5").read_into({"x": out}, np.arange(16)[rows])
+        np.testing.assert_array_equal(out, expected)
+
+
+# A row of two pages is fetched alone; rows of a few bytes share the page that they are on.
+LARGE, SMALL = 2048, 8
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (16, LARGE)}, {"chunks": (40, LARGE)}])
+@pytest.mark.parametrize(
+    "rows", [[7], [3, 4, 5], [39, 7, 0], [5, 3, 5], [2, 1, 0], SHUFFLED, [15, 16, 17], slice(None, None, 2)]
+)
+def test_large_rows_stored_as_they_are_are_read_alone(tmp_path, fetched, rows, storage):
+    values = np.arange(40 * LARGE, dtype="i4").reshape(40, LARGE)
+    path = write(tmp_path / "a.h5", {"x": values}, **storage)
+    reader = RowReader(path)
+    np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+    assert reader.stats.bytes_read == len(set(np.arange(40)[rows])) * LARGE * 4
+    assert reader.stats.chunks_decoded == 0
+    assert len({start for start, _ in fetched}) == len(fetched)
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (8_000, SMALL)}])
+def test_small_rows_stored_as_they_are_share_their_page(tmp_path, storage):
+    values = np.arange(20_000 * SMALL, dtype="i4").reshape(20_000, SMALL)
+    path = write(tmp_path / "a.h5", {"x": values}, **storage)
+    reader = RowReader(path)
+    rows = [19_000, 100, 3, 101, 12_000]
+    np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+    assert len(rows) * SMALL * 4 <= reader.stats.bytes_read <= len(rows) * (4096 + SMALL * 4)
+    assert reader.stats.requests == 3
+    assert reader.stats.chunks_decoded == 0
+
+
+def test_columns_that_h5py_reads_are_read_a_chunk_once(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": [f"row {i}" for i in range(40)]}, chunks=(4,), compression="gzip")
+    reader = RowReader(path)
+    found = reader.read(["x"], [39, 0, 38, 1, 20, 0])["x"]
+    assert found.tolist() == [b"row 39", b"row 0", b"row 38", b"row 1", b"row 20", b"row 0"]
+    assert reader.stats.h5py_reads == 1, "one call for the rows of several chunks"
+    assert reader.stats.bytes_read == 0
+
+
+def test_layouts_are_had_without_reading_rows(tmp_path, fetched):
+    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
+    reader = RowReader(path)
+    assert reader.num_rows == 40
+    assert reader.columns["x"].chunk_shape == (4, 300)
+    assert fetched == []

@@ -1,0 +1,172 @@
+"""Columns that libhdf5 reads for us: in few calls, and what they deliver is what h5py delivers."""
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.read.library_spans import library_batches, library_spans
+from ray_h5.read.reader import RowReader
+from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
+
+ROWS = 3000
+
+
+def words_of_c(path):
+    type_id = h5py.h5t.C_S1.copy()
+    type_id.set_size(6)
+    type_id.set_strpad(h5py.h5t.STR_NULLTERM)
+    with h5py.File(path, "w") as file:
+        dataset = dataset_with(file, "x", (ROWS,), plist_with(), type_id)
+        dataset[:] = np.array([b"%d" % i for i in range(ROWS)], "S6")
+        dataset_with(file, "chunked", (ROWS,), plist_with((64,), (1,)), type_id)[: ROWS // 2] = dataset[: ROWS // 2]
+
+
+def user_block(path):
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"] = random_rows((ROWS, 3), ">f8")
+        file["wide"] = random_rows((300, 3000), "u1")
+        file.create_dataset("chunked", data=random_rows((ROWS, 3), "i2"), chunks=(50, 2), compression="gzip")
+        file.create_dataset("partly", (ROWS, 3), "i2", chunks=(50, 3), fillvalue=7)[100:1000] = 1
+        file.create_dataset("pairs", (ROWS,), np.dtype(("f4", (2,))))[:] = random_rows((ROWS, 2))
+
+
+def varying(path):
+    with h5py.File(path, "w") as file:
+        file["x"] = [f"row {i}" for i in range(ROWS)]
+        for name, chunks in (("lists", None), ("chunked lists", (128,))):
+            made = file.create_dataset(name, (ROWS,), h5py.vlen_dtype("i4"), chunks=chunks)
+            made[: ROWS - 500] = np.array([np.arange(i % 4 + 1) for i in range(ROWS - 500)], object)
+        named = file.create_dataset("named", (ROWS,), np.dtype([("n", "i4"), ("s", h5py.string_dtype())]))
+        named[:] = np.array([(i, f"{i}") for i in range(ROWS)], named.dtype)
+
+
+def packed(path):
+    with h5py.File(path, "w") as file:
+        for name, chunks in (("x", (100, 4)), ("split", (100, 3)), ("one a row", (1, 4))):
+            values = np.arange(ROWS * 4, dtype="i4").reshape(ROWS, 4)
+            file.create_dataset(name, data=values, chunks=chunks, scaleoffset=0)
+
+
+def virtual(path):
+    layout = h5py.VirtualLayout((ROWS, 3), "f4", maxshape=(None, 3))
+    with h5py.File(path, "w") as file:
+        for i in range(6):
+            file.create_dataset(f"part{i}", data=random_rows((400, 3), seed=i), chunks=(64, 3) if i % 2 else None)
+            layout[i * 500 : i * 500 + 400] = h5py.VirtualSource(file[f"part{i}"])
+        file.create_virtual_dataset("x", layout, fillvalue=5)
+
+
+WRITERS = {each.__name__: each for each in (words_of_c, user_block, varying, packed, virtual)}
+
+
+def row_choices(count):
+    rng = np.random.default_rng(0)
+    few, many = rng.choice(count, 64), rng.choice(count, count // 2, replace=False)
+    return {
+        "few": few, "few, in order": np.unique(few), "many": many, "many, in order": np.sort(many), "one": few[:1],
+        "with repeats": np.sort(rng.integers(0, count, 2 * count)), "every third": slice(1, None, 3),
+        "two runs": np.r_[5:90, 200:260], "all": slice(None), "a part": slice(77, 277),
+        "backwards": slice(None, None, -1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_they_are_what_h5py_delivers(tmp_path, writer):
+    path = tmp_path / "a.h5"
+    WRITERS[writer](path)
+    reader = RowReader(path)
+    for name, layout in reader.columns.items():
+        assert not layout.direct or name.startswith("part"), name
+        for choice, rows in row_choices(layout.num_rows).items():
+            found, expected = reader.read([name], rows)[name], by_h5py(path, name, rows)
+            if layout.kind == "list":
+                assert [each.tolist() for each in found] == [each.tolist() for each in expected], choice
+            else:
+                assert_same(found, expected)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_scattered_rows_take_a_call_or_two(tmp_path, writer):
+    WRITERS[writer](tmp_path / "a.h5")
+    reader = RowReader(tmp_path / "a.h5")
+    for rows in (np.random.default_rng(0).integers(0, ROWS, 64), slice(1000, 2000), [5]):
+        before = reader.stats.h5py_reads
+        reader.read(["x"], rows)
+        assert reader.stats.h5py_reads - before <= 2
+
+
+@pytest.mark.parametrize("row_bytes", [2000, 400_000])
+def test_large_rows_are_read_by_themselves(tmp_path, row_bytes):
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file["x"] = random_rows((40, row_bytes), "u1")
+    reader = RowReader(tmp_path / "a.h5")
+    rows = [39, 3, 20, 3]
+    assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
+    assert reader.stats.h5py_reads == 3
+
+
+def test_the_message_names_the_rows_that_are_damaged(tmp_path):
+    # A filter that h5py decodes, so that nothing checks its chunks before; read through a virtual column.
+    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), **hdf5plugin.BZip2())
+    flip(source, stored_chunks(source, "x")[5].byte_offset)
+    layout = h5py.VirtualLayout((400, 8), "f4")
+    layout[:] = h5py.VirtualSource(source, "x", (400, 8))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(CorruptChunkError, match=r"column 'x', rows 113 to 113: h5py cannot read them") as caught:
+        reader.read(["x"], [350, 7, 113, 3])
+    assert "a chunk is damaged: " in str(caught.value)
+    assert str(caught.value).endswith(f"Restore the file that it is in from a copy: {source}")
+
+
+def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
+    source = write(tmp_path / "b.h5", {"x": random_rows((400, 8))}, chunks=(20, 8), fletcher32=True)
+    flip(source, stored_chunks(source, "x")[5].byte_offset)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("b.h5", "/x")
+    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
+    with pytest.raises(CorruptChunkError, match=r"b\.h5: column 'x', chunk 5 .*the checksum is wrong"):
+        reader.read(["x"], [350, 7, 113, 3])
+
+
+@pytest.mark.parametrize("values", [np.arange(3), np.array([b"a"] * 5)])
+def test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged(tmp_path, values):
+    source = write(tmp_path / "b.h5", {"x": values})
+    layout = h5py.VirtualLayout((5,), "i8")
+    layout[:] = h5py.VirtualSource(source, "x", (5,))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    with pytest.raises(CorruptChunkError, match=r"Compare the shapes and types of its sources .*b\.h5$") as caught:
+        RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])
+    assert "a chunk is damaged" not in str(caught.value)
+
+
+@given(
+    rows=st.lists(st.integers(0, 5000), min_size=1, max_size=300).map(sorted),
+    chunk_rows=st.sampled_from([1, 1, 7, 100]),
+    row_bytes=st.sampled_from([1, 8, 500, 5000, 300_000]),
+    gap_bytes=st.sampled_from([0, 4096]),
+)
+def test_batches_hold_each_row_once_and_little_else(rows, chunk_rows, row_bytes, gap_bytes):
+    rows = np.array(rows)
+    spans = library_spans(rows, chunk_rows, row_bytes, gap_bytes)
+    batches, full = library_batches(rows, spans, row_bytes, row_bytes)
+    for made in (spans, batches):
+        assert made.start[0] == 0
+        assert made.stop[-1] == len(rows)
+        assert (made.start[1:] == made.stop[:-1]).all()
+        assert (made.start < made.stop).all()
+    for start, stop, whole in zip(batches.start, batches.stop, full, strict=True):
+        inside, held = rows[start:stop], (stop - start) * row_bytes
+        if whole:
+            held = (inside[-1] - inside[0] + 1) * row_bytes
+            touched = np.unique(inside // chunk_rows)
+            assert (np.diff(touched) == 1).all() or chunk_rows == 1, "no chunk that nobody asked for"
+        assert held <= (1 << 20) + (1 + chunk_rows) * row_bytes
+    parted = rows[batches.start[1:]] // chunk_rows == rows[batches.start[1:] - 1] // chunk_rows
+    assert chunk_rows == 1 or not parted.any(), "a chunk is decoded once"

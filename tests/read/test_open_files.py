@@ -1,0 +1,711 @@
+"""Readers and their files: processes, threads, the cache, and the rows that can be asked for."""
+
+import gc
+import os
+import pickle
+import resource
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
+from ray_h5.hdf5.files import open_library
+from ray_h5.manifest.layout import LAYOUT_BYTES
+from ray_h5.read import open_files
+from ray_h5.read.open_files import OpenFile
+from ray_h5.read.reader import ReadStats, RowReader
+from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
+
+VALUES = random_rows((40, 30), "i4")
+NAMES = np.array([f"row {i}".encode() for i in range(40)], object)
+STORAGES = {
+    "gzip": {"chunks": (4, 30), "compression": "gzip"},
+    "raw": {"chunks": (4, 30)},
+    "contiguous": {},
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Write a file with one column that we decode and one that h5py reads."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=VALUES, **STORAGES["gzip"])
+        file.create_dataset("s", data=NAMES)
+    return str(tmp_path / "a.h5")
+
+
+@pytest.fixture
+def empty_cache():
+    open_files.forget_all()
+
+
+def in_cache():
+    return [opened.path for opened in open_files._files.values()]
+
+
+def opened_by(reader):
+    return reader._opened.value
+
+
+def replace(path, values):
+    os.replace(write(path + ".new", {"x": values, "s": NAMES}), path)
+
+
+# Processes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_fork(path, threads):
+    reader = RowReader(path, threads=threads)
+    first = reader.read(["x", "s"], [3, 1])
+    held = opened_by(reader)
+    rows = list(range(39, -1, -1))
+    found = in_fork(lambda: (reader.read(["x", "s"], rows), opened_by(reader) is held))
+    assert_same(found[0]["x"], VALUES[rows])
+    assert_same(found[0]["s"], NAMES[rows])
+    assert not found[1], "the child has handles of its own"
+    # The parent goes on with its own.
+    assert opened_by(reader) is held
+    assert_same(reader.read(["x"], [3, 1])["x"], first["x"])
+
+
+def test_fork_while_the_parent_reads_on(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    stop, wrong = threading.Event(), []
+
+    def check(i):
+        if not np.array_equal(reader.read(["x"], [i % 40])["x"], VALUES[[i % 40]]):
+            wrong.append(i)
+
+    def read_on():
+        i = 0
+        while not stop.is_set():
+            check(i := i + 1)
+
+    thread = threading.Thread(target=read_on)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert in_fork(lambda: [check(i) for i in range(60)] and wrong) == []
+    finally:
+        stop.set()
+        thread.join()
+    assert wrong == []
+
+
+def test_fork_does_not_wait_for_locks_of_the_parent(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    held = opened_by(reader)
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with held._lock, open_files._files._state.value.lock:
+            locked.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait(20)
+    try:
+        found = in_fork(lambda: (reader.read(["x"], [5])["x"], RowReader(path).read(["s"], [5])["s"]))
+    finally:
+        done.set()
+        thread.join()
+    assert_same(found[0], VALUES[[5]])
+    assert_same(found[1], NAMES[[5]])
+
+
+def test_fork_of_a_fork(path):
+    reader = RowReader(path)
+    reader.read(["x"], [0])
+    assert_same(in_fork(lambda: in_fork(lambda: reader.read(["x"], [7])["x"])), VALUES[[7]])
+
+
+def test_a_child_that_ends_leaves_the_parent_its_descriptors(path):
+    reader = RowReader(path)
+    reader.read(["x"])
+    in_fork(lambda: [reader.close(), gc.collect()])
+    assert_same(reader.read(["x"])["x"], VALUES)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_pickle(path, read_before):
+    reader = RowReader(path, threads=2, group="/")
+    if read_before:
+        reader.read(["x", "s"])
+    copy = pickle.loads(pickle.dumps(reader))
+    assert repr(copy) == repr(reader)
+    found = copy.read(["x", "s"], [39, 0])
+    assert_same(found["x"], VALUES[[39, 0]])
+    assert_same(found["s"], NAMES[[39, 0]])
+
+
+def test_pickle_into_a_new_interpreter(path, tmp_path):
+    reader = RowReader(path, expect=RowReader(path).identity)
+    (tmp_path / "reader.pickle").write_bytes(pickle.dumps(reader))
+    child = run_python(
+        "import pickle, sys\n"
+        "reader = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(reader.read(['x'], [7, 3])['x'].tobytes().hex())",
+        str(tmp_path / "reader.pickle"),
+    )
+    assert child.returncode == 0, child.stderr
+    assert bytes.fromhex(child.stdout) == VALUES[[7, 3]].tobytes()
+
+
+def test_pickled_reader_remembers_what_it_expects(path):
+    pickled = pickle.dumps(RowReader(path, expect=RowReader(path).identity))
+    replace(path, VALUES + 1)
+    copy = pickle.loads(pickled)
+    for look in (lambda: copy.read(["x"]), lambda: copy.read(["x"]), lambda: copy.columns, lambda: copy.identity):
+        with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
+            look()
+
+
+def test_forked_reader_remembers_what_it_expects(path):
+    reader = RowReader(path, expect=RowReader(path).identity)
+    reader.read(["x"])
+
+    def child():
+        replace(path, VALUES + 1)
+        found = []
+        for _ in range(2):
+            try:
+                found.append(reader.read(["x"])["x"])
+            except StaleIndexError as exc:
+                found.append(type(exc).__name__)
+        return found
+
+    assert in_fork(child) == ["StaleIndexError"] * 2
+
+
+def test_pickled_reader_of_a_file_that_is_gone(path):
+    pickled = pickle.dumps(RowReader(path))
+    os.unlink(path)
+    with pytest.raises(NotFoundError, match=r"a\.h5: no such file"):
+        pickle.loads(pickled).read(["x"])
+
+
+def test_layouts_pickle_and_compare(path):
+    reader = RowReader(path)
+    columns = pickle.loads(pickle.dumps(reader.columns))
+    assert repr(columns) == repr(reader.columns)
+    assert pickle.loads(pickle.dumps(reader.identity)) == reader.identity
+    assert {columns["x"].pipeline: 1}[reader.columns["x"].pipeline] == 1
+
+
+# The cache ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_no_more_files_stay_open_than_said(tmp_path):
+    most = open_files.MAX_OPEN_FILES
+    paths = [
+        write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)
+    ]
+    gc.collect()
+    before = open_descriptors()
+    for i, path in enumerate(paths):
+        with RowReader(path) as reader:
+            assert reader.read(["x"])["x"].tolist() == [i, i + 1, i + 2, i + 3]
+    del reader
+    gc.collect()
+    assert open_descriptors() - before == most
+    assert len(in_cache()) == most
+    # Those that were let go of are opened again.
+    for i in (0, 5, most + 19):
+        assert RowReader(paths[i]).read(["x"], [0])["x"].tolist() == [i]
+    gc.collect()
+    assert open_descriptors() - before == most
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_files_used_last_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(4)}) for i in range(4)]
+    first = opened_by(RowReader(paths[0]))
+    for path in (paths[1], paths[2], paths[0], paths[3]):
+        RowReader(path)
+    assert opened_by(RowReader(paths[0])) is first
+    assert in_cache() == [paths[2], paths[3], paths[0]]
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
+    # 10 chunks of 28 bytes each: two of the indexes fit, and three layouts.
+    monkeypatch.setattr(open_files._files, "max_bytes", 600 + 3 * LAYOUT_BYTES)
+    raw = write(tmp_path / "raw.h5", {"x": VALUES})
+    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
+    for path in [raw, *paths]:
+        RowReader(path).read(["x"], [0])
+    RowReader(raw)
+    assert in_cache() == [*paths[2:], raw]
+    for i, path in enumerate(paths):
+        assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
+    monkeypatch.setattr(open_files._files, "max_bytes", 0)
+    for _ in range(2):
+        reader = RowReader(paths[0])
+        reader.read(["x"], [0])
+        assert opened_by(RowReader(paths[0])) is opened_by(reader), "the one in use stays"
+    assert in_cache() == [paths[0]]
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 2)
+    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
+    readers = [RowReader(path) for path in paths]
+    for i, reader in enumerate(readers * 2):
+        assert reader.read(["x"], [1])["x"].tolist() == [i % 6 + 1]
+
+
+def replaced_and_still_open():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum("(deleted)" in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_files_that_were_replaced_do_not_stay_open(path):
+    gc.collect()
+    before = replaced_and_still_open()
+    for i in range(20):
+        replace(path, VALUES + i)
+        assert_same(RowReader(path).read(["x"], [1])["x"], VALUES[[1]] + i)
+    gc.collect()
+    assert replaced_and_still_open() == before
+    assert len(in_cache()) == 1
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_source_that_does_not_answer_holds_up_no_other_file(path, tmp_path, monkeypatch):
+    write(tmp_path / "source.h5", {"x": VALUES})
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("source.h5", "/x")
+    RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"])
+    asked, answer = threading.Event(), threading.Event()
+    stat = os.stat
+
+    def hanging(name, *args, **options):
+        if name == str(tmp_path / "source.h5"):
+            asked.set()
+            assert answer.wait(20)
+        return stat(name, *args, **options)
+
+    monkeypatch.setattr(os, "stat", hanging)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(lambda: RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"]))
+        assert asked.wait(20)
+        try:
+            assert_same(pool.submit(lambda: RowReader(path).read(["x"])).result(20)["x"], VALUES)
+            assert not waiting.done()
+        finally:
+            answer.set()
+        assert_same(waiting.result(20)["x"], VALUES)
+
+
+def test_errors_of_the_listing_do_not_grow(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ok"] = NAMES
+        file["gone"] = h5py.SoftLink("/nowhere")
+    reader = RowReader(tmp_path / "a.h5")
+    frames = set()
+    for _ in range(5):
+        error = reader.layout.refused["gone"]
+        assert error.__traceback__ is None
+        assert error.__cause__ is None
+        with pytest.raises(MissingSourceError, match="leads to '/nowhere', which does not exist") as caught:
+            raise error
+        frames.add(len(caught.traceback))
+    assert frames == {1}
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_second_reader_opens_nothing(path, monkeypatch):
+    RowReader(path).read(["x"])
+    opened = []
+    monkeypatch.setattr(open_library, "open_h5", opened.append)
+    second = RowReader(path)
+    assert_same(second.read(["x"])["x"], VALUES)
+    assert opened == []
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_reading_leaves_no_descriptor_behind(path):
+    reader = RowReader(path)
+    reader.read(["x", "s"])
+    gc.collect()
+    before = open_descriptors()
+    for _ in range(20):
+        reader.read(["x", "s"], [1])
+        assert set(reader.columns) == {"x", "s"}
+        with pytest.raises(RayH5Error):
+            reader.column("gone")
+    assert open_descriptors() == before
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
+    (tmp_path / "text.h5").write_text("text" * 1000)
+    cut = write(tmp_path / "cut.h5", {"x": np.zeros(1000)})
+    os.truncate(cut, 5000)
+    gc.collect()
+    before = open_descriptors()
+    for name in ("text.h5", "cut.h5", "gone.h5") * 5:
+        with pytest.raises(RayH5Error):
+            RowReader(tmp_path / name)
+    gc.collect()
+    assert open_descriptors() == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("empty_cache")
+def test_running_out_of_descriptors(path):
+    def outcomes():
+        found = []
+        for spare in range(8):
+            open_files.forget_all()
+            gc.collect()
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # One of those in use was the listing itself.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1 + spare, hard))
+            try:
+                found.append(RowReader(path).read(["x"], [3])["x"].tobytes() == VALUES[3].tobytes())
+            except RayH5Error as exc:
+                found.append(path in str(exc))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return found
+
+    assert in_fork(outcomes) == [True] * 8
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_groups_and_policies_do_not_share_a_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1, 2]
+        file["group/x"] = [3, 4]
+    for _ in range(2):
+        assert RowReader(tmp_path / "a.h5").read(["x"])["x"].tolist() == [1, 2]
+        assert RowReader(tmp_path / "a.h5", group="group").read(["x"])["x"].tolist() == [3, 4]
+    assert len(in_cache()) == 2
+
+
+# Threads -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_share_a_reader(tmp_path, storage, threads):
+    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES + 1}, **STORAGES[storage])
+    reader = RowReader(path, threads=threads)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        rng = np.random.default_rng(0)
+        wanted = [rng.integers(0, 40, 60) for _ in range(60)]
+        with ThreadPoolExecutor(4) as pool:
+            for rows, found in zip(wanted, pool.map(lambda rows: reader.read(["x", "y"], rows), wanted), strict=True):
+                assert_same(found["x"], VALUES[rows])
+                assert_same(found["y"], VALUES[rows] + 1)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("other", ["opens it again", "closes it"])
+def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
+    reader = RowReader(path)
+    reader.read(["x"])
+    library, left = OpenFile.library, [None]
+
+    def let_go_and_open(opened):
+        # The reader has its file in hand, and has read nothing yet.
+        if left:
+            left.clear()
+            reader._reopen() if other == "opens it again" else reader.close()
+        return library(opened)
+
+    monkeypatch.setattr(OpenFile, "library", let_go_and_open)
+    try:
+        assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
+    except OptionError as exc:
+        assert other == "closes it"
+        assert "closed" in str(exc)  # noqa: PT017  either is right
+    assert not left
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_threads_open_files_together(tmp_path):
+    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i, "s": NAMES}) for i in range(8)]
+
+    def read(i):
+        found = RowReader(paths[i % 8]).read(["x", "s"], [i % 40])
+        return found["x"].tobytes() == (VALUES[[i % 40]] + i % 8).tobytes() and found["s"][0] == NAMES[i % 40]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(80)))
+
+
+def test_counts_of_threads_add_up(path):
+    reader = RowReader(path, threads=3)
+    with eager_switches(), ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: reader.read(["x"]), range(100)))
+    assert reader.stats.chunks_decoded == 100 * 10
+
+
+def test_no_count_is_lost():
+    total, each = ReadStats(), ReadStats(1, 2, 3, 4)
+    with eager_switches(), ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: [total.add(each) for _ in range(1000)], range(8)))
+    assert total == ReadStats(8_000, 16_000, 24_000, 32_000)
+
+
+@contextmanager
+def eager_switches():
+    """Python's threads take turns after a microsecond."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16, 100])
+def test_more_threads_than_work(path, threads):
+    reader = RowReader(path, threads=threads)
+    assert_same(reader.read(["x"], [3])["x"], VALUES[[3]])
+    assert_same(reader.read(["x", "s"])["x"], VALUES)
+
+
+def test_an_error_in_a_thread_is_the_readers(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES["gzip"])
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((36, 0), b"????")
+    before = threading.active_count()
+    with pytest.raises(RayH5Error, match="rows 36 to 39"):
+        RowReader(path, threads=3).read(["x"])
+    assert threading.active_count() == before
+
+
+# Closing and options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda reader: reader.read(["x"]),
+        lambda reader: reader.read(["x"], []),
+        lambda reader: reader.read_into({"x": np.empty((1, 30), "i4")}, np.array([0])),
+        lambda reader: reader.columns,
+        lambda reader: reader.column("x"),
+        lambda reader: reader.identity,
+        lambda reader: reader.num_rows,
+    ],
+)
+def test_use_after_close(path, use):
+    with RowReader(path) as reader:
+        reader.read(["x"])
+    with pytest.raises(OptionError, match=r"a\.h5: this reader is closed; make a new one"):
+        use(reader)
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, -1, None, "2", 1.5, True])
+def test_threads_that_are_none(path, threads):
+    with pytest.raises(OptionError, match=f"threads={threads!r}: expected an integer of 1 or more") as caught:
+        RowReader(path, threads=threads)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_repr(path):
+    assert repr(RowReader(path, threads=2)) == f"RowReader({path!r}, group='/', threads=2)"
+
+
+def test_a_path_of_bytes_is_one(path):
+    assert RowReader(os.fsencode(path)).path == path
+
+
+@pytest.mark.parametrize("path", [None, 3, ["a.h5"]])
+def test_paths_that_are_none(path):
+    with pytest.raises(OptionError, match=r"path=.*: expected the path of one file"):
+        RowReader(path)
+
+
+@pytest.mark.parametrize("allow_external", [None, 3, [None]])
+def test_folders_that_are_none(path, allow_external):
+    with pytest.raises(OptionError, match=r"allow_external=.*: expected folders"):
+        RowReader(path, allow_external=allow_external)
+
+
+@pytest.mark.parametrize("columns", [None, 1, b"x", [1], ["x", b"s"], [["x"]], [None]])
+def test_names_that_are_none(path, columns):
+    reader = RowReader(path)
+    for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
+        with pytest.raises(OptionError, match="expected a list of names"):
+            look(columns)
+
+
+def test_names_that_are_given_once(path):
+    reader = RowReader(path)
+    for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
+        assert list(look(iter(["s", "x"]))) == ["s", "x"]
+
+
+def test_counts_begin_at_nothing(path):
+    assert RowReader(path).stats == ReadStats(0, 0, 0, 0)
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+BAD_ROWS = [
+    ([-1], RowIndexError, "row -1 is not among its 40 rows (0 to 39)"),
+    ([0, 40], RowIndexError, "row 40 is not among its 40 rows (0 to 39)"),
+    ([0, 2**62, -5], RowIndexError, f"row {2**62} is not among its 40 rows"),
+    (np.array([2**64 - 1], "u8"), RowIndexError, f"row {2**64 - 1} is not among its 40 rows"),
+    (np.array([2**63 + 3], "u8"), RowIndexError, f"row {2**63 + 3} is not among its 40 rows"),
+    (np.zeros(39, bool), RowIndexError, "expected a mask of 40 rows, found one of 39"),
+    (np.zeros(41, bool), RowIndexError, "expected a mask of 40 rows, found one of 41"),
+    ([True, False], RowIndexError, "expected a mask of 40 rows, found one of 2"),
+    ([0.0, 1.0], OptionError, "expected a slice or a 1-d array of int or bool, found float64 (2,)"),
+    (["1"], OptionError, "expected a slice or a 1-d array of int or bool"),
+    ([[0, 1], [2, 3]], OptionError, "found int64 (2, 2)"),
+    (np.zeros((40, 1), bool), OptionError, "found bool (40, 1)"),
+    (3, OptionError, "found int64 ()"),
+    (None, OptionError, "expected a slice or a 1-d array"),
+    ([2**70], OptionError, "expected a slice or a 1-d array"),
+    ({1, 2}, OptionError, "expected a slice or a 1-d array"),
+    ([[1], [1, 2]], OptionError, "expected a slice or a 1-d array of int or bool, found lists of several lengths"),
+    (slice(None, None, 0), OptionError, "expected a slice of integers, of a step other than 0"),
+    (slice(1.5, 3), OptionError, "rows=slice(1.5, 3, None): expected a slice of integers"),
+]
+
+
+@pytest.mark.parametrize(("rows", "leaf", "message"), BAD_ROWS, ids=lambda value: str(value)[:20])
+def test_rows_that_are_none(path, rows, leaf, message):
+    reader = RowReader(path)
+    with pytest.raises(leaf) as caught:
+        reader.read(["x"], rows)
+    assert message in str(caught.value)
+    if leaf is RowIndexError:
+        assert isinstance(caught.value, IndexError)
+        assert str(caught.value).startswith(f"{path}: ")
+    assert reader.stats == ReadStats(), "nothing was read"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], []),
+        (np.array([], "i8"), []),
+        ((3, 1), [3, 1]),
+        (range(5, 0, -2), [5, 3, 1]),
+        (np.array([7], "u1"), [7]),
+        (np.array([1, 2, 3, 4])[::-2], [4, 2]),
+        (slice(100, 200), []),
+        (slice(-2, None), [38, 39]),
+        (slice(3, -30, 3), [3, 6, 9]),
+        (np.arange(40) % 20 == 1, [1, 21]),
+    ],
+    ids=str,
+)
+def test_rows_of_every_kind(path, rows, expected):
+    found = RowReader(path).read(["x", "s"], rows)
+    assert_same(found["x"], VALUES[expected])
+    assert_same(found["s"], NAMES[expected])
+
+
+def test_no_columns(path):
+    assert RowReader(path).read([], [1]) == {}
+
+
+NO_FIT = [
+    ("rows below", (2, 30), [0, -1], None, RowIndexError),
+    ("rows above", (2, 30), [0, 40], None, RowIndexError),
+    ("too few rows", (1, 30), [0, 1], None, OptionError),
+    ("narrower", (2, 29), [0, 1], None, OptionError),
+    ("wider", (2, 60), [0, 1], None, OptionError),
+    ("another axis", (2, 30, 1), [0, 1], None, OptionError),
+    ("an axis less", (60,), [0, 1], None, OptionError),
+    ("places above", (2, 30), [0, 1], [1, 2], OptionError),
+    ("places below", (2, 30), [0, 1], [-1, 0], OptionError),
+    ("fewer places", (2, 30), [0, 1], [1], OptionError),
+]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(
+    ("shape", "rows", "places", "leaf"), [each[1:] for each in NO_FIT], ids=[each[0] for each in NO_FIT]
+)
+def test_read_into_refuses_what_does_not_fit(tmp_path, storage, shape, rows, places, leaf):
+    # Rows go to their places as bytes: where the shape is another one, they would land in others.
+    reader = RowReader(write(tmp_path / "a.h5", {"x": VALUES}, **STORAGES[storage]))
+    out = np.zeros(shape, "i4")
+    with pytest.raises(leaf):
+        reader.read_into({"x": out}, np.array(rows), None if places is None else np.array(places))
+    assert not out.any()
+
+
+@pytest.mark.parametrize("places", [[2, 0], np.array([2, 0], "u8"), np.array([2, 0], "i2"), range(2, -1, -2)], ids=str)
+def test_places_of_every_kind(path, places):
+    out = np.zeros((3, 30), "i4")
+    RowReader(path).read_into({"x": out}, [5, 9], places)
+    assert_same(out, np.stack([VALUES[9], np.zeros(30, "i4"), VALUES[5]]))
+
+
+@pytest.mark.parametrize("places", [[2.0, 0.0], [True, False], [[2, 0]], 3, "x", [[1], [1, 2]], [2**63, 0]], ids=str)
+def test_places_that_are_none(path, places):
+    out = np.zeros((3, 30), "i4")
+    with pytest.raises(OptionError, match="places"):
+        RowReader(path).read_into({"x": out}, [5, 9], places)
+    assert not out.any()
+
+
+def test_a_list_is_no_array_to_read_into(path):
+    with pytest.raises(OptionError, match="column 'x': expected a numpy array to read into, found a list"):
+        RowReader(path).read_into({"x": [[0] * 30] * 3}, [0, 1])
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_columns_without_rows(tmp_path, storage):
+    path = write(tmp_path / "a.h5", {"x": np.zeros((0, 30), "f4")}, maxshape=(None, 30) if STORAGES[storage] else None)
+    reader = RowReader(path)
+    assert reader.num_rows == 0
+    for rows in ([], slice(None), np.zeros(0, bool)):
+        assert reader.read(["x"], rows)["x"].shape == (0, 30)
+    with pytest.raises(RowIndexError, match=r"row 0 is not among its 0 rows$"):
+        reader.read(["x"], [0])
+
+
+def test_results_belong_to_the_caller(path):
+    reader = RowReader(path)
+    first = reader.read(["x"], [1, 2])["x"]
+    first[:] = 0
+    assert_same(reader.read(["x"], [1, 2])["x"], VALUES[[1, 2]])
+    large = [reader.read(["x"], np.arange(4000) % 40)["x"] for _ in range(3)]
+    assert all(each.flags.writeable and each.flags.c_contiguous for each in large)
+    large[0][:] = 0
+    assert_same(large[1], VALUES[np.arange(4000) % 40])
+
+
+def test_another_name_of_a_column_is_not_listed(tmp_path):
+    path = write(tmp_path / "a.h5", {"x": np.arange(3), "obs/y": np.arange(3)})
+    reader = RowReader(path)
+    assert sorted(reader.columns) == ["obs/y", "x"]
+    assert list(reader.read(["/x", "./obs/y"])) == ["/x", "./obs/y"]
+    assert sorted(RowReader(path).columns) == sorted(reader.columns) == ["obs/y", "x"]
+
+
+def test_an_array_that_cannot_be_written_to_is_no_place_to_read_into(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+    out = np.zeros(4, np.int64)
+    out.flags.writeable = False
+    with pytest.raises(OptionError, match="found one that cannot be written to"):
+        RowReader(tmp_path / "a.h5").read_into({"x": out}, slice(None))

@@ -1,0 +1,139 @@
+"""Parts of rows equal what numpy takes of whole rows; only the chunks that hold them are read."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.read.file_reads import FileRead
+from ray_h5.read.kernel import run_tables as steps
+from ray_h5.read.read_parts import Part
+from ray_h5.read.reader import RowReader
+from ray_h5.read.taken_column import TakenAddress, runs_of_positions
+
+COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
+
+
+def read(path, parts):
+    """Return the parts of rows: for each an address, rows, dtype and row shape."""
+    with RowReader(path) as reader:
+        outs = [np.empty((len(rows), *shape), dtype) for _, rows, dtype, shape in parts]
+        reads = []
+        for (address, rows, _, _), out in zip(parts, outs, strict=True):
+            order = np.argsort(rows, kind="stable")
+            reads.append(Part(address, request_of(rows[order], order), out))
+        reader.run(FileRead(reader, reads))
+        return outs, reader.stats
+
+
+@st.composite
+def positions(draw, length):
+    """Positions along an axis: all, a slice, or any."""
+    kind = draw(st.sampled_from(["all", "slice", "any"]))
+    if kind == "all":
+        return np.arange(length)
+    if kind == "slice":
+        first = draw(st.integers(0, length - 1))
+        return np.arange(first, draw(st.integers(first + 1, length)))
+    return np.array(draw(st.lists(st.integers(0, length - 1), min_size=1, max_size=2 * length)), np.int64)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_equal_to_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
+    if not is_compiled:
+        monkeypatch.setattr(steps, "compiled_loop", lambda: None)
+    path = tmp_path_factory.mktemp("t") / "a.h5"
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    if data.draw(st.booleans()):
+        shape = (*shape, data.draw(st.integers(100, 300)))  # many parts of a row
+    dtype = data.draw(st.sampled_from([np.dtype("<f8"), np.dtype(">u2"), COMPOUND]))
+    chunks = data.draw(st.one_of(st.none(), st.tuples(*(st.integers(1, n) for n in shape))))
+    filters = {} if chunks is None else {"compression": data.draw(st.sampled_from([None, "gzip", "lzf"]))}
+    fill = np.frombuffer(rng.bytes(dtype.itemsize), dtype)[0] if data.draw(st.booleans()) else None
+    values = np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", shape, dtype, chunks=chunks, fillvalue=fill, **filters)
+        if data.draw(st.booleans()):
+            dataset[...] = values
+        elif data.draw(st.booleans()):
+            dataset[: shape[0] // 2] = values[: shape[0] // 2]
+        stored = dataset[()]
+    parts, expected = [], []
+    rows = np.array(data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8)), np.int64)
+    for _ in range(data.draw(st.integers(1, 3))):
+        taken = [data.draw(positions(n)) for n in shape[1:]]
+        whole, of_value, kind = stored[rows], ((0, dtype.itemsize),), dtype
+        for axis, at in enumerate(taken):
+            whole = whole.take(at, axis=1 + axis)
+        if dtype.names is not None:
+            names = data.draw(st.sampled_from([["a"], ["b"], ["v"], ["s"], ["a", "c"], ["d", "a"]]))
+            of_value = tuple((dtype.fields[name][1], dtype[name].itemsize) for name in names)
+            whole = np.stack([whole[name] for name in names], axis=-1) if len(names) > 1 else whole[names[0]]
+            kind = dtype[names[0]].base
+        address = TakenAddress("x", 1, (*(runs_of_positions(at) for at in taken), of_value), kind)
+        wanted = data.draw(st.sampled_from([kind, kind.newbyteorder("=")]))
+        parts.append((address, rows, wanted, whole.shape[1:]))
+        expected.append(whole)
+    found, _ = read(path, parts)
+    for one, other in zip(found, expected, strict=True):
+        assert one.tobytes() == other.astype(one.dtype).tobytes()
+
+
+def test_only_their_chunks_are_read(tmp_path):
+    path = tmp_path / "a.h5"
+    values = np.random.default_rng(0).random((6, 73, 32, 32)).astype("f4")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(1, 1, 32, 32), compression="gzip")
+        sizes = [file["x"].id.get_chunk_info(i).size for i in range(6 * 73)]
+    channels = np.random.default_rng(1).permutation(73)[:20]
+    whole = tuple(((0, n),) for n in (32, 32, 4))
+    address = TakenAddress("x", 1, (runs_of_positions(channels), *whole), np.dtype("<f4"))
+    (found,), stats = read(path, [(address, np.arange(6), "f4", (20, 32, 32))])
+    assert np.array_equal(found, values[:, channels])
+    assert stats.bytes_read <= 1.05 * np.array(sizes).reshape(6, 73)[:, channels].sum()
+    assert stats.chunks_decoded == 120
+
+
+def test_of_contiguous_rows_only_their_bytes_are_read(tmp_path):
+    path = tmp_path / "a.h5"
+    values = np.random.default_rng(0).random((6, 73, 4096)).astype("f4")
+    with h5py.File(path, "w") as file:
+        file["x"] = values
+    address = TakenAddress("x", 1, (((3, 10), (40, 10)), ((0, 4096),), ((0, 4),)), np.dtype("<f4"))
+    (found,), stats = read(path, [(address, np.array([4, 1]), "f4", (20, 4096))])
+    assert np.array_equal(found, values[[4, 1]][:, [*range(3, 13), *range(40, 50)]])
+    assert stats.bytes_read == 2 * 20 * 4096 * 4
+
+
+def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
+    path = tmp_path / "a.h5"
+    values = np.frombuffer(np.random.default_rng(0).bytes(100 * 4 * COMPOUND.itemsize), COMPOUND).reshape(100, 4)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(10, 4), compression="gzip")
+    rows, parts = np.array([99, 3, 51, 3]), []
+    for name in ("a", "c", "d"):
+        address = TakenAddress("x", 1, (((0, 4),), ((COMPOUND.fields[name][1], 4),)), np.dtype("<f4"))
+        parts.append((address, rows, "f4", (4,)))
+    found, stats = read(path, parts)
+    assert [one.tobytes() for one in found] == [values[rows][name].tobytes() for name in ("a", "c", "d")]
+    assert stats.chunks_decoded == 3
+
+
+def test_runs(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(60).reshape(20, 3), chunks=(7, 2))
+    address = TakenAddress("x", 1, (((2, 1), (0, 1)), ((0, 8),)), np.dtype("<i8"))
+    with RowReader(path) as reader:
+        out = np.zeros((15, 2), "i8")
+        runs = RunRequest(np.array([2, 1]), np.array([0, 10]), np.array([10, 5]))
+        reader.run(FileRead(reader, [Part(address, runs, out)]))
+    rows = [*range(2, 12), *range(1, 6)]
+    assert out.tolist() == [[3 * row + 2, 3 * row] for row in rows]

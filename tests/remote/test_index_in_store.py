@@ -1,0 +1,52 @@
+"""An index beside the files, in a store: it is read, and never written."""
+
+import shutil
+
+import pytest
+
+from ray_h5.cli import main
+from ray_h5.errors import OptionError
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.torch_data import H5Dataset
+from tests.remote.kit import ROWS, options_of, values_of, write
+
+
+def test_an_index_beside_the_files_plans_them_without_their_metadata(server, bucket, files, tmp_path):
+    options = {"storage_options": options_of(server)}
+    H5Dataset("s3://bkt/*.h5", ["x"], **options, index_dir=tmp_path / "index")
+    shutil.copytree(tmp_path / "index", bucket / "index")
+    before = sorted(path.name for path in (bucket / "index").iterdir())
+    MEMORY.clear()
+    asked = len(server.requests())
+    dataset = H5Dataset("s3://bkt/*.h5", ["x"], **options, index_dir="s3://bkt/index/")
+    paths = [each.path for each in server.requests()[asked:]]
+    assert not [path for path in paths if path.endswith(".h5")]
+    assert sum("/index/" in path for path in paths) == 2 * len(files)  # its state, and its bytes
+    assert (dataset[[3, ROWS + 5]].x.numpy() == values_of([3, ROWS + 5])).all()
+    assert sorted(path.name for path in (bucket / "index").iterdir()) == before
+
+
+def test_what_the_index_lacks_is_found_in_the_files(server, bucket, files, tmp_path, caplog):
+    options = {"storage_options": options_of(server)}
+    H5Dataset("s3://bkt/*.h5", ["x"], **options, index_dir=tmp_path / "index")
+    shutil.copytree(tmp_path / "index", bucket / "index")
+    write(files[1], first=ROWS, version=1)  # the index has its older state
+    damaged = next((bucket / "index").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    MEMORY.clear()
+    dataset = H5Dataset("s3://bkt/*.h5", ["x"], **options, index_dir="s3://bkt/index")
+    assert (dataset[[3]].x.numpy() == values_of([3])).all()
+    assert (dataset[[ROWS + 5]].x.numpy() == values_of([ROWS + 5], 1)).all()
+    assert "not used" in caplog.text
+    MEMORY.clear()
+    assert len(H5Dataset("s3://bkt/*.h5", ["x"], **options, index_dir="s3://bkt/none")) == 2 * ROWS
+
+
+def test_files_on_a_disk_have_their_index_on_a_disk(files):
+    with pytest.raises(OptionError, match="index_dir='s3://bkt/index': expected a folder of the local"):
+        H5Dataset(files, index_dir="s3://bkt/index")
+
+
+def test_an_index_is_not_made_in_a_store(capsys):
+    assert main(["index", "s3://bkt/*.h5", "--dir", "s3://bkt/index"]) == 1
+    assert "an index in a store is only read" in capsys.readouterr().err

@@ -1,0 +1,417 @@
+"""Each form of a column with each row kind, with windows and without: equal to numpy, h5py, scipy, anndata and xarray.
+
+`REFUSED` lists what has no meaning. Any other refusal fails the test.
+"""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
+from ray_h5.bench.server import FaultServer
+from ray_h5.errors import RayH5Error
+from ray_h5.index.stored.cache import MEMORY
+from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.position import Block
+from ray_h5.ray_data.blocks import schema_of, to_table
+from ray_h5.read.open_files import forget_all
+from ray_h5.torch_data import H5Dataset
+
+anndata = pytest.importorskip("anndata", reason="anndata is an oracle of this test")
+pd = pytest.importorskip("pandas")
+xr = pytest.importorskip("xarray", reason="xarray is an oracle of this test")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+# How columns are stored: each function writes a column, and returns its values as numpy has them. --------------
+
+
+def write_number(group, name, lead, rng):
+    values = rng.integers(-99, 99, (*lead, 2)).astype(">i4")
+    chunks = tuple(min(2, n) for n in values.shape) if values.size and rng.random() < 0.5 else None
+    group.create_dataset(name, data=values, chunks=chunks, compression="gzip" if chunks else None)
+    return values.astype("i4")
+
+
+def write_text(group, name, lead, rng):
+    values = np.array([f"é{i}" for i in rng.integers(0, 99, math.prod(lead))], object).reshape(lead)
+    group.create_dataset(name, data=values, dtype=h5py.string_dtype())
+    return values
+
+
+def write_compound(group, name, lead, rng):
+    values = np.zeros(lead, [("a", "<i4"), ("b", "<f8")])
+    values["a"] = rng.integers(0, 99, lead)
+    group[name] = values
+    return values
+
+
+def write_field(group, name, lead, rng):
+    return _compound(group, name, lead, rng, "<i8")["y"]
+
+
+def write_field_beside_text(group, name, lead, rng):
+    return _compound(group, name, lead, rng, h5py.string_dtype())["y"]
+
+
+def write_fields(group, name, lead, rng):
+    values = _compound(group, name, lead, rng, ">i8")
+    return np.stack([values["y"], values["x"]], axis=-1)
+
+
+def write_mixed_fields(group, name, lead, rng):
+    values = _compound(group, name, lead, rng, ">i8")
+    return np.stack([values["y"].astype("f8"), values["n"].astype("f8")], axis=-1)
+
+
+def _compound(group, name, lead, rng, dtype):
+    values = np.zeros((*lead, 2), [("x", "<f4"), ("n", dtype), ("y", "<f4"), ("s", "S3")])
+    for each in ("x", "y", "n"):
+        values[each] = rng.integers(0, 99, values.shape)
+    if values.dtype["n"].kind == "O":
+        values["n"] = "é"
+    chunks = tuple(min(2, n) for n in values.shape) if values.size and rng.random() < 0.5 else None
+    group.create_dataset(name, data=values, chunks=chunks, compression="gzip" if chunks else None)
+    return values
+
+
+def write_part(group, name, lead, rng):
+    values = rng.integers(-99, 99, (*lead, 4, 5)).astype("i2")
+    chunks = tuple(min(2, n) for n in values.shape) if values.size and rng.random() < 0.5 else None
+    group.create_dataset(name, data=values, chunks=chunks, compression="gzip" if chunks else None)
+    return values[..., [3, 0], 1:4]
+
+
+def write_part_of_packed(group, name, lead, rng):
+    stored = rng.integers(0, 9, (*lead, 4, 5)).astype("i2")
+    return _of_xarray(group, name, stored, {"scale_factor": np.float32(0.5), "_FillValue": np.int16(3)})[
+        ..., [3, 0], 1:4
+    ]
+
+
+def write_part_of_fields(group, name, lead, rng):
+    return write_fields(group, name, lead, rng)[..., [1], :]
+
+
+def write_part_of_reversed(group, name, lead, rng):
+    return write_reversed(group, name, lead, rng)[..., [2, 0], :1]
+
+
+def write_category(group, name, lead, rng):
+    known = [f"c{i}" for i in rng.permutation(4)]  # each group has its own
+    codes = rng.integers(-1, 4, math.prod(lead))
+    return _written(group, name, lead, pd.Categorical.from_codes(codes, known))
+
+
+def write_number_category(group, name, lead, rng):
+    known = rng.permutation(4) * 10
+    return _written(group, name, lead, pd.Categorical.from_codes(rng.integers(-1, 4, math.prod(lead)), known))
+
+
+def write_nullable(group, name, lead, rng):
+    count = math.prod(lead)
+    return _written(group, name, lead, pd.arrays.IntegerArray(rng.integers(0, 99, count), rng.random(count) < 0.4))
+
+
+def _written(group, name, lead, values):
+    """Let anndata write values, and read them. It has one axis; of several, parts are written again in their shape."""
+    anndata.io.write_elem(group, name, values)
+    part = next(each for each in ("codes", "values") if each in group[name])
+    found = pd.Series(anndata.io.read_elem(group[name])).astype(object)
+    if len(lead) > 1:
+        for each in {part, "mask"} & {*group[name]}:
+            stored = group[name][each][()]
+            del group[name][each]
+            group[name][each] = stored.reshape(lead)
+    return found.where(found.notna(), None).to_numpy(object).reshape(lead)
+
+
+def write_packed(group, name, lead, rng):
+    stored = rng.integers(0, 9, (*lead, 2)).astype("i2")
+    said = {"scale_factor": np.float32(rng.integers(1, 5) / 4), "_FillValue": np.int16(3)}
+    return _of_xarray(group, name, stored, said)
+
+
+def write_time(group, name, lead, rng):
+    return _of_xarray(
+        group, name, rng.integers(0, 9999, lead), {"units": f"hours since 20{rng.integers(10, 20)}-01-01"}
+    )
+
+
+def _of_xarray(group, name, stored, said):
+    group[name] = stored
+    group[name].attrs.update(said)
+    variable = xr.Variable([f"d{i}" for i in range(stored.ndim)], stored, said)
+    return xr.conventions.decode_cf_variable(name, variable).to_numpy()
+
+
+def write_reversed(group, name, lead, rng):
+    values = rng.integers(0, 99, (*lead, 3, 2))
+    group[name] = values.T
+    return values
+
+
+def write_images(group, name, lead, rng):
+    group.create_dataset(name, lead, h5py.vlen_dtype("u1"))
+    values = np.empty(lead, object)
+    for at in np.ndindex(*lead):
+        group[name][at] = values[at] = rng.integers(0, 255, rng.integers(1, 5)).astype("u1")
+    return values
+
+
+def write_ragged(group, name, lead, rng):
+    counts = rng.integers(0, 4, lead[0])
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    group[name] = content = rng.integers(0, 99, (offsets[-1], 2))
+    group[f"{name}_offsets"] = offsets
+    values = np.empty(lead[0], object)
+    for i in range(lead[0]):
+        values[i] = content[offsets[i] : offsets[i + 1]]
+    return values
+
+
+def write_sparse(group, name, lead, rng):
+    matrix = sp.random(lead[0], 5, 0.4, format="csr", dtype="f4", rng=rng)
+    anndata.io.write_elem(group, name, matrix)
+    return matrix.toarray()
+
+
+WRITERS = {
+    "number": write_number,
+    "text": write_text,
+    "compound": write_compound,
+    "field": write_field,
+    "field beside text": write_field_beside_text,
+    "fields": write_fields,
+    "mixed fields": write_mixed_fields,
+    "part": write_part,
+    "part of packed": write_part_of_packed,
+    "part of fields": write_part_of_fields,
+    "part of reversed": write_part_of_reversed,
+    "category": write_category,
+    "number category": write_number_category,
+    "nullable": write_nullable,
+    "packed": write_packed,
+    "time": write_time,
+    "reversed": write_reversed,
+    "images": write_images,
+    "ragged": write_ragged,
+    "sparse": write_sparse,
+}
+ONE_AXIS = {"ragged", "sparse"}
+"""Forms whose rows lie along one axis."""
+
+WHOLE = {"groups", "files"}
+"""Row kinds of which a row is a whole episode."""
+
+CASTS = {"number": "float64", "nullable": "float64", "number category": "float32", "packed": "float64"}
+
+BLANKS = {
+    "number": [0, 0],
+    "text": "",
+    "compound": [0, 0.0],
+    "part": [[0] * 3] * 2,
+    "part of packed": [[0.0] * 3] * 2,
+    "part of fields": [[0.0, 0.0]],
+    "part of reversed": [[0]] * 2,
+    "field": [0.0, 0.0],
+    "field beside text": [0.0, 0.0],
+    "fields": [[0.0, 0.0]] * 2,
+    "mixed fields": [[0.0, 0.0]] * 2,
+    "packed": [0.0, 0.0],
+    "reversed": [[0, 0]] * 3,
+    "images": [],
+    "ragged": [],
+    "sparse": [0.0] * 5,
+}
+"""What a step outside the episode is with pad="zero"; None for the others, whose values may be missing."""
+
+COLUMNS = {
+    "ragged": ragged("c", offsets="c_offsets"),
+    "sparse": csr("c"),
+    "field": "c/y",
+    "field beside text": "c/y",
+    "fields": fields("c", ["y", "x"]),
+    "mixed fields": fields("c", ["y", "n"]),
+}
+
+PARTS = {
+    "part": ("c", {0: [3, 0], 1: slice(1, 4)}),
+    "part of packed": ("c", {0: [3, 0], 1: slice(1, 4)}),
+    "part of fields": (fields("c", ["y", "x"]), {0: [1]}),
+    "part of reversed": ("c", {0: [2, 0], 1: slice(1)}),
+}
+"""What is taken of the axes of a step."""
+
+REFUSED = {
+    ("groups", "part of reversed"): "rows lie along the last axis",
+    ("groups", "reversed"): "rows lie along the last axis",
+    ("groups", "sparse"): "rows of rows",
+}
+"""What has no meaning, with windows or without, and what the error says of it."""
+
+ROWS_OF_ROWS = {"ragged": "rows of rows", "sparse": "rows of rows"}
+"""What has no meaning for rows that are whole groups or files. With windows over them, rows are steps."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    pytest.importorskip("obstore")
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "bkt").mkdir()
+    with FaultServer(folder) as server:
+        server.folder = folder
+        server.options = {"endpoint": server.url, "region": "x", "skip_signature": True, "allow_http": True}
+        yield server
+    forget_all()
+    MEMORY.clear()
+
+
+def write_file(path, kind, form, rng):
+    """Write a file of episodes, and return the values of column ``c`` in each of them."""
+    lengths = [int(n) for n in rng.integers(1, 6, rng.integers(1, 4))]
+    write = WRITERS[form]
+    if kind == "files":
+        episodes = []
+        for i, length in enumerate(lengths):
+            with h5py.File(path.with_name(f"{path.stem}_{i}.h5"), "w") as file:
+                t = np.arange(length) + 100 * i
+                file["t"] = t
+                episodes.append(write(file, "c", (length,), rng))
+        return episodes
+    with h5py.File(path, "w") as file:
+        if kind == "groups":
+            groups = [file.create_group(f"g{i}") for i in range(len(lengths))]
+            for i, (group, length) in enumerate(zip(groups, lengths, strict=True)):
+                group["t"] = np.arange(length) + 100 * i
+            return [write(group, "c", (length,), rng) for group, length in zip(groups, lengths, strict=True)]
+        if kind == "grid":
+            shape = (len(lengths), lengths[0])
+            t = np.arange(shape[1]) + 100 * np.arange(shape[0])[:, None]
+            file["t"] = t.T if form.endswith("reversed") else t
+            if form in ONE_AXIS:  # that of time
+                return [write(file, "c", shape[1:], rng)] * shape[0]
+            return list(write(file, "c", shape, rng))
+        file["t"] = np.concatenate([np.arange(n) + 100 * i for i, n in enumerate(lengths)])
+        file["id"] = np.repeat(np.arange(len(lengths)), lengths)
+        return np.split(write(file, "c", (sum(lengths),), rng), np.cumsum(lengths)[:-1])
+
+
+def expected_rows(kind, form, windows, episodes):
+    """Return the values of ``t`` and of ``c`` in each row."""
+    if kind in WHOLE and windows is None:
+        return [([k + 100 * i for k in range(len(each))], plain(each)) for i, each in enumerate(episodes)]
+    found = []
+    for i, values in enumerate(episodes):
+        for t in range(len(values)):
+            row = [plain(values[t])] if windows is None else window(plain(list(values)), t, windows, form)
+            if row is not None:
+                found.append((t + 100 * i, row[0] if windows is None else row))
+    return found
+
+
+def window(values, t, windows, form):
+    """Return the values at some offsets from t; None if the window is dropped."""
+    row = []
+    for offset in windows.columns[0].offsets:
+        at = min(max(t + offset, 0), len(values) - 1)
+        pad = None if at == t + offset else windows.pad[t + offset > at]
+        if pad == "drop":
+            return None
+        row.append(BLANKS.get(form) if pad == "zero" else values[at])
+    return row
+
+
+def plain(value):
+    """Return a value as lists of plain values; text as str, and what is missing as None."""
+    if hasattr(value, "detach"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray) and value.ndim:
+        value = list(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, (np.void, np.ndarray)):
+        return plain(value.item())
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(value.astype("M8[ns]"))
+    if isinstance(value, bytes):
+        return value.decode()
+    return None if value is None or value != value else value
+
+
+@st.composite
+def some_windows(draw, column):
+    offsets = draw(st.lists(st.integers(-3, 3), min_size=1, max_size=3))
+    return Windows({column: offsets}, pad=draw(st.sampled_from(["edge", "zero", "drop", ("zero", "edge")])))
+
+
+@pytest.mark.parametrize("has_windows", [False, True])
+@pytest.mark.parametrize("form", list(WRITERS))
+@pytest.mark.parametrize("kind", ["axis", "groups", "grid", "files"])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), seed=st.integers(0, 1 << 20))
+def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, has_windows, data, seed):
+    column = COLUMNS.get(form, "c")
+    if form in PARTS:
+        of, axes = PARTS[form]
+        first = kind in WHOLE and not has_windows  # there, the first axis of a row is time
+        column = part(of, {axis + first: at for axis, at in axes.items()})
+    c = column if isinstance(column, str) else "c"
+    windows = data.draw(some_windows(c)) if has_windows else None
+    is_cast, is_selected, is_shuffled = (data.draw(st.booleans()) for _ in range(3))
+    is_remote = data.draw(st.sampled_from([False, False, True]))
+    rng = np.random.default_rng(seed)
+    folder = server.folder / "bkt" if is_remote else tmp_path_factory.mktemp("composed")
+    name = f"{tmp_path_factory.mktemp('n').name}.h5"
+    episodes = write_file(folder / name, kind, form, rng)
+    if windows is not None and kind == "axis":
+        windows = Windows({c: windows.columns[0].offsets}, pad=windows.pad, episode="id")
+    if windows is not None and kind in WHOLE:
+        windows = Windows({c: windows.columns[0].offsets}, pad=windows.pad, per_step=["t"])
+    of = {"t": (0, 1), c: (1,) if form in ONE_AXIS else (0, 1)}
+    options = {
+        "rows": {"axis": None, "groups": Groups("g*"), "grid": Grid(2, of=of), "files": Files()}[kind],
+        "windows": windows,
+        "decode_cf": form in {"packed", "part of packed", "time"},
+        "axes": "reversed" if form.endswith("reversed") else "stored",
+        "dtypes": {"c": CASTS[form]} if is_cast and form in CASTS and not _lists(kind, form, windows) else None,
+        "storage_options": server.options if is_remote else None,
+    }
+    predicate = where(t=between(1, 101)) if is_selected and not (kind in WHOLE and windows is None) else None
+    expected = expected_rows(kind, form, windows, episodes)
+    if not any(predicate is None or 1 <= t <= 101 for t, _ in expected):
+        return  # no row: an error, as everywhere
+    expected = [row for row in expected if predicate is None or 1 <= row[0] <= 101]
+    path = f"s3://bkt/{name}" if is_remote else str(folder / name)
+    path = path.replace(".h5", "_*.h5") if kind == "files" else path
+    columns = ["t", column]
+    refused = REFUSED.get((kind, form))
+    if refused is None and windows is None and kind in WHOLE:
+        refused = ROWS_OF_ROWS.get(form)
+    if refused is None and windows is None and form == "images" and kind in WHOLE:
+        refused = "are lists of lists" if kind == "groups" else "rows of rows"
+    if refused is not None:
+        with pytest.raises(RayH5Error, match=refused):
+            H5Dataset(path, columns, predicate, **options)
+        return
+    dataset = H5Dataset(path, columns, predicate, **options)
+    plan = dataset._source.plan
+    order = dataset.epoch_order(Shuffle(seed=seed) if is_shuffled else None)
+    order = order.selected_indices(np.arange(len(dataset)), 0)
+    found = dataset[order]
+    assert len(dataset) == len(expected)
+    assert sorted(order.tolist()) == list(range(len(expected)))
+    for place, row in enumerate(order.tolist()):
+        assert (plain(found["t"][place]), plain(found[c][place])) == (expected[row][0], expected[row][1])
+    table = to_table(plan, Block(read_rows(plan, plan.row_ids(order)), order, 0), ["t", c])
+    assert table.schema == schema_of(plan, ["t", c])
+    assert table.num_rows == len(expected)
+
+
+def _lists(kind, form, windows):
+    """Return whether values that may be missing are lists, which have no dtype to cast to."""
+    return kind in WHOLE and windows is None and form in {"nullable", "number category"}

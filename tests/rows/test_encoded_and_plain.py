@@ -1,0 +1,125 @@
+"""A column that one file encodes, as categories or with a mask, and another one stores plainly."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Shuffle, balance
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.index.stored import cache
+from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
+
+anndata = pytest.importorskip("anndata", reason="anndata writes these files")
+pd = pytest.importorskip("pandas")
+
+TYPES = ["B", "T", None, "T", "é", "B"]
+
+
+def write(path, **obs):
+    size = len(next(iter(obs.values())))
+    table = pd.DataFrame(obs, index=[f"cell{i}" for i in range(size)])
+    anndata.AnnData(np.arange(size * 2.0).reshape(size, 2), obs=table).write_h5ad(path)
+    return path
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Text: categories, plain strings, and categories with other codes. Numbers: with and without a mask."""
+    texts = [each or "none" for each in TYPES]
+    write(tmp_path / "a.h5ad", kind=pd.Categorical(TYPES), n=pd.array([1, None, 3, 4, 5, 6], "Int64"),
+          batch=pd.Categorical([10, 20, 10, 20, 10, 20]), good=[True, False] * 3)  # fmt: skip
+    write(tmp_path / "b.h5ad", kind=texts, n=np.arange(6), batch=np.array([10, 30] * 3),
+          good=pd.array([True, None, False] * 2, "boolean"))  # fmt: skip
+    kind = pd.Categorical(texts, categories=["none", "é", "T", "B"])
+    write(tmp_path / "c.h5ad", kind=kind, n=np.arange(6), batch=np.array([10, 30] * 3), good=[False] * 6)
+    # anndata makes categories of strings that repeat.
+    with h5py.File(tmp_path / "b.h5ad", "r+") as file:
+        del file["obs/kind"]
+        file["obs/kind"] = np.array(texts, object)
+        file["obs/kind"].attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+    return tmp_path, [*TYPES, *texts, *texts]
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], ["b", "a", "c"], ["b", "c", "a"]])
+def test_values_are_the_same_in_any_order_of_files(mixed, names):
+    folder, texts = mixed
+    paths = [folder / f"{name}.h5ad" for name in names]
+    each = dict(zip("abc", np.array([*texts, None], object)[:-1].reshape(3, 6).tolist(), strict=True))
+    whole = H5Dataset(paths, ["obs/kind", "obs/n", "obs/batch", "obs/good", "X"])
+    order = [i for name in sorted(names) for i in each[name]]
+    assert whole[:]["obs/kind"] == order
+    assert whole[:]["obs/n"] == [1, None, 3, 4, 5, 6, *range(6), *range(6)]
+    assert whole[:]["obs/batch"] == [10, 20] * 3 + [10, 30] * 6
+    assert whole[:]["obs/good"] == [True, False] * 3 + [True, None, False] * 2 + [False] * 6
+    assert all(type(value) is int for value in whole[:]["obs/batch"])
+    assert whole[7]["obs/kind"] == order[7]
+
+
+def test_predicates_weights_and_folds(mixed):
+    folder, texts = mixed
+    wanted = where(**{"obs/kind": ["T", "é"], "obs/n": between(3, None)})
+    found = H5Dataset(folder, ["obs/kind"], wanted)
+    numbers = [1, None, 3, 4, 5, 6, *range(6), *range(6)]
+    expected = [i for i, (t, n) in enumerate(zip(texts, numbers, strict=True)) if t in {"T", "é"} and (n or 0) >= 3]
+    assert found.selection.tolist() == expected
+    assert H5Dataset(folder, ["X"], where(**{"obs/kind": None})).selection.tolist() == [2]
+    there = H5Dataset(folder, ["obs/kind"], ~where(**{"obs/kind": None}))
+    drawn = loader(there, 6, shuffle=Shuffle(seed=0, weights=balance("obs/kind")))
+    assert {text for batch in drawn for text in batch["obs/kind"]} == {"B", "T", "é", "none"}
+    for train, valid in kfold(folder, 2, group="obs/batch"):
+        sides = [set(H5Dataset(folder, ["obs/batch"], each)[:]["obs/batch"]) for each in (train, valid)]
+        assert not sides[0] & sides[1]
+
+
+def test_the_index_on_disk(mixed, tmp_path):
+    folder, _ = mixed
+    index = tmp_path / "index"
+    wanted = where(**{"obs/kind": "T", "obs/good": False})
+    for _ in range(2):
+        cache.MEMORY.clear()
+        found = H5Dataset(folder, ["obs/kind", "obs/n"], wanted, index_dir=index)
+        assert found.selection.tolist() == [1, 3, 13, 15]
+
+
+def test_casts_of_both(mixed):
+    folder, texts = mixed
+    dtypes = {"obs/kind": bytes, "obs/n": "float32", "obs/batch": "float64", "obs/good": "float32"}
+    whole = H5Dataset(folder, list(dtypes), dtypes=dtypes)[:]
+    assert whole["obs/kind"] == [None if each is None else each.encode() for each in texts]
+    np.testing.assert_array_equal(whole["obs/n"], [1, np.nan, 3, 4, 5, 6, *range(6), *range(6)])
+    np.testing.assert_array_equal(whole["obs/batch"], [10, 20] * 3 + [10, 30] * 6)
+    assert np.isnan(whole["obs/good"][7].item())
+
+
+@pytest.mark.parametrize(("column", "plain"), [("obs/kind", "string"), ("obs/batch", "int64")])
+def test_codes_need_categories_in_all_files(mixed, column, plain):
+    folder, _ = mixed
+    paths = [folder / "b.h5ad", folder / "a.h5ad"]
+    message = rf"'{column}': .*codes of its categories in .*a\.h5ad; .*b\.h5ad holds {plain}.*Leave '{column}' out of"
+    with pytest.raises(SchemaMismatchError, match=message):
+        H5Dataset(paths, [column], dtypes={column: "int32"})
+
+
+def test_other_codes_do_not_matter_beside_plain_values(tmp_path):
+    """The codes of two files differ; a third one has plain numbers, and is the first."""
+    write(tmp_path / "a.h5ad", batch=np.array([30, 40]))
+    write(tmp_path / "b.h5ad", batch=pd.Categorical([30, 40]))
+    write(tmp_path / "c.h5ad", batch=pd.Categorical([30, 40], categories=[40, 30]))
+    assert H5Dataset(tmp_path, ["obs/batch"])[:]["obs/batch"] == [30, 40] * 3
+    cast = H5Dataset(tmp_path, ["obs/batch"], dtypes={"obs/batch": "float32"})[:]["obs/batch"]
+    assert cast.tolist() == [30, 40] * 3
+
+
+def test_types_of_values_that_differ_are_refused_with_a_cast_that_works(tmp_path):
+    write(tmp_path / "a.h5ad", n=pd.array([1, None, 3], "Int64"))
+    write(tmp_path / "b.h5ad", n=np.array([1, 2, 3], "int32"))
+    write(tmp_path / "c.h5ad", n=pd.Categorical([5, 6, 7]))
+    with pytest.raises(SchemaMismatchError, match=r"expected optional int64, found int32") as raised:
+        H5Dataset([tmp_path / "a.h5ad", tmp_path / "b.h5ad"], ["obs/n"])
+    assert "pass dtypes={'obs/n': 'float64'}" in str(raised.value)
+    found = H5Dataset(tmp_path, ["obs/n"], dtypes={"obs/n": "float64"})[:]["obs/n"]
+    np.testing.assert_array_equal(found, [1, np.nan, 3, 1, 2, 3, 5, 6, 7])
+    write(tmp_path / "d.h5ad", n=["x", "y", "z"])
+    with pytest.raises(SchemaMismatchError, match=r"expected .*, found string") as raised:
+        H5Dataset([tmp_path / "a.h5ad", tmp_path / "d.h5ad"], ["obs/n"])
+    assert "dtypes" not in str(raised.value)

@@ -1,0 +1,128 @@
+"""Fields of compound values as columns: what they hold, where they can be named, and what is refused."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Groups, Shuffle, balance, between, fields, ragged, where
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset
+
+JET = np.dtype(
+    [("pt", "<f4"), ("eta", "<f4"), ("id", "<i4"), ("name", "S4"), ("p", [("x", "<f8"), ("v", "<f4", (3,))])]
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    jets = np.zeros((50, 4), JET)
+    for name in ("pt", "eta", "id"):
+        jets[name] = rng.integers(0, 9, jets.shape)
+    jets["name"] = b"jet"
+    jets["p"]["x"], jets["p"]["v"] = rng.random((50, 4)), rng.random((50, 4, 3))
+    event = np.zeros(
+        50, [("weight", "<f4"), ("label", "<i8"), ("flag", "?"), ("kind", h5py.enum_dtype({"A": 1, "B": 2}))]
+    )
+    event["weight"], event["label"] = np.arange(50) / 2, np.arange(50) % 5
+    event["flag"], event["kind"] = np.arange(50) % 2, 1
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("jets", data=jets, chunks=(8, 4), compression="gzip")
+        file["event"] = event
+        file["flat"] = jets[:, 0]
+        file["offsets"] = np.arange(0, 51, 10)
+    return tmp_path / "a.h5"
+
+
+def stored(path, name):
+    with h5py.File(path) as file:
+        return file[name][()]
+
+
+def test_a_field_of_each_type(path):
+    jets, event = stored(path, "jets"), stored(path, "event")
+    names = ["jets/pt", "jets/p/x", "jets/p/v", "event/label", "event/flag", "event/kind", "flat/name"]
+    dataset = H5Dataset(path, names)
+    found = dataset[list(range(50))]
+    for name, expected in zip(
+        names,
+        [jets["pt"], jets["p"]["x"], jets["p"]["v"], event["label"], event["flag"], event["kind"], jets["name"][:, 0]],
+        strict=True,
+    ):
+        one = [each.decode() for each in expected] if expected.dtype.kind == "S" else expected.tolist()
+        assert (found[name].tolist() if hasattr(found[name], "tolist") else found[name]) == one, name
+
+
+def test_several_fields_are_the_last_axis(path):
+    jets = stored(path, "jets")
+    dataset = H5Dataset(path, [fields("jets", ["eta", "pt"]), "event/weight"])
+    found = dataset[[3, 40, 3]]
+    assert found["jets"].shape == (3, 4, 2)
+    assert found["jets"].numpy().dtype == "f4"
+    assert np.array_equal(found["jets"], np.stack([jets[name] for name in ("eta", "pt")], axis=-1)[[3, 40, 3]])
+    mixed = H5Dataset(path, [fields("jets", ["pt", "p/x", "id"])])[[1, 2]]["jets"].numpy()
+    assert mixed.dtype == "f8"
+    assert np.array_equal(mixed, np.stack([jets["pt"], jets["p"]["x"], jets["id"]], axis=-1)[[1, 2]])
+    cast = H5Dataset(path, [fields("jets", ["pt", "id"])], dtypes={"jets": "float16"})[[1]]["jets"].numpy()
+    assert cast.dtype == "f2"
+
+
+def test_in_predicates_and_weights(path):
+    event = stored(path, "event")
+    chosen = H5Dataset(path, ["event/weight"], where(**{"event/label": [1, 2], "event/weight": between(3, None)}))
+    keep = np.isin(event["label"], [1, 2]) & (event["weight"] >= 3)
+    assert chosen[list(range(len(chosen)))]["event/weight"].tolist() == event["weight"][keep].tolist()
+    dataset = H5Dataset(path, ["event/label"])
+    order = dataset.epoch_order(Shuffle(weights=balance("event/label"), rows_per_epoch=100))
+    assert len(order.selected_indices(np.arange(100), 0)) == 100
+
+
+def test_of_a_ragged_column(path):
+    flat = stored(path, "flat")
+    found = H5Dataset(path, [ragged("flat/pt", offsets="offsets")])
+    assert len(found) == 5
+    assert found[2]["flat/pt"].tolist() == flat["pt"][20:30].tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
+        ("jets/pT", UnknownColumnError, "whose fields are pt, eta, id, name, p"),
+        (fields("jets", ["pt", "etta"]), UnknownColumnError, "no field 'etta' in 'jets'.*Did you mean 'eta'"),
+        (fields("jets", ["pt", "name"]), UnsupportedColumnError, "'jets/name'"),
+        (fields("jets", ["pt", "p/v"]), UnsupportedColumnError, "of one shape"),
+        (fields("offsets", ["pt"]), UnsupportedColumnError, "expected compound values"),
+    ],
+)
+def test_refused(path, column, error, message):
+    with pytest.raises(error, match=message):
+        H5Dataset(path, [column])
+
+
+def test_arguments():
+    with pytest.raises(OptionError, match=r"'jets/pt'"):
+        fields("jets", "pt")
+    for names in ([], [3], None, ["pt", "pt"]):
+        with pytest.raises(OptionError, match="fields"):
+            fields("jets", names)
+    with pytest.raises(OptionError, match="more than once"):
+        H5Dataset("a.h5", [fields("jets", ["pt"]), "jets"])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("names", [["n"], ["y", "n"], ["n", "m"]])
+def test_fields_of_groups_whose_chunks_differ(tmp_path, order, names):
+    """They are of several classes, which together have a type that none is stored in."""
+    rng, expected = np.random.default_rng(0), []
+    dtype = np.dtype([("x", "i1"), ("n", f"{order}i8"), ("m", f"{order}i8"), ("y", f"{order}f4")], align=True)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, length in enumerate([3, 1, 5]):
+            values = np.zeros((length, 2), dtype)
+            for each in dtype.names:
+                values[each] = rng.integers(0, 99, values.shape)
+            chunks = (min(2, length), 2) if number else None
+            file.create_dataset(f"g{number}/c", data=values, chunks=chunks)
+            expected.append(np.stack([values[each].astype("f8") for each in names], axis=-1))
+    found = H5Dataset(tmp_path / "a.h5", [fields("c", names)], rows=Groups("g*"))[[2, 0, 1]]["c"]
+    for one, other in zip(found, [2, 0, 1], strict=True):
+        assert np.array_equal(one, expected[other])

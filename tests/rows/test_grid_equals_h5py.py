@@ -1,0 +1,246 @@
+"""Leading axes as rows: each row is what h5py gives at its indices, and which axes a column has is never a guess."""
+
+import itertools
+import math
+from collections import Counter
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.rows.groups_and_grids import Grid
+from ray_h5.rows.windows import Windows
+from ray_h5.torch_data import H5Dataset, between, where
+from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
+
+SHAPES = {2: (5, 7, 4, 3), 3: (3, 4, 5, 2)}
+
+
+@st.composite
+def grids(draw):
+    axes = draw(st.sampled_from([1, 2, 2, 3]))
+    lengths = tuple(draw(st.integers(0 if i == 0 else 1, 6)) for i in range(axes))
+    dtype = draw(st.sampled_from(DTYPES))
+    row_shape = draw(st.sampled_from([(), (4,), (3, 2)]))
+    shape = (*lengths, *row_shape)
+    how = draw(st.sampled_from(["chunked", "chunked", "chunked", "contiguous", "compact"]))
+    options = {
+        "how": how,
+        "written": draw(st.sampled_from(["all", "all", "none", "part"])),
+        "fill": draw(st.booleans()),
+    }
+    if how == "chunked":
+        options["chunks"] = tuple(draw(st.integers(1, max(1, n))) for n in shape)
+        options["growing"] = draw(st.booleans()) or 0 in shape
+        options["pipeline"] = draw(st.sampled_from(PIPELINES))
+    count = math.prod(lengths)
+    rows = draw(st.lists(st.integers(0, count - 1), max_size=20)) if count else []
+    return axes, shape, dtype, options, rows
+
+
+@given(grids())
+def test_rows_equal_h5py(tmp_path_factory, drawn):
+    axes, shape, dtype, options, rows = drawn
+    path = tmp_path_factory.mktemp("grid") / "a.h5"
+    with h5py.File(path, "w") as file:
+        values = make_dataset(file, "u", dtype, shape, options, 0)
+    lengths = shape[:axes]
+    with open_rows(path, Grid(axes, include_axes=True)) as reader:
+        assert reader.num_rows == math.prod(lengths)
+        found = reader.read(["u", *(f"axis_{i}" for i in range(axes))], rows)
+        for place, row in enumerate(rows):
+            at = np.unravel_index(row, lengths)
+            assert_value(found["u"][place], values[at], f"row {row}")
+            assert [found[f"axis_{i}"][place] for i in range(axes)] == list(at)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(
+    ("axes", "chunks"),
+    [
+        (2, (1, 1, 4, 3)), (2, (1, 1, 2, 3)), (2, (1, 3, 4, 3)), (2, (2, 1, 4, 3)), (2, (2, 3, 2, 2)),
+        (2, (5, 1, 1, 3)), (2, (4, 7, 3, 1)), (2, (1, 7, 4, 3)), (2, (5, 7, 4, 3)), (3, (1, 1, 1, 2)),
+        (3, (2, 3, 2, 1)), (3, (1, 2, 5, 2)),
+        (3, (3, 1, 4, 2)), (3, (1, 1, 5, 2)),
+    ],
+)  # fmt: skip
+def test_each_chunk_is_decoded_once(tmp_path, axes, chunks, compression):
+    shape = SHAPES[axes]
+    values = np.arange(math.prod(shape), dtype="f4").reshape(shape)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("u", data=values, chunks=chunks, compression=compression)
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, math.prod(shape[:axes]), 11)
+    with open_rows(tmp_path / "a.h5", Grid(axes)) as reader:
+        found = reader.read(["u"], rows)["u"]
+        assert np.array_equal(found, values.reshape(-1, *shape[axes:])[rows])
+        at = np.unravel_index(rows, shape[:axes])
+        touched = {tuple(int(i) // c for i, c in zip(each, chunks, strict=False)) for each in zip(*at, strict=True)}
+        per_row = math.prod(-(-n // c) for n, c in zip(shape[axes:], chunks[axes:], strict=True))
+        if compression:
+            assert reader.stats.chunks_decoded == len(touched) * per_row
+
+
+# Which row axes a column has ------------------------------------------------------------------
+
+MAIN = {"u": (5, 20, 8, 6)}
+
+
+def grid_of(tmp_path, shapes, grid):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, shape in shapes.items():
+            file[name] = np.arange(math.prod(shape), dtype="f4").reshape(shape)
+    return open_rows(tmp_path / "a.h5", grid)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "of", "name", "axes"),
+    [
+        (MAIN, None, "u", (0, 1)),
+        ({**MAIN, "c": (5, 20)}, None, "c", (0, 1)),
+        ({**MAIN, "c": (20,)}, None, "c", (1,)),  # the time
+        ({**MAIN, "c": (5,)}, None, "c", (0,)),
+        ({**MAIN, "c": (20, 8, 6)}, None, "c", (1,)),  # the same in each trajectory
+        ({**MAIN, "c": (5, 8, 6)}, None, "c", (0,)),
+        ({**MAIN, "c": (8, 6)}, None, "c", ()),
+        ({**MAIN, "c": (6,)}, None, "c", ()),
+        ({**MAIN, "c": (9,)}, None, "c", ()),
+        ({**MAIN, "c": (5, 20, 3)}, None, "c", (0, 1)),  # a state beside a field
+        ({**MAIN, "c": (20, 3)}, None, "c", (1,)),
+        ({"u": (5, 5, 8), "c": (5, 5)}, None, "c", (0, 1)),
+        ({"u": (5, 8, 8), "c": (8,)}, {"c": (1,)}, "c", (1,)),
+        ({"u": (5, 8, 8), "c": (8,)}, {"/c": ()}, "c", ()),
+        ({"u": (5, 5, 5), "c": (5, 5)}, {"c": (1,)}, "c", (1,)),
+        ({**MAIN, "c": (9, 9, 9, 9)}, {"c": ()}, "c", ()),
+    ],
+)
+def test_the_one_reading_that_fits(tmp_path, shapes, of, name, axes):
+    lengths = shapes["u"][:2]
+    with grid_of(tmp_path, shapes, Grid(2, of=of)) as reader:
+        assert reader.num_rows == math.prod(lengths)
+        found = reader.read([name])[name]
+        values = np.arange(math.prod(shapes[name]), dtype="f4").reshape(shapes[name])
+        for row in range(0, reader.num_rows, 7):
+            at = np.unravel_index(row, lengths)
+            assert np.array_equal(found[row], values[tuple(at[axis] for axis in axes)])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"u": (5, 5, 8), "c": (5,)}, r"\(0,\) or \(1,\)"),  # as many trajectories as steps
+        ({"u": (5, 20, 5), "c": (5,)}, r"\(\) or \(0,\)"),  # as many trajectories as places
+        ({"u": (5, 8, 8), "c": (8,)}, r"\(\) or \(1,\)"),
+        ({"u": (5, 5, 5), "c": (5, 5)}, r"\(0,\) or \(1,\) or \(0, 1\)"),
+        ({"u": (5, 5, 5, 5), "c": (5, 5, 5)}, "or"),
+        ({"u": (5, 20, 20, 5), "c": (5, 20)}, r"\(\) or|or \(0, 1\)|\(0,\) or"),
+        ({**MAIN, "c": (5, 5)}, r"\(0,\)"),
+        ({**MAIN, "c": (9, 9)}, r"of=\{'c': \(\)\}"),
+    ],
+)
+def test_ambiguous_columns_are_refused(tmp_path, shapes, said):
+    with grid_of(tmp_path, shapes, Grid(2)) as reader:
+        assert "c" not in reader.columns
+        with pytest.raises(UnsupportedColumnError, match=said) as error:
+            reader.read(["c"])
+        assert "of={'c': " in str(error.value)
+
+
+def test_each_refusal_has_a_reason(tmp_path):
+    """A column is refused if its shape can be read in several ways; each other one is read in the way that fits."""
+    counts = Counter()
+
+    @given(st.data())
+    def check(data):
+        axes = data.draw(st.integers(1, 3))
+        lengths = tuple(data.draw(st.integers(1, 6)) for _ in range(axes))
+        values = tuple(data.draw(st.integers(1, 6)) for _ in range(data.draw(st.integers(1, 2))))
+        drawn = st.lists(st.sampled_from([*lengths, *values, 7]), min_size=1, max_size=axes + len(values) - 1)
+        shapes = {"u": lengths + values, **{name: tuple(data.draw(drawn)) for name in "cd"}}
+        with grid_of(tmp_path, shapes, Grid(axes)) as reader:
+            layout = reader.layout
+            rows = np.unravel_index(np.arange(math.prod(lengths)), lengths)
+            for name, shape in shapes.items():
+                stored = np.arange(math.prod(shape), dtype="f4").reshape(shape)
+                fits = [
+                    chosen
+                    for size in range(min(axes, len(shape)) + 1)
+                    for chosen in itertools.combinations(range(axes), size)
+                    if shape[:size] == tuple(lengths[axis] for axis in chosen)
+                ]
+                if name in layout.refused:
+                    assert len(fits) > 1 or len(shape) > 1, (shapes, name)
+                    assert "Say which with Grid" in str(layout.refused[name])
+                    counts["refused"] += 1
+                    continue
+                counts["delivered"] += 1
+                found = reader.read([name])[name]
+                ways = [
+                    stored[tuple(rows[axis] for axis in chosen)] if chosen else np.stack([stored] * reader.num_rows)
+                    for chosen in fits
+                ]
+                assert any(np.array_equal(found, each) for each in ways), (shapes, name)
+
+    check()
+    assert counts["delivered"] > counts["refused"] > 20, counts
+
+
+@pytest.mark.parametrize(
+    ("shapes", "grid", "error", "said"),
+    [
+        ({"u": (5, 20)}, Grid(3), UnsupportedColumnError, r"no column has 3 axes or more: u \(5, 20\)"),
+        ({"u": (5, 20, 8), "v": (6, 20, 8)}, Grid(2), SchemaMismatchError, "row axes differ"),
+        ({"u": (5, 20, 8), "c": (7,)}, Grid(2, of={"c": (1,)}), SchemaMismatchError, r"begins with \(20,\)"),
+        ({"u": (5, 20, 8)}, Grid(2, of={"dimension": ()}), SchemaMismatchError, "no 'dimension'"),
+    ],
+)
+def test_grids_that_no_file_has(tmp_path, shapes, grid, error, said):
+    with grid_of(tmp_path, shapes, grid) as reader, pytest.raises(error, match=said) as found:
+        reader.read(list(shapes)[-1:])
+    assert isinstance(found.value, RayH5Error)
+
+
+def test_single_values_are_constants(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = np.arange(2 * 3 * 4, dtype="f4").reshape(2, 3, 4)
+        file["scalars/nu"], file["scalars/name"] = 0.5, "flow"
+    path = str(tmp_path / "a.h5")
+    for options in ({}, {"windows": Windows({"u": [0, 1]})}):
+        for rows in (Grid(2), Grid(2, of={"scalars/nu": ()})):
+            dataset = H5Dataset(path, rows=rows, **options)
+            assert {"scalars/nu", "scalars/name"} < {*dataset.columns}
+            assert all(sample["scalars/nu"].item() == 0.5 and sample["scalars/name"] == "flow" for sample in dataset)
+    chosen = H5Dataset(path, ["u", "scalars/nu"], rows=Grid(2), predicate=where(**{"scalars/nu": 0.5}))
+    assert len(chosen) == 6
+    with pytest.raises(UnsupportedColumnError, match="has a single value"):
+        H5Dataset(path, rows=Grid(2), windows=Windows({"scalars/nu": [0]}))
+
+
+def test_the_columns_that_are_asked_for_say_what_rows_are(tmp_path):
+    shapes = {
+        "x": (4, 5, 3), "t": (5,), "mean": (4, 5), "y": (7, 8, 2), "other/y": (7, 8), "z": (3, 3, 3, 3), "time": (3, 4)
+    }  # fmt: skip
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, shape in shapes.items():
+            file[name] = np.arange(math.prod(shape), dtype="f4").reshape(shape)
+        x, y = file["x"][()], file["y"][()]
+    path = str(tmp_path / "a.h5")
+    for index_dir in (None, tmp_path, tmp_path):
+        found = H5Dataset(path, ["x", "t"], rows=Grid(2), index_dir=index_dir)
+        assert np.array_equal(np.stack([each.x for each in found]), x.reshape(-1, 3))
+        assert [each.t for each in found] == [*range(5)] * 4
+        found = H5Dataset(path, ["y"], rows=Grid(2), index_dir=index_dir)
+        assert np.array_equal(np.stack([each.y for each in found]), y.reshape(-1, 2))
+    windowed = H5Dataset(path, ["now", "mean"], rows=Grid(2), windows=Windows({"now": ("x", [0])}))
+    assert np.array_equal(np.stack([each.now[0] for each in windowed]), x.reshape(-1, 3))
+    assert [each.mean for each in windowed] == [*range(20)]
+    assert len(H5Dataset(path, ["x"], rows=Grid(2), predicate=where(mean=between(7, None)))) == 13
+    with pytest.raises(SchemaMismatchError, match=r"'x' has shape .*'y' has .* columns="):
+        H5Dataset(path, ["x", "y"], rows=Grid(2))
+    # A name alone does not change what rows are where all columns agree.
+    with h5py.File(path, "w") as file:
+        file["u"], file["same"] = np.zeros((4, 20, 8)), np.zeros((20, 8))
+    assert len(H5Dataset(path, ["same"], rows=Grid(2))) == 80

@@ -1,0 +1,219 @@
+"""Groups as rows: each row is what h5py reads of its datasets, whatever these hold and however they are stored."""
+
+import json
+from collections import Counter
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5.columns.row_table import RowTable
+from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.stored.values_as_json import Reader, Writer
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.windows import Windows
+from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.torch_data import H5Dataset
+from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
+
+
+@st.composite
+def group_files(draw):
+    """Draw some groups with the same columns, of which each has its own type; lengths and storage are as they come."""
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+    columns = {}
+    for name in ["x", "obs/y", "obs/deep/z"][: draw(st.integers(1, 3))]:
+        dtype = draw(st.sampled_from(DTYPES))
+        row_shape = draw(st.sampled_from([(), (), (3,), (2, 3), (0,), "single"]))
+        shapes, options = [], []
+        for length in lengths:
+            if row_shape == "single":
+                shapes.append(())
+                options.append({"written": draw(st.sampled_from(["all", "none"])), "how": "contiguous", "fill": False})
+                continue
+            other = draw(st.sampled_from([row_shape, row_shape, tuple(n + 1 for n in row_shape)]))
+            shapes.append((length, *other))
+            options.append(draw(storages(other)))
+        alike = draw(st.sampled_from(["all", "all but chunks", "nothing"]))
+        if alike != "nothing":
+            chunks = [each.get("chunks") if alike == "all but chunks" else None for each in options]
+            options = [options[0] | ({"chunks": own} if own and "chunks" in options[0] else {}) for own in chunks]
+        columns[name] = (dtype, shapes, options)
+    rows = draw(st.lists(st.integers(0, len(lengths) - 1), max_size=12))
+    return lengths, columns, rows
+
+
+def stored_and_loaded(table, path):
+    """Return a table as it comes from an index file."""
+    writer = Writer({})
+    described = json.loads(json.dumps(writer.json(table, RowTable)))
+    states = {f"{path}": FileIdentity.of(path.stat())}
+    return Reader(writer.arrays, f"{path}", states, ()).value(described, RowTable)
+
+
+@given(group_files())
+def test_rows_equal_h5py(tmp_path_factory, drawn):
+    lengths, columns, rows = drawn
+    path = tmp_path_factory.mktemp("groups") / "a.h5"
+    expected = {}
+    with h5py.File(path, "w") as file:
+        for i in range(len(lengths)):
+            group = file.create_group(f"data/demo_{i}")
+            for seed, (name, (dtype, shapes, options)) in enumerate(columns.items()):
+                chosen = dict(options[i])
+                if "chunks" in chosen:
+                    chosen["chunks"] = chosen["chunks"][: len(shapes[i])]
+                    if 0 in shapes[i][1:]:
+                        chosen["chunks"] = tuple(max(1, n) for n in chosen["chunks"])
+                    if not chosen["growing"]:
+                        chosen["chunks"] = tuple(
+                            min(c, max(n, 1)) for c, n in zip(chosen["chunks"], shapes[i], strict=True)
+                        )
+                        if 0 in shapes[i]:
+                            chosen["growing"] = True
+                expected[name, i] = make_dataset(group, name, dtype, shapes[i], chosen, 10 * i + seed)
+    kind = Groups("data/demo_*", key="demo")
+    with open_rows(path, kind) as reader:
+        assert set(reader.columns) == {*columns, "demo"}
+        table = stored_and_loaded(reader.table, path)
+        for name, segments in reader.table.groups.columns.items():
+            found = str(table.groups.columns[name].layouts)
+            assert found == str(segments.layouts).replace(repr(reader.path), repr(str(path)))  # in a store, a URL
+    # What is known of the groups may come from an index file.
+    with Scope.of("/", (), 1, kind).open(str(path), None, table if rows[:1] == [0] else None) as reader:
+        found = reader.read([*columns, "demo"], rows)
+        for name in columns:
+            for place, row in enumerate(rows):
+                assert_value(found[name][place], expected[name, row], f"{name} of row {row}")
+    assert found["demo"].tolist() == [f"data/demo_{row}".encode() for row in rows]
+
+
+@pytest.mark.parametrize("chunks", [[(2,), (8,)], [(8,), (2,)], [(4,), (3,)], [(2, 2), (2, 3)], [(2, 3), (2, 1)]])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_datasets_that_differ_in_the_last_chunk_dimension(tmp_path, chunks, compression):
+    # H5Pequal does not compare it.
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        shape = (8, 3)[: len(chunks[0])]
+        expected = [np.arange(np.prod(shape)).reshape(shape) + 100 * i for i in range(4)]
+        for i, values in enumerate(expected):
+            file.create_dataset(f"g{i}/x", data=values, chunks=chunks[i % 2], compression=compression)
+    with open_rows(tmp_path / "a.h5", Groups("g*")) as reader:
+        assert [each.tolist() for each in reader.read(["x"])["x"]] == [each.tolist() for each in expected]
+        assert len(reader.table.groups.columns["x"].layouts) == 2
+    with open_rows(tmp_path / "a.h5", Groups("g*"), Windows({"x": [0]})) as reader:
+        assert reader.read(["x"])["x"].tolist() == np.concatenate(expected)[:, None].tolist()
+
+
+def test_each_refusal_has_a_reason(tmp_path):
+    """Groups are refused if they differ in the type of a column or in its axes, or lack it; others are delivered."""
+    counts = Counter()
+
+    @given(st.data())
+    def check(data):
+        path = tmp_path / f"{counts['files']}.h5"
+        counts["files"] += 1
+        groups = data.draw(st.integers(1, 4))
+        missing = data.draw(st.sampled_from(["error", "null", "null"]))
+        like = st.sampled_from([("<f4", 1)] * 8 + [("<f4", 2), ("<i8", 1), None])
+        drawn = {name: [data.draw(like) for _ in range(groups)] for name in "xyz"}
+        drawn["w"] = [("<f4", 1)] * groups
+        expected = {}
+        with h5py.File(path, "w") as file:
+            for name, each in drawn.items():
+                for i, how in enumerate(each):
+                    if how is not None:
+                        shape = (data.draw(st.integers(1, 5)),) * how[1]
+                        chunks = tuple(data.draw(st.integers(1, n)) for n in shape)
+                        values = np.arange(np.prod(shape)).reshape(shape).astype(how[0]) + i
+                        file.create_dataset(f"g{i}/{name}", data=values, chunks=chunks)
+                    expected[name, i] = None if how is None else values
+        there = {name: {*each} - {None} for name, each in drawn.items()}
+        reasons = [
+            *(["lacks? "] if missing == "error" and any(there[n] and None in drawn[n] for n in "xyz") else []),
+            *(["Rows may differ in length"] if any(len(each) > 1 for each in there.values()) else []),
+        ]
+        with open_rows(path, Groups("g*", missing=missing)) as reader:
+            if reasons:
+                with pytest.raises(SchemaMismatchError, match="|".join(reasons)):
+                    _ = reader.layout
+                counts["refused"] += 1
+                return
+            layout = reader.layout
+            assert layout.columns.keys() == {name for name, each in there.items() if each}
+            assert not layout.refused
+            counts["delivered"] += 1
+            for name in layout.columns:
+                for i, found in enumerate(reader.read([name])[name]):
+                    if expected[name, i] is None:
+                        assert found is None
+                    else:
+                        assert_value(found, expected[name, i])
+
+    check()
+    assert counts["delivered"] > 10, counts
+    assert counts["refused"] > 10, counts
+
+
+def test_traces_of_one_chunk_each(tmp_path):
+    lengths = [*range(1, 40), *range(1, 40)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, length in enumerate(lengths):
+            file.create_dataset(f"trace_{i:02d}/x", data=np.arange(length) + i, chunks=(length,), compression="gzip")
+    with open_rows(tmp_path / "a.h5", Groups("trace_*")) as reader:
+        for i, found in enumerate(reader.read(["x"])["x"]):
+            assert found.tolist() == [i + step for step in range(lengths[i])]
+
+
+def write_incomplete(path):
+    with h5py.File(path, "w") as file:
+        for i in range(5):
+            group = file.create_group(f"g{i}")
+            group["x"] = np.arange(3.0) + i
+            if i % 2:
+                group["y"] = np.full((i, 2), i, "f4")
+                group["z"] = np.full((4, 2), i, "i8")
+                group["name"] = f"n{i}"
+
+
+def test_groups_that_lack_a_column(tmp_path):
+    write_incomplete(tmp_path / "a.h5")
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(SchemaMismatchError, match=r"the groups before 'g1/name' lack name.*missing='null'"):
+        H5Dataset(path, rows=Groups("g*"))
+    rows = Groups("g*", missing="null")
+    dataset = H5Dataset(path, rows=rows)
+    for i, sample in enumerate(dataset):
+        assert sample.x.tolist() == [i, i + 1, i + 2]
+        if i % 2:
+            assert sample.y.tolist() == [[i, i]] * i
+            assert sample.z.tolist() == [[i, i]] * 4
+            assert sample.name == f"n{i}"
+        else:
+            assert sample.y is None
+            assert sample.z is None
+            assert sample.name is None
+    padded = dataset.with_padding(True).collate(dataset.read(np.arange(5)))
+    assert padded["y_length"].tolist() == [0, 1, 0, 3, 0]
+    assert padded["z"].shape == (5, 4, 2)
+    index = tmp_path / "index"
+    index.mkdir()
+    for _ in range(2):
+        again = H5Dataset(path, ["y"], rows=rows, index_dir=index)
+        assert again[3].y.shape == (3, 2)
+        assert again[2].y is None
+
+
+def test_single_numbers_cannot_be_missing(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/x"], file["g1/x"], file["g0/n"] = np.zeros(2), np.zeros(2), 3
+    with pytest.raises(UnsupportedColumnError, match=r"a single value of numbers cannot be None"):
+        H5Dataset(str(tmp_path / "a.h5"), ["x", "n"], rows=Groups("g*", missing="null"))
+
+
+def test_windows_need_their_columns_in_each_group(tmp_path):
+    write_incomplete(tmp_path / "a.h5")
+    with pytest.raises(SchemaMismatchError, match=r"group 'g0' lacks column 'y', which has offsets"):
+        H5Dataset(str(tmp_path / "a.h5"), rows=Groups("g*", missing="null"), windows=Windows({"y": [0, 1]}))

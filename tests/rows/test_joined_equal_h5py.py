@@ -1,0 +1,77 @@
+"""`joined`: the rows of several datasets, end to end, as h5py reads them."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, joined, loader, where
+
+
+@pytest.fixture(params=["chunked", "contiguous", "text"])
+def frames(request, tmp_path):
+    """Two files of 11 datasets, of 0 to 4 rows: frames_10 is after frames_9."""
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            lengths = rng.integers(0, 5, 11)
+            for i, length in enumerate(lengths):
+                values = rng.random((length, 3, 2))
+                options = (
+                    {"chunks": (2, 3, 2), "maxshape": (None, 3, 2), "compression": "gzip"}
+                    if request.param == "chunked"
+                    else {}
+                )
+                if request.param == "text":
+                    values = np.array([f"{i} {row}" for row in range(length)], "S8")
+                file.create_dataset(f"data/frames_{i}", data=values, **options)
+            file["label"] = np.arange(lengths.sum())
+    return tmp_path
+
+
+def oracle(folder):
+    parts = []
+    for number in range(2):
+        with h5py.File(folder / f"{number}.h5") as file:
+            parts += [file[f"data/frames_{i}"][()] for i in range(11)]
+    return np.concatenate(parts)
+
+
+def test_rows_are_those_of_h5py(frames):
+    dataset = H5Dataset(frames, [joined("data/frames_*"), "label"])
+    expected = oracle(frames)
+    assert len(dataset) == len(expected)
+    found = dataset[list(range(len(dataset)))]["data/frames"]
+    if expected.dtype.kind == "S":
+        assert [each.encode() for each in found] == expected.tolist()
+        return
+    np.testing.assert_array_equal(found.numpy(), expected)
+    order = np.random.default_rng(1).permutation(len(expected))
+    np.testing.assert_array_equal(dataset[order.tolist()]["data/frames"].numpy(), expected[order])
+    batches = loader(dataset, 5, shuffle=Shuffle("chunks", seed=2))
+    assert sum(len(batch["label"]) for batch in batches) == len(expected)
+    chosen = H5Dataset(frames, [joined("data/frames_*", name="x")], where(label=[0, 2]))
+    assert torch.equal(chosen[0]["x"], dataset[0]["data/frames"])
+    windows = H5Dataset(frames, [joined("data/frames_*", name="x")], windows=Windows({"x": [0, 1]}, pad="drop"))
+    np.testing.assert_array_equal(windows[0]["x"].numpy(), expected[:2])
+
+
+def test_what_cannot_be_joined(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a_0"], file["a_1"] = np.zeros((2, 3)), np.zeros((2, 4))
+        file["one_0"] = 1.0
+        file["g_0/x"] = np.zeros(2)
+        file["x_0"] = np.zeros(2)
+        file["x_1"] = h5py.ExternalLink("gone.h5", "x")
+    wrong = {"a": "rows of several shapes", "one": "single values", "g": "these are groups", "z": "nothing matches"}
+    for begin, says in wrong.items():
+        pattern = f"{begin}_*"
+        with pytest.raises(RayH5Error, match=says):
+            H5Dataset(tmp_path / "a.h5", [joined(pattern)])
+    with pytest.raises(RayH5Error, match=r"gone\.h5"):
+        H5Dataset(tmp_path / "a.h5", [joined("x_*")])
+    with pytest.raises(OptionError, match="expected a glob"):
+        joined("data")
+    with pytest.raises(OptionError, match="leave rows="):
+        H5Dataset(tmp_path / "a.h5", [joined("a_*")], rows=Groups("g_*"))

@@ -1,0 +1,92 @@
+"""Tables that pandas wrote: their columns under their names, equal to what pandas reads."""
+
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import where
+from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.tree.encodings import pickled_names
+from ray_h5.torch_data import H5Dataset
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("tables")
+
+
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "a": rng.random(20),
+            "b": rng.random(20),
+            "n": rng.integers(0, 9, 20),
+            "flag": rng.random(20) < 0.5,
+            "when": pd.date_range("2024-01-01", periods=20, freq="h").where(rng.random(20) < 0.8),
+            "text": [f"é{i}" for i in range(20)],
+            "kind": pd.Categorical.from_codes(rng.integers(-1, 3, 20), ["x", "y", "zz"]),
+        }
+    )
+
+
+def columns_of(dataset, group="df/"):
+    found = [dataset[i] for i in range(len(dataset))]
+    return {name.removeprefix(group): [row[name] for row in found] for name in found[0]}
+
+
+def plain(value):
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else pd.Timestamp(value)
+    return None if value is None or value is pd.NaT or value != value else getattr(value, "item", lambda: value)()
+
+
+@pytest.mark.parametrize("data_columns", [None, ["n", "text", "when"], True])
+@pytest.mark.parametrize("group", ["/", "df"])
+def test_a_table(tmp_path, data_columns, group):
+    expected = frame()
+    expected.to_hdf(tmp_path / "a.h5", key="df", format="table", data_columns=data_columns)
+    found = columns_of(H5Dataset(tmp_path / "a.h5", group=group))
+    assert set(found) == {*expected.columns, "index"}
+    for name in expected.columns:
+        values = expected[name].astype(object).tolist()
+        assert [plain(each) for each in found[name]] == [plain(each) for each in values], name
+    assert [int(each) for each in found["index"]] == list(range(20))
+
+
+def test_a_frame_of_numbers(tmp_path):
+    expected = frame()[["a", "n", "b", "flag"]]
+    expected.to_hdf(tmp_path / "a.h5", key="df", format="fixed")
+    found = columns_of(H5Dataset(tmp_path / "a.h5"))
+    assert {name: [plain(each) for each in values] for name, values in found.items()} == {
+        name: expected[name].tolist() for name in expected.columns
+    }
+
+
+def test_parts_of_it(tmp_path):
+    expected = frame()
+    expected.to_hdf(tmp_path / "a.h5", key="deep/df", format="table")
+    names = ["deep/df/b", "deep/df/when"]
+    chosen = H5Dataset(tmp_path / "a.h5", names, where(**{"deep/df/kind": ["x"]}))
+    rows = expected[expected["kind"] == "x"]
+    assert [float(chosen[i]["deep/df/b"]) for i in range(len(chosen))] == rows["b"].tolist()
+    with pytest.raises(RayH5Error, match=r"no column 'bb' in the table 'deep/df'.*Did you mean 'b'"):
+        H5Dataset(tmp_path / "a.h5", ["deep/df/bb"])
+
+
+def test_text_in_a_fixed_frame_is_named(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas says that it will be pickled
+        frame()[["a", "text"]].astype({"text": object}).to_hdf(tmp_path / "a.h5", key="df", format="fixed")
+    assert H5Dataset(tmp_path / "a.h5").columns == ["df/a"]
+
+
+def test_names_that_are_no_list_of_names(tmp_path):
+    assert pickled_names("(lp0\nVa\np1\naVb\np2\na.") == ["a", "b"]
+    for bad in ("cos\nsystem\n(S'true'\ntR.", "(lp0\nVa", "", "x"):
+        assert not pickled_names(bad)
+    frame().to_hdf(tmp_path / "a.h5", key="df", format="table")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["df/table"].attrs["values_block_0_kind"] = np.bytes_(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(RayH5Error, match="names of the columns in field 'values_block_0' are damaged"):
+        H5Dataset(tmp_path / "a.h5", ["df/a"])

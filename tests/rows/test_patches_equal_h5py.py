@@ -1,0 +1,275 @@
+"""Blocks of arrays as rows: each is what h5py reads of its slices."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5 import Files, Patches, Shuffle, Windows, between, where
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.files import opening
+from ray_h5.order.position import Remainder, read_block
+from ray_h5.rows.patches import Patches as Kind
+from ray_h5.torch_data import H5Dataset, loader, mix
+from tests.rows.kit import PIPELINES, open_rows
+
+
+@st.composite
+def volumes(draw):
+    """Draw an array, how it is stored, and blocks of it."""
+    axes = draw(st.integers(1, 3))
+    extents = tuple(draw(st.integers(1, 11)) for _ in range(axes))
+    block = tuple(draw(st.integers(1, n)) for n in extents)
+    stride = draw(st.one_of(st.none(), st.integers(1, 5), st.tuples(*[st.integers(1, 5)] * axes)))
+    channels = draw(st.sampled_from([(), (2,)]))
+    before = draw(st.booleans())
+    shape = (*channels, *extents) if before else (*extents, *channels)
+    options = {}
+    if draw(st.booleans()):
+        options = {"chunks": tuple(draw(st.integers(1, n)) for n in shape), **draw(st.sampled_from(PIPELINES))}
+    written = draw(st.sampled_from(["all", "all", "part", "none"]))
+    return extents, block, stride, (shape, len(channels) * before), options, written
+
+
+@settings(max_examples=30, deadline=None)
+@given(volumes(), st.sampled_from(["<i2", ">f4", "?"]), st.integers(0, 1 << 20), st.sampled_from(["inside", "zero"]))
+def test_blocks_equal_h5py(tmp_path_factory, volume, dtype, seed, pad):
+    extents, block, stride, (shape, first), options, written = volume
+    path = tmp_path_factory.mktemp("patches") / "a.h5"
+    rng = np.random.default_rng(seed)
+    with h5py.File(path, "w") as file:
+        file["label"] = rng.integers(0, 9, extents)
+        made = file.create_dataset("raw", shape, dtype, fillvalue=1, **options)
+        if written != "none":
+            some = made.shape[0] if written == "all" else (made.shape[0] + 1) // 2
+            made[:some] = rng.integers(0, 100, (some, *shape[1:])).astype(dtype)
+        raw, label = made[()], file["label"][()]
+    if pad == "zero":
+        block = tuple(n + 1 for n in block)
+    axes = None if len(shape) == len(extents) else {"raw": tuple(range(first, first + len(extents)))}
+    kind = Patches({"raw": block, "label": block}, stride=stride, axes=axes, pad=pad)
+    steps = block if stride is None else (stride,) * len(block) if isinstance(stride, int) else stride
+    counts = [1 + max(0, math.ceil((n - s) / t)) for n, s, t in zip(extents, block, steps, strict=True)]
+    if pad == "zero":
+        counts = [min(count, math.ceil(n / t)) for count, n, t in zip(counts, extents, steps, strict=True)]
+    with open_rows(path, kind) as reader:
+        assert reader.num_rows == math.prod(counts)
+        rows = rng.integers(0, reader.num_rows, 5)
+        found = reader.read(["raw", "label", "corner"], rows)
+    for place, row in enumerate(rows):
+        corner = np.unravel_index(row, counts) * np.array(steps)
+        if pad == "inside":
+            corner = np.minimum(corner, np.array(extents) - block)
+        assert found["corner"][place].tolist() == corner.tolist()
+        cut = tuple(slice(c, c + s) for c, s in zip(corner, block, strict=True))
+        assert_block(found["label"][place], label[cut])
+        assert_block(found["raw"][place], raw[(slice(None),) * first + cut])
+
+
+def assert_block(found, expected):
+    """Assert that a block has these values, and zeros past the end of the array."""
+    inside = tuple(map(slice, expected.shape))
+    assert found[inside].tobytes() == expected.astype(found.dtype).tobytes()
+    rest = found.copy()
+    rest[inside] = 0
+    assert not rest.any()
+
+
+@pytest.fixture
+def scans(tmp_path):
+    """Write files of different shapes; return the folder, and their arrays by name."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for i, shape in enumerate([(16, 20, 24), (20, 16, 16), (30, 18, 21)]):
+        raw = rng.random((2, *shape), dtype="f4")
+        label = np.zeros(shape, "u1")
+        label[3:5, 3:5, 3:5] = i  # none in the first file
+        with h5py.File(tmp_path / f"scan_{i}.h5", "w") as file:
+            file.create_dataset("raw", data=raw, chunks=(1, 8, 8, 8), compression="gzip")
+            file.create_dataset("label", data=label, chunks=(8, 8, 8), compression="gzip")
+            file["age"] = 30 + i
+        arrays[f"scan_{i}"] = raw, label
+    return tmp_path, arrays
+
+
+SHAPES = {"raw": (8, 8, 8), "label": (8, 8, 8)}
+
+
+def check(row, arrays):
+    """Assert that a row is the block at its corner."""
+    raw, label = arrays[row["scan"]]
+    cut = tuple(slice(c, c + 8) for c in row["corner"].tolist())
+    np.testing.assert_array_equal(row["raw"], raw[(slice(None), *cut)])
+    np.testing.assert_array_equal(row["label"], label[cut])
+    return row["scan"], *row["corner"].tolist()
+
+
+def test_a_grid_covers_files_of_different_shapes(scans):
+    folder, arrays = scans
+    dataset = H5Dataset(folder, rows=Patches(SHAPES, key="scan"))
+    seen = [check(row, arrays) for row in dataset]
+    assert len(set(seen)) == len(dataset) == 2 * 3 * 3 + 3 * 2 * 2 + 4 * 3 * 3
+    old = H5Dataset(folder, None, where(age=between(31, None)), rows=Patches(SHAPES, key="scan"))
+    assert {row["scan"] for row in old} == {"scan_1", "scan_2"}
+
+
+def test_each_chunk_is_decoded_once_and_aligned_blocks_decode_what_they_use(scans):
+    folder, _ = scans
+    with open_rows(folder / "scan_0.h5", Patches({"raw": (8, 8, 8)}, axes={"raw": (1, 2, 3)}, stride=4)) as reader:
+        reader.read(["raw"])
+        assert reader.stats.chunks_decoded == 2 * 2 * 3 * 3
+    aligned = Patches({"raw": (8, 8, 8)}, axes={"raw": (1, 2, 3)}, per_file=5, align=True)
+    with open_rows(folder / "scan_0.h5", aligned) as reader:
+        found = reader.read(["raw", "corner"])
+        assert not (found["corner"] % 8).any()
+        assert reader.stats.chunks_decoded == 2 * len({tuple(each) for each in found["corner"].tolist()})
+
+
+def test_draws_are_of_epochs_and_the_same_everywhere(scans):
+    folder, arrays = scans
+    options = {"rows": Patches(SHAPES, per_file=6, seed=3, key="scan")}
+    dataset = H5Dataset(folder, **options)
+    assert len(dataset) == 18
+    first = [check(row, arrays) for row in dataset]
+    assert len(set(first)) > 15
+    batches = loader(folder, 4, shuffle=Shuffle(seed=1), **options)
+    epochs = [[seen for batch in batches for seen in _rows(batch, arrays)] for _ in range(3)]
+    assert sorted(epochs[0]) == sorted(first)  # the first draw
+    assert not {*epochs[0]} & {*epochs[1]} & {*epochs[2]}
+    # Ray's tasks read the same rows; so does a loader that resumes, and each rank its part.
+    plan = make_plan_of(dataset, Shuffle(seed=1))
+    block = read_block(plan, Remainder(epoch=2), 0)
+    assert [tuple(each) for each in block.rows.arrays["corner"].tolist()] == [each[1:] for each in epochs[2]]
+    resumed = loader(folder, 4, shuffle=Shuffle(seed=1), **options)
+    resumed.set_epoch(2)
+    some = iter(resumed)
+    done = [seen for _ in range(2) for seen in _rows(next(some), arrays)]
+    state = resumed.state_dict()
+    other = loader(folder, 4, shuffle=Shuffle(seed=1), **options)
+    other.load_state_dict(state)
+    assert done + [seen for batch in other for seen in _rows(batch, arrays)] == epochs[2]
+    ranks = [loader(folder, 2, shuffle=Shuffle(seed=1), rank=r, world_size=2, **options) for r in range(2)]
+    for each in ranks:
+        each.set_epoch(1)
+    assert {seen for each in ranks for batch in each for seen in _rows(batch, arrays)} == {*epochs[1]}
+
+
+def make_plan_of(dataset, shuffle):
+    """Return the plan that Ray makes of the same files."""
+    from ray_h5.order.read_plan import make_plan
+
+    return make_plan(dataset._index, list(dataset._index.columns.values()), None, shuffle, block_rows=1000)
+
+
+def _rows(batch, arrays):
+    return [check({name: values[i] for name, values in batch.items()}, arrays) for i in range(len(batch["scan"]))]
+
+
+def test_rows_that_come_twice_are_drawn_twice(scans):
+    folder, arrays = scans
+    options = {"rows": Patches(SHAPES, per_file=1, key="scan")}
+    batches = loader(folder, 4, shuffle=Shuffle(seed=1, rows_per_epoch=20), **options)
+    seen = [each for batch in batches for each in _rows(batch, arrays)]
+    assert len(set(seen)) > 15
+
+
+def test_blocks_that_hold_a_class(scans, tmp_path_factory, monkeypatch):
+    folder, arrays = scans
+    index_dir = tmp_path_factory.mktemp("index")
+    grid = Patches(SHAPES, stride=4, where_any=("label", [1, 2]), key="scan")
+    dataset = H5Dataset(folder, rows=grid, index_dir=index_dir)
+    every = H5Dataset(folder, rows=Patches(SHAPES, stride=4, key="scan"))
+    expected = [check(row, arrays) for row in every if row["label"].any()]
+    assert [check(row, arrays) for row in dataset] == expected
+    monkeypatch.setattr(opening, "_opened", lambda *_: pytest.fail("a file was opened"))
+    assert len(H5Dataset(folder, rows=grid, index_dir=index_dir)) == len(expected)
+    monkeypatch.undo()
+    drawn = H5Dataset(folder, rows=Patches(SHAPES, per_file=20, where_any=("label", [1, 2]), key="scan"))
+    assert len(drawn) == 40  # the first file has no class
+    for row in drawn:
+        assert row["label"].any()
+        check(row, arrays)
+
+
+def test_what_is_refused_says_what_to_do(scans):
+    folder, _ = scans
+    for arguments, said in [
+        (({},), "shape of a block"),
+        (({"raw": (8, 0)},), "integers of 1 or more"),
+        (({"raw": (8, 8), "label": (4, 4)},), "one shape"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            Patches(*arguments)
+    for options, said in [
+        ({"stride": 1, "per_file": 1}, "on a grid, or drawn"),
+        ({"stride": (1, 2)}, "expected 3 integers"),
+        ({"align": True}, "per_file="),
+        ({"where_any": "label"}, "an array and its classes"),
+        ({"axes": {"other": (0, 1, 2)}}, "expected axes of raw, label"),
+        ({"pad": "edge"}, "'inside' or 'zero'"),
+    ]:
+        with pytest.raises(OptionError, match=said):
+            Patches(SHAPES, **options)
+    with pytest.raises(OptionError, match=r"axes=\{'raw': \(1, 2, 3\)\} for the last"):
+        H5Dataset(folder, rows=Patches({"raw": (8, 8, 8)}))
+    with pytest.raises(SchemaMismatchError, match="pad='zero'"):
+        H5Dataset(folder, rows=Patches({"label": (18, 8, 8)}))
+    with pytest.raises(OptionError, match="blocks; leave one of both out"):
+        H5Dataset(folder, rows=Patches(SHAPES), windows=Windows({"raw": [0]}))
+    with pytest.raises(OptionError, match="draw other values in each epoch"):
+        mix({"a": H5Dataset(folder, rows=Patches(SHAPES, per_file=2))})
+    assert hash(Kind(SHAPES)) == hash(Patches(SHAPES))
+    assert len(H5Dataset(folder, rows=Files())) == 3
+
+
+def test_packed_values_casts_and_links(tmp_path):
+    rng = np.random.default_rng(0)
+    stored = rng.integers(0, 9, (9, 10)).astype("i2")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["packed"] = stored
+        file["packed"].attrs.update({"scale_factor": np.float32(0.5), "_FillValue": np.int16(3)})
+        file["mask"] = stored > 4
+        file["linked"] = h5py.SoftLink("/mask")
+        layout = h5py.VirtualLayout((9, 10), "i2")
+        layout[:] = h5py.VirtualSource(file["packed"])
+        file.create_virtual_dataset("virtual", layout)
+    shapes = dict.fromkeys(["packed", "mask", "linked", "virtual"], (4, 3))
+    kind = Patches(shapes, stride=(3, 2))
+    dataset = H5Dataset(tmp_path, [*shapes, "corner"], rows=kind, decode_cf=True, dtypes={"mask": "f4"})
+    expected = np.where(stored == 3, np.nan, stored * np.float32(0.5))
+    for row in dataset:
+        cut = tuple(slice(c, c + n) for c, n in zip(row["corner"].tolist(), (4, 3), strict=True))
+        np.testing.assert_array_equal(row["packed"], expected[cut])
+        np.testing.assert_array_equal(row["mask"], (stored > 4)[cut].astype("f4"))
+        np.testing.assert_array_equal(row["linked"], (stored > 4)[cut])
+        np.testing.assert_array_equal(row["virtual"], stored[cut])
+
+
+@pytest.mark.parametrize("options", [{}, {"per_file": 4}])
+def test_classes_that_no_block_holds_are_an_error(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((5, 6), "u1")
+    with pytest.raises(OptionError, match=r"where_any=\('x', \[1, 7\]\): no block of .*a.h5 holds one of these"):
+        H5Dataset(tmp_path / "a.h5", rows=Patches({"x": (3, 3)}, where_any=("x", [1, 7]), **options))
+
+
+def test_empty_and_odd_arrays(tmp_path):
+    for i, extents in enumerate([(0, 5), (5, 6)]):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file.create_dataset("x", extents, "f4", chunks=(2, 2), maxshape=(None, None))
+            file["text"] = np.full((5, 6), b"a")
+            file["other"] = np.zeros(3)
+    for options in ({}, {"per_file": 4}):
+        dataset = H5Dataset(tmp_path, rows=Patches({"x": (3, 3)}, pad="zero", **options))
+        assert set(dataset.columns) == {"x", "corner"}
+        assert len(dataset) == 4
+        assert not dataset[3]["x"].any()
+    with pytest.raises(UnsupportedColumnError, match="arrays of numbers"):
+        H5Dataset(tmp_path / "1.h5", rows=Patches({"text": (3, 3)}))
+    with pytest.raises(UnsupportedColumnError, match="name it there with the shape"):
+        H5Dataset(tmp_path / "1.h5", ["other"], rows=Patches({"x": (3, 3)}))
+    with pytest.raises(UnknownColumnError, match="Did you mean 'other'"):
+        H5Dataset(tmp_path / "1.h5", rows=Patches({"othr": (3,)}))

@@ -1,0 +1,397 @@
+"""Ragged columns and rows of sparse matrices: equal to slices of h5py and to scipy, and what a bad file says."""
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ray_h5 import Groups, csr, ragged
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.sparse_rows import Entries, SparseBatch, rows_of
+from ray_h5.errors import (
+    CorruptFileError,
+    OptionError,
+    OutOfMemoryError,
+    RayH5Error,
+    SchemaMismatchError,
+    UnsupportedColumnError,
+)
+from ray_h5.index.file_options import FileOptions
+from ray_h5.rows.row_view import RowView
+from ray_h5.torch_data import H5Dataset
+
+LAYOUTS = [{}, {"chunks": (7,)}, {"chunks": (16,), "compression": "gzip"}, {"chunks": (5,), "compression": "lzf"}]
+
+
+def open_with(path, *columns):
+    return FileOptions.of(str(path), columns=columns).scope.open(str(path))
+
+
+def write_matrix(group, matrix, layout=None, index_dtype=np.int32, shape="attribute"):
+    """Write a sparse matrix as AnnData does; or as 10x does, with a dataset `shape` of the transpose."""
+    for name, values in (("data", matrix.data), ("indices", matrix.indices.astype(index_dtype))):
+        wanted = dict(layout or {})
+        if "chunks" in wanted:
+            wanted["chunks"] = (max(1, min(wanted["chunks"][0], len(values))),)
+        group.create_dataset(name, data=values, **(wanted if len(values) else {}))
+    group["indptr"] = matrix.indptr
+    if shape == "attribute":
+        group.attrs["shape"] = matrix.shape
+        group.attrs["encoding-type"] = f"{matrix.format}_matrix"
+    else:
+        group["shape"] = matrix.shape[::-1]
+
+
+def random_matrix(rows, width, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    found = sp.random(rows, width, 0.2, format="csr", rng=rng)
+    found.data = rng.integers(1, 100, len(found.data)).astype(dtype)
+    return found
+
+
+def as_scipy(rows, width):
+    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(width,))
+    batch = SparseBatch.of(rows, spec)
+    return sp.csr_matrix((batch.data, batch.indices, batch.indptr), (len(rows), width))
+
+
+# Equal to the oracles ---------------------------------------------------------------------------
+
+
+@given(data=st.data())
+def test_ragged_rows_equal_slices(tmp_path_factory, data):
+    counts = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+    row_shape = data.draw(st.sampled_from([(), (2,)]))
+    layout = data.draw(st.sampled_from(LAYOUTS)) if not row_shape else {}
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    content = np.arange(offsets[-1] * (2 if row_shape else 1), dtype="<i4").reshape(-1, *row_shape)
+    path = tmp_path_factory.mktemp("ragged") / "a.h5"
+    with h5py.File(path, "w") as file:
+        layout = layout if len(content) >= max(layout.get("chunks", (0,))) else {}
+        file.create_dataset("x", data=content, **layout)
+        file["offsets"] = offsets.astype(data.draw(st.sampled_from(["<i4", ">i8", "<u8"])))
+        file["starts"], file["counts"] = offsets[:-1][::-1], np.array(counts)[::-1]
+    rows = data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=20))
+    with open_with(path, ragged("x", offsets="offsets")) as reader:
+        assert isinstance(reader, RowView)
+        found = reader.read(["x"], np.array(rows, np.int64))["x"]
+    for row, values in zip(rows, found, strict=True):
+        np.testing.assert_array_equal(values, content[offsets[row] : offsets[row + 1]])
+    with open_with(path, ragged("x", starts="starts", counts="counts")) as reader:
+        found = reader.read(["x"])["x"]
+    for row, values in enumerate(found[::-1]):
+        np.testing.assert_array_equal(values, content[offsets[row] : offsets[row + 1]])
+
+
+@given(data=st.data())
+def test_rows_of_sparse_matrices_equal_scipy(tmp_path_factory, data):
+    rows, width = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 20))
+    matrix = random_matrix(rows, width, data.draw(st.integers(0, 5)))
+    path = tmp_path_factory.mktemp("csr") / "a.h5"
+    with h5py.File(path, "w") as file:
+        shape = data.draw(st.sampled_from(["attribute", "dataset"]))
+        dtype = data.draw(st.sampled_from([np.int32, np.int64, np.uint8, np.uint64]))
+        write_matrix(file.create_group("X"), matrix, data.draw(st.sampled_from(LAYOUTS)), dtype, shape)
+    wanted = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=20)), np.int64)
+    with open_with(path, csr("X")) as reader:
+        found = reader.read(["X"], wanted)["X"]
+    np.testing.assert_array_equal(as_scipy(found, width).toarray(), matrix[wanted].toarray())
+    take = data.draw(st.lists(st.integers(0, width - 1), min_size=1, unique=True))
+    with open_with(path, csr("X", take=take)) as reader:
+        found = reader.read(["X"], wanted)["X"]
+    np.testing.assert_array_equal(as_scipy(found, len(take)).toarray(), matrix[wanted][:, take].toarray())
+
+
+@given(data=st.data())
+def test_batches_add_values_of_a_position_that_repeats_as_scipy_does(data):
+    counts = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=8))
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    total, width = int(indptr[-1]), 5
+    positions = st.lists(st.integers(0, width - 1), min_size=total, max_size=total)
+    indices = np.array(data.draw(positions), np.int32)
+    values = np.arange(1, total + 1, dtype=np.float32)
+    batch = SparseBatch(indptr, indices, values, width)
+    expected = sp.csr_matrix((values, indices, indptr), (len(counts), width)).toarray()
+    np.testing.assert_array_equal(batch.to_dense(), expected)
+    same = batch.canonical()
+    assert same.is_canonical
+    np.testing.assert_array_equal(same.to_dense(), expected)
+
+
+def test_rows_of_several_reads_make_one_batch():
+    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(9,))
+    one, other = random_matrix(4, 9, 1), random_matrix(5, 9, 2)
+    parts = [rows_of(Entries(each.indices, each.data), each.indptr) for each in (one, other)]
+    batch = SparseBatch.of(np.concatenate([parts[1], parts[0][::-1]]), spec)
+    np.testing.assert_array_equal(batch.to_dense(), np.vstack([other.toarray(), one.toarray()[::-1]]))
+
+
+def test_neighbouring_rows_are_not_copied():
+    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(9,))
+    matrix = random_matrix(20, 9)
+    rows = rows_of(Entries(matrix.indices, matrix.data), matrix.indptr)
+    batch = SparseBatch.of(rows[5:15], spec)
+    assert np.shares_memory(batch.data, matrix.data)
+    assert np.shares_memory(batch.indices, matrix.indices)
+
+
+def test_each_chunk_is_decoded_once_for_columns_that_share_offsets(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("x", "y"):
+            file.create_dataset(name, data=np.arange(1000), chunks=(50,), compression="gzip")
+        file["offsets"] = np.arange(0, 1001, 10)
+    columns = [ragged(name, offsets="offsets") for name in ("x", "y")]
+    with open_with(path, *columns) as reader:
+        reader.find(["x", "y"])
+        before = reader.stats.chunks_decoded
+        reader.read(["x", "y"], np.array([3, 99, 4, 3, 0]))
+        assert reader.stats.chunks_decoded - before == 2 * 2  # rows 0 to 4 are in the first chunk
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [
+        ([0, 5, 3, 10], "offset 2 is 3, below the one before, 5"),
+        ([0, 5, 11], "row 1 goes from 5 to 11, and 'x' has 10 values"),
+        ([-1, 5, 10], "expected offsets from 0 on"),
+        ([3, 5, 10], "the first offset is 3 and the last one 10; expected 0 and 10,.* look like the ends of 3 rows"),
+        ([0, 5, 8], "the first offset is 0 and the last one 8; expected 0 and 10,.* look like the starts of 3 rows"),
+        ([3, 5, 8], "the first offset is 3 and the last one 8; .* neither the ends nor the starts"),
+        ([0], "one offset, and so no row, and 'x' has 10 values"),
+        (np.array([0, 1 << 63], np.uint64), "past what a file can hold"),
+        (np.empty(0, np.int64), "is empty"),
+        ([0.0, 5.0], "expected integers"),
+        ([[0, 5], [5, 10]], "expected integers along one axis"),
+    ],
+)
+def test_bad_offsets(tmp_path, offsets, said):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["offsets"] = np.arange(10), np.array(offsets)
+    with pytest.raises(RayH5Error, match=said):
+        H5Dataset(path, [ragged("x", offsets="offsets")])
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        ([3, 5, 10], {"offsets": "v"}, "pass ends='v'"),
+        ([3, 5, 9], {"offsets": "v"}, "pass ends='v', inclusive=True"),
+        ([1, 5, 11], {"offsets": "v"}, "pass offsets='v', base=1"),
+        ([0, 5, 10], {"offsets": "v", "base": 1}, "offset 0 is 0; expected offsets from 1 on"),
+        ([3, 5, 9], {"ends": "v"}, "the last end is 9; expected 10.*pass ends='v', inclusive=True"),
+        ([4, 6, 11], {"ends": "v"}, "the last end is 11; expected 10.*pass ends='v', base=1"),
+        ([0, 3, 5], {"ends": "v"}, "starts of 3 rows"),
+        ([3, 5, 15], {"ends": "v"}, "row 2 goes from 5 to 15"),
+        ([[0, 3], [5, 4]], {"bounds": "v"}, "row 1 goes from 5 to 4"),
+        ([[0, 3], [5, 11]], {"bounds": "v"}, "row 1 goes from 5 to 11, and 'x' has 10"),
+        ([[0, 3], [0, 4]], {"bounds": "v", "base": 1}, "row 0 goes from 0 to 3; expected a start from 1 on"),
+        ([0, 3], {"bounds": "v"}, "expected start and end of each"),
+    ],
+)
+def test_bounds_that_do_not_fit_name_the_option_that_does(tmp_path, values, options, said):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["v"] = np.arange(10), np.array(values)
+    with pytest.raises(RayH5Error, match=said):
+        H5Dataset(path, [ragged("x", **options)])
+
+
+@pytest.mark.slow
+@given(
+    data=st.data(),
+    base=st.sampled_from([0, 1, 5]),
+    inclusive=st.booleans(),
+    dtype=st.sampled_from(["u1", "i4", "u8", ">i8"]),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_way_to_say_bounds(tmp_path_factory, data, base, inclusive, dtype):
+    path = tmp_path_factory.mktemp("b") / "a.h5"
+    counts = np.array(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
+    stops = np.cumsum(counts)
+    starts, last = stops - counts + base, stops + base - inclusive
+    written = {
+        "offsets": np.append(starts, stops[-1] + base),
+        "ends": last,
+        "starts": starts,
+        "counts": counts,
+        "bounds": np.stack([starts, last], axis=1),
+    }
+    ways = [["offsets"], ["ends"], ["bounds"], ["starts", "counts"], ["starts", "ends"]]
+    with h5py.File(path, "w") as file:
+        file["x"] = content = np.arange(stops[-1] * 2).reshape(-1, 2)
+        for name, values in written.items():
+            file[name] = values.astype(dtype)
+        table = np.zeros(len(counts), [(name, dtype) for name in ("starts", "counts", "ends")])
+        for name in table.dtype.names:
+            table[name] = written[name]
+        file["table"] = table
+    for way in ways:
+        has_ends = {"ends", "bounds"} & {*way}
+        options = {name: f"table/{name}" if len(way) == 2 else name for name in way}
+        found = H5Dataset(path, [ragged("x", **options, base=base, inclusive=inclusive and bool(has_ends))])
+        assert len(found) == len(counts)
+        for i in range(len(counts)):
+            assert found[i]["x"].tolist() == content[stops[i] - counts[i] : stops[i]].tolist()
+
+
+def test_arguments_of_bounds():
+    for options in (
+        {},
+        {"offsets": "a", "ends": "b"},
+        {"starts": "a"},
+        {"counts": "a", "ends": "b"},
+        {"offsets": "a", "inclusive": True},
+        {"ends": "a", "base": "1"},
+        {"ends": "a", "inclusive": 1},
+    ):
+        with pytest.raises(OptionError, match=r"ragged\('x'\)"):
+            ragged("x", **options)
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts", "said"),
+    [
+        ([0, 3], [3, -1], "count 1 is -1"),
+        ([0, -3], [3, 1], "start 1 is -3"),
+        ([0, 3], [3], "2 starts and 1 counts"),
+        ([0, 8], [3, 3], "row 1 goes from 8 to 11"),
+        ([0, (1 << 63) - 2], [3, 3], "past what a file can hold"),
+    ],
+)
+def test_bad_starts_and_counts(tmp_path, starts, counts, said):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["s"], file["n"] = np.arange(10), starts, counts
+    with pytest.raises(CorruptFileError, match=said):
+        H5Dataset(path, [ragged("x", starts="s", counts="n")])
+
+
+def damaged(tmp_path, change):
+    path = tmp_path / "a.h5"
+    matrix = random_matrix(10, 8)
+    with h5py.File(path, "w") as file:
+        group = file.create_group("X")
+        write_matrix(group, matrix)
+        change(group)
+    return path
+
+
+def put(name, values):
+    def change(group):
+        del group[name]
+        group[name] = values
+
+    return change
+
+
+def with_index(value, dtype=np.int64):
+    def change(group):
+        indices = group["indices"][:].astype(dtype)
+        indices[3] = value
+        put("indices", indices)(group)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_index(8), r"row \d+: 'X/indices' has 8; expected positions from 0 to 7"),
+        (with_index(-1), "has -1; expected positions from 0 to 7"),
+        (with_index(1 << 40), "expected positions from 0 to 7"),
+        (with_index((1 << 64) - 1, np.uint64), "expected positions from 0 to 7"),
+        (put("indices", np.zeros(3, np.int32)), "and there are 3 indices"),
+        (put("data", np.zeros(3)), "and 3 values"),
+        (put("indptr", np.arange(1, 12)), "indptr begins with 1"),
+        (put("indptr", np.array([0, 5, 3])), "below the one before"),
+        (put("indptr", np.array([0, 1, 2])), "expected one more than rows"),
+        (put("indices", np.zeros(40, "f4")), "indices are float32"),
+        (put("data", np.array([b"a"] * 40)), "data are string"),
+        (lambda group: group.attrs.__setitem__("shape", [10, -8]), "expected two lengths from 0 on"),
+        (lambda group: group.attrs.__setitem__("shape", "10x8"), "expected two integers"),
+        (lambda group: group.attrs.__delitem__("shape"), "'shape' is missing"),
+        (lambda group: group.attrs.__setitem__("encoding-type", "csc_matrix"), "compressed along its columns"),
+    ],
+)
+def test_bad_matrices(tmp_path, change, said):
+    path = damaged(tmp_path, change)
+    with pytest.raises(RayH5Error, match=said) as caught:
+        H5Dataset(path, [csr("X")])[:]
+    assert "X" in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [1 << 61, 1 << 45])
+def test_a_width_that_no_memory_holds(tmp_path, width):
+    path = damaged(tmp_path, lambda group: group.attrs.__setitem__("shape", [10, width]))
+    samples = H5Dataset(path, [csr("X")])
+    with pytest.raises(OutOfMemoryError, match=r"column 'X': dense rows .* cannot have the memory for values of"):
+        samples[0]
+    dense = H5Dataset(damaged(tmp_path, lambda _: None), [csr("X", take=[5, 0, 7])])[:]["X"]
+    wide = damaged(tmp_path, lambda group: group.attrs.__setitem__("shape", [10, width]))
+    np.testing.assert_array_equal(H5Dataset(wide, [csr("X", take=[5, 0, 7])])[:]["X"], dense)
+    assert H5Dataset(wide, [csr("X", take=[width - 1])])[3]["X"].tolist() == [0]
+
+
+def test_rows_that_are_not_asked_for_may_be_damaged(tmp_path):
+    path = damaged(tmp_path, with_index(99))
+    dataset = H5Dataset(path, [csr("X")])
+    with h5py.File(path) as file:
+        bad = int(np.searchsorted(file["X/indptr"][:], 3, side="right")) - 1
+    dataset[[row for row in range(10) if row != bad]]
+    with pytest.raises(CorruptFileError, match=f"row {bad}:"):
+        dataset[bad]
+
+
+def test_columns_of_other_lengths(tmp_path):
+    path = damaged(tmp_path, lambda group: group.file.create_dataset("label", data=np.zeros(9)))
+    with pytest.raises(SchemaMismatchError, match="2 lengths"):
+        H5Dataset(path, [csr("X"), "label"])
+
+
+def test_a_group_of_something_else(tmp_path):
+    path = damaged(tmp_path, lambda group: group.file.create_dataset("other/x", data=np.zeros(9)))
+    with pytest.raises(UnsupportedColumnError, match="'other' is no sparse matrix"):
+        H5Dataset(path, [csr("other")])
+    with pytest.raises(UnsupportedColumnError, match="is no sparse matrix"):
+        H5Dataset(path, [csr("other/x")])
+    with pytest.raises(RayH5Error, match="nothing"):
+        H5Dataset(path, [csr("nothing")])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ragged("x"), "expected offsets="),
+        (lambda: ragged("x", starts="s"), "expected offsets="),
+        (lambda: ragged("x", offsets="o", starts="s", counts="n"), "expected offsets="),
+        (lambda: ragged(3, offsets="o"), "expected the name"),
+        (lambda: csr(""), "expected the name"),
+        (lambda: csr("X", dense=1), "expected True or False"),
+        (lambda: csr("X", take=[]), "found an empty list"),
+        (lambda: csr("X", take="CD3E"), "expected a list"),
+        (lambda: csr("X", take=[1, 1]), "more than once"),
+        (lambda: csr("X", take=[-1]), "from 0 on"),
+        (lambda: csr("X", take=["a"]), "pass names= too"),
+        (lambda: csr("X", take=[1], names="var/_index"), "only with take="),
+        (lambda: csr("X", names="var/_index"), "only with take="),
+        (lambda: FileOptions.of("a.h5", columns=csr("X")), "write columns="),
+        (lambda: FileOptions.of("a.h5", columns=[csr("X"), "X"]), "more than once"),
+    ],
+)
+def test_options(make, said):
+    with pytest.raises(OptionError, match=said):
+        make()
+
+
+def test_rows_of_rows_are_refused(tmp_path):
+    path = damaged(tmp_path, put("indices", np.zeros(1)))
+    with pytest.raises(OptionError, match=r"would be rows of rows\. .* pass group="):
+        H5Dataset(path, [csr("X")], rows=Groups("*"))

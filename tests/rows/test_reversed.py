@@ -1,0 +1,145 @@
+"""axes="reversed": rows along the last axis, as MATLAB and loom write them."""
+
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_h5 import Groups
+from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset, loader, where
+from tests.properties import few
+
+ROWS = 12
+
+
+@pytest.fixture
+def matlab(tmp_path):
+    """A file as MATLAB 7.3 writes it, and the arrays that MATLAB has: their axes are reversed in the file."""
+    rng = np.random.default_rng(0)
+    names = ["ab  ", "cde ", "f   ", "éß漢 "] * 3
+    arrays = {
+        "signal": rng.standard_normal((ROWS, 5, 3)),
+        "label": np.arange(ROWS, dtype="f8")[:, None],
+        "flag": (np.arange(ROWS) % 2).astype("u1")[:, None],
+        "wave": rng.standard_normal((ROWS, 4)) + 1j * rng.standard_normal((ROWS, 4)),
+        "name": np.array([[ord(each) for each in name] for name in names], "u2"),
+    }
+    classes = {"signal": "double", "label": "double", "flag": "logical", "wave": "double", "name": "char"}
+    path = tmp_path / "a.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, array in arrays.items():
+            stored = array.T
+            if array.dtype.kind == "c":
+                pairs = np.zeros(stored.shape, [("real", "f8"), ("imag", "f8")])
+                pairs["real"], pairs["imag"] = stored.real, stored.imag
+                stored = pairs
+            options = (
+                {"chunks": tuple(min(n, 2) for n in stored.shape), "compression": "gzip"} if name == "signal" else {}
+            )
+            file.create_dataset(name, data=stored, **options)
+            file[name].attrs["MATLAB_class"] = np.bytes_(classes[name])
+    with open(path, "r+b") as raw:
+        raw.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\x02IM")
+    return str(path), arrays, names
+
+
+OPTIONS = {"axes": "reversed", "file_extensions": ["mat"]}
+
+
+def test_rows_of_more_chunks_than_there_is_memory_for(tmp_path):
+    """Each row is in all of the 2**32 chunks along the first axis, of which one was written."""
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        dataset = file.create_dataset("x", (1 << 18, 1 << 14), "u1", chunks=(1, 1), fillvalue=3)
+        dataset[5, 2] = 7
+    tracemalloc.start()
+    try:
+        found = H5Dataset(tmp_path / "a.mat", **OPTIONS)[2]["x"]
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+    assert found.shape == (1 << 18,)
+    assert (int(found[5]), int(found[4])) == (7, 3)
+
+
+def test_rows_are_those_of_matlab(matlab):
+    path, arrays, names = matlab
+    samples = H5Dataset(path, **OPTIONS)
+    found = samples.read(np.arange(ROWS))
+    assert np.array_equal(found["signal"], arrays["signal"])
+    assert np.array_equal(found["label"], arrays["label"][:, 0])  # a vector
+    assert found["flag"].tolist() == [i % 2 == 1 for i in range(ROWS)]
+    assert np.array_equal(found["wave"], arrays["wave"])
+    assert [samples[i]["name"] for i in range(ROWS)] == names
+    some = np.array([7, 3, 3, 11])
+    assert np.array_equal(samples.read(some)["signal"], arrays["signal"][some])
+
+
+def test_without_it_the_error_says_so(matlab):
+    with pytest.raises(SchemaMismatchError, match=r"axes='reversed'"):
+        H5Dataset(matlab[0], file_extensions=["mat"])
+
+
+def test_predicates_loaders_and_an_index(matlab, tmp_path):
+    path, arrays, _ = matlab
+    for _ in range(2):
+        samples = H5Dataset(path, ["signal"], where(label=[2, 5], flag=True), index_dir=tmp_path / "i", **OPTIONS)
+        assert np.array_equal(samples.read(np.arange(1))["signal"], arrays["signal"][[5]])
+    for batch in loader(path, 4, columns=["signal", "label"], **OPTIONS):
+        assert np.array_equal(batch["signal"], arrays["signal"][batch["label"].int()])
+    assert H5Dataset(path, ["label"], dtypes={"label": "int32"}, **OPTIONS).read(np.arange(2))["label"].dtype == "i4"
+
+
+def test_cells_of_loom(tmp_path):
+    rng = np.random.default_rng(0)
+    matrix = rng.random((30, 20)).astype("f4")
+    with h5py.File(tmp_path / "a.loom", "w") as file:
+        file.create_dataset("matrix", data=matrix, chunks=(8, 8), compression="gzip", maxshape=(30, None))
+        file["layers/spliced"] = matrix * 2
+        file["row_attrs/Gene"] = np.array([f"g{i}".encode() for i in range(30)])
+        file["col_attrs/CellID"] = np.array([f"c{i}".encode() for i in range(20)])
+        file["col_attrs/Clusters"] = np.arange(20) % 3
+        file.create_group("row_graphs")
+        file.create_group("col_graphs")
+    samples = H5Dataset(str(tmp_path / "a.loom"), axes="reversed")
+    assert sorted(samples.columns) == ["col_attrs/CellID", "col_attrs/Clusters", "layers/spliced", "matrix"]
+    found = samples.read(np.array([19, 0, 7]))
+    assert np.array_equal(found["matrix"], matrix.T[[19, 0, 7]])
+    assert np.array_equal(found["layers/spliced"], 2 * matrix.T[[19, 0, 7]])
+    chosen = H5Dataset(str(tmp_path / "a.loom"), ["matrix"], where(**{"col_attrs/Clusters": 1}), axes="reversed")
+    assert np.array_equal(chosen.read(np.arange(len(chosen)))["matrix"], matrix.T[1::3])
+
+
+@few(40)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    rows=st.integers(1, 40),
+    chunked=st.booleans(),
+    data=st.data(),
+)
+def test_rows_are_those_of_h5py(tmp_path_factory, shape, rows, chunked, data):
+    path = str(tmp_path_factory.mktemp("reversed") / "a.h5")
+    whole = np.arange(np.prod(shape) * rows, dtype="i4").reshape(*shape, rows)
+    with h5py.File(path, "w") as file:
+        chunks = tuple(data.draw(st.integers(1, n)) for n in whole.shape) if chunked else None
+        file.create_dataset("x", data=whole, chunks=chunks)
+    wanted = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=20)), np.int64)
+    samples = H5Dataset(path, axes="reversed")
+    assert len(samples) == rows
+    assert np.array_equal(samples.read(wanted)["x"], whole.T[wanted])
+
+
+def test_what_cannot_be_used(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("v", (2, 3), h5py.vlen_dtype("i4"))
+        file["x"] = np.zeros((2, 3))
+    path = str(tmp_path / "a.h5")
+    with pytest.raises(UnsupportedColumnError, match="'v' has values of varying length"):
+        H5Dataset(path, ["v"], axes="reversed")
+    with pytest.raises(OptionError, match="axes='back'"):
+        H5Dataset(path, axes="back")
+    with pytest.raises(OptionError, match=r"rows lie along the last axis; leave it out, or Groups"):
+        H5Dataset(path, axes="reversed", rows=Groups("*"))

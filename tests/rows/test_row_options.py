@@ -1,0 +1,105 @@
+"""What is said of rows= and windows= that are not what was meant."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.torch_data import Grid, Groups, H5Dataset, Windows
+
+
+@pytest.fixture
+def demos(tmp_path):
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for i in range(12):
+            file[f"data/demo_{i}/actions"] = np.zeros((i + 2, 7))
+            file[f"data/demo_{i}/obs/eef"] = np.zeros((i + 2, 3))
+            file[f"data/demo_{i}/next_obs/eef"] = np.zeros((i + 2, 3))
+    return tmp_path / "demos.h5"
+
+
+@pytest.mark.parametrize("offsets", [16, np.int64(16), ("u", 16)])
+def test_a_number_for_offsets_is_not_taken_for_one_step(offsets):
+    with pytest.raises(
+        OptionError, match=r"found (np.int64\()?16\)?. Write \[16\] for that one step, or range\(16\) for"
+    ):
+        Windows({"actions": offsets})
+
+
+@pytest.mark.parametrize("offset", [0, -1])
+def test_a_number_below_one_is_no_count_of_steps(offset):
+    with pytest.raises(OptionError, match=rf"Write \[{offset}\] for that one step$"):
+        Windows({"actions": offset})
+
+
+@pytest.mark.parametrize("option", ["episode", "episode_ends", "episode_bounds"])
+@pytest.mark.parametrize(("rows", "unit"), [(Groups("data/*"), "each group"), (Grid(2), "the last row axis")])
+def test_ends_of_episodes_that_rows_define(demos, option, rows, unit):
+    windows = Windows({"actions": range(2)}, **{option: "dones"})
+    with pytest.raises(
+        OptionError, match=rf"Windows: {option}='dones' is for rows along .*rows=G.*{unit}.* Leave it out"
+    ):
+        H5Dataset(demos, rows=rows, windows=windows)
+
+
+@pytest.mark.parametrize("windows", [None, Windows({"actions": range(2)})])
+def test_rows_that_were_forgotten(demos, windows):
+    with pytest.raises(UnknownColumnError) as caught:
+        H5Dataset(demos, ["actions"], windows=windows)
+    assert str(caught.value).count("no 'actions' below group '/'") == 1
+    assert "and 9 more have it: if each is a sample or an episode, pass rows=ray_h5.Groups('data/demo_*')." in str(
+        caught.value
+    )
+    assert caught.value.__suppress_context__  # the same text is not shown twice
+
+
+def test_two_groups_with_a_column_are_no_samples(demos):
+    with pytest.raises(UnknownColumnError) as caught:
+        H5Dataset(demos, ["eef"], group="data/demo_0")
+    assert "rows=ray_h5.Groups" not in str(caught.value)
+
+
+def test_a_pattern_that_matches_nothing(demos):
+    with pytest.raises(
+        UnknownColumnError, match=r"nothing matches the pattern 'demo_\*' .*Did you mean 'data/demo_\*'"
+    ):
+        H5Dataset(demos, rows=Groups("demo_*"))
+
+
+def test_molecules_without_rows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(6):
+            file[f"mol_{i}/numbers"] = np.zeros(3 + i, "i2")
+            file[f"mol_{i}/positions"] = np.zeros((1 + i % 3, 3 + i, 3))
+    with pytest.raises(SchemaMismatchError) as caught:
+        H5Dataset(tmp_path / "a.h5")
+    assert "If each is a sample, pass rows=ray_h5.Groups('mol_*')." in str(caught.value)
+    assert "ds.union" not in str(caught.value)
+
+
+def test_parts_of_one_sample_are_not_taken_for_samples(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for group in ("obs", "next_obs"):
+            file[f"{group}/eef"] = np.zeros((5, 3))
+        file["names"] = np.zeros(3)
+    with pytest.raises(SchemaMismatchError) as caught:
+        H5Dataset(tmp_path / "a.h5")
+    assert "rows=ray_h5.Groups" not in str(caught.value)
+
+
+def test_groups_that_differ(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/x"] = np.zeros(3)
+        file["g1/x"] = np.zeros(3, int)
+        file["h0/x"] = np.zeros(3)
+        file["h1/x"], file["h1/y"] = np.zeros(3), np.zeros((3, 2))
+        file["h0"].attrs["empty"], file["h0"].attrs["many"] = h5py.Empty("f8"), [1, 2]
+    with pytest.raises(
+        SchemaMismatchError, match="expected float64 with 1 axis, as in 'g0/x', found int64 with 1 axis in"
+    ):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("g*"))
+    with pytest.raises(SchemaMismatchError, match="different columns: the groups before 'h1/y' lack y"):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("h*"))
+    for name in ("empty", "many"):
+        with pytest.raises(UnsupportedColumnError, match=rf"attribute '{name}' of 'h0' .* Leave it out of attrs="):
+            H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("h*", attrs=[name]))

@@ -1,0 +1,297 @@
+"""Parts of rows: equal to numpy, only their chunks are read, names are aligned over files, and what is refused."""
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ray_h5 import Files, Groups, Shuffle, Windows, csr, loader, part, ragged
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.index.file_options import FileOptions
+from ray_h5.torch_data import H5Dataset
+
+
+def read(path, column, **options):
+    dataset = H5Dataset(path, [column], **options)
+    found = dataset[list(range(len(dataset)))]
+    (name,) = found
+    return found[name]
+
+
+@pytest.fixture
+def fields(tmp_path):
+    values = np.random.default_rng(0).random((5, 73, 24, 40)).astype("f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("fields", data=values, chunks=(1, 1, 24, 40), compression="gzip", shuffle=True)
+        file["channels"] = np.array([f"c{i}" for i in range(73)], object)
+    return tmp_path / "a.h5", values
+
+
+def test_channels_in_chunks_of_their_own_read_their_bytes_alone(fields):
+    path, values = fields
+    channels = np.random.default_rng(1).permutation(73)[:20].tolist()
+    with h5py.File(path) as file:
+        sizes = np.array([file["fields"].id.get_chunk_info(i).size for i in range(5 * 73)]).reshape(5, 73)
+    scope = FileOptions.of(str(path), columns=[part("fields", {0: channels})]).scope
+    with scope.open(str(path)) as reader:
+        reader.find(["fields"])
+        before = reader.stats.bytes_read
+        found = reader.read(["fields"], [3, 1])["fields"]
+        nbytes = reader.stats.bytes_read - before
+    assert np.array_equal(found, values[[3, 1]][:, channels])
+    assert nbytes <= 1.05 * sizes[[3, 1]][:, channels].sum()
+
+
+@pytest.mark.parametrize("kind", ["groups", "files", "steps"])
+@pytest.mark.parametrize("chunks", [(1, 1, 12, 10), None])
+def test_rows_that_are_whole_datasets_read_what_is_asked_for(tmp_path, kind, chunks):
+    rng = np.random.default_rng(0)
+    volumes = [rng.random((n, 40, 12, 10)).astype("f4") for n in (3, 5, 4)]
+    paths = [tmp_path / (f"{i}.h5" if kind == "files" else "a.h5") for i in range(3)]
+    options = {"chunks": chunks, "compression": "gzip"} if chunks else {}
+    sizes = []
+    for i, (path, volume) in enumerate(zip(paths, volumes, strict=True)):
+        with h5py.File(path, "a") as file:
+            made = file.create_dataset("x" if kind == "files" else f"g{i}/x", data=volume, **options)
+            count = volume.shape[0] * 40
+            known = [made.id.get_chunk_info(at).size for at in range(count)] if chunks else [480] * count
+            sizes.append(np.array(known).reshape(-1, 40))
+    channels = [30, 2, 3]
+    of = {0: channels} if kind == "steps" else {0: slice(1, 3), 1: channels}
+    rows = Files() if kind == "files" else Groups("g*")
+    windows = Windows({"x": [0]}, pad="drop") if kind == "steps" else None
+    scope = FileOptions.of(
+        list(dict.fromkeys(map(str, paths))), columns=[part("x", of)], rows=rows, windows=windows
+    ).scope
+    found, nbytes = [], 0
+    for path in dict.fromkeys(map(str, paths)):
+        with scope.open(path) as reader:
+            reader.find(["x"])
+            before = reader.stats.bytes_read
+            found += list(reader.read(["x"])["x"])
+            nbytes += reader.stats.bytes_read - before
+    if kind == "steps":
+        expected = [step[None, channels] for volume in volumes for step in volume]
+        asked = sum(each[:, channels].sum() for each in sizes)
+    else:
+        expected = [volume[1:3][:, channels] for volume in volumes]
+        asked = sum(each[1:3][:, channels].sum() for each in sizes)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert nbytes <= 1.05 * asked
+
+
+def test_a_damaged_chunk_of_parts_of_groups_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            made = file.create_dataset(f"g{i}/x", data=np.ones((4, 6, 50)), chunks=(2, 1, 50), compression="gzip")
+        damaged = made.id.get_chunk_info_by_coord((2, 3, 0))
+    with open(tmp_path / "a.h5", "r+b") as file:
+        file.seek(damaged.byte_offset)
+        file.write(b"x" * damaged.size)
+    for channels in ([3, 0], [4, 1]):
+        dataset = H5Dataset(tmp_path / "a.h5", [part("x", {1: channels})], rows=Groups("g*"))
+        if 3 not in channels:
+            assert np.array_equal(dataset[2]["x"], np.ones((4, 2, 50)))
+            continue
+        with pytest.raises(RayH5Error, match="g2/x"):
+            dataset[2]
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {0: [5]},
+        {1: slice(3, 20)},
+        {2: slice(None, None, -2)},
+        {0: [70, 2], 1: slice(-3, None), 2: [0, 39, 7]},
+        {2: list(range(0, 40, 2)), 1: list(range(0, 24, 3))},
+        {1: slice(4, 4)},
+    ],
+)
+def test_equal_to_numpy(fields, axes):
+    path, values = fields
+    expected = values
+    for axis, at in axes.items():
+        expected = expected[(slice(None),) * (axis + 1) + (at,)]
+    found = read(path, part("fields", axes))
+    assert found.shape == expected.shape
+    assert np.array_equal(found.numpy(), expected)
+
+
+def test_names_are_aligned_over_files(tmp_path):
+    """Genes of dense matrices in other orders, as for CSR; one file has them as CSR."""
+    rng, genes = np.random.default_rng(0), [f"g{i}" for i in range(30)]
+    expected = []
+    for number in range(3):
+        order = rng.permutation(30)
+        values = rng.random((4, 30)).astype("f4")
+        with h5py.File(tmp_path / f"{number}.h5ad", "w") as file:
+            file.attrs["encoding-type"] = "anndata"
+            group = file.create_group("obs")
+            group.attrs.update({"encoding-type": "dataframe", "_index": "_index", "column-order": []})
+            group["_index"] = np.array([f"cell{i}" for i in range(4)], object)
+            group = file.create_group("var")
+            group.attrs.update({"encoding-type": "dataframe", "_index": "_index", "column-order": []})
+            group["_index"] = np.array(genes, object)[order]
+            file.create_dataset("X", data=values, chunks=(3, 7), compression="gzip")
+        place = np.argsort(order)
+        expected.append(values[:, place[[7, 3, 29]]])
+    column = part("X", {0: ["g7", "g3", "g29"]}, names="var/_index")
+    assert np.array_equal(read(tmp_path, column).numpy(), np.concatenate(expected))
+    with pytest.raises(RayH5Error, match=r"1 of 2 names are not there, such as 'g77'.*Did you mean 'g7'"):
+        read(tmp_path, part("X", {0: ["g1", "g77"]}, names="var/_index"))
+
+
+def test_names_are_read_once(fields):
+    path, values = fields
+    scope = FileOptions.of(str(path), columns=[part("fields", {0: ["c9", "c4"]}, names="channels")]).scope
+    reads = []
+    for row in (0, 3):
+        with scope.open(str(path)) as reader:
+            assert np.array_equal(reader.read(["fields"], [row])["fields"], values[[row]][:, [9, 4]])
+            reads.append(reader.stats.h5py_reads)
+    assert reads == [1, 0]
+
+
+def test_of_a_sparse_matrix(tmp_path):
+    matrix = sp.random(6, 9, 0.5, format="csr", dtype="f4", rng=0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", matrix.shape
+        group["data"], group["indices"], group["indptr"] = matrix.data, matrix.indices, matrix.indptr
+    found = read(tmp_path / "a.h5", part("X", {0: [8, 1]}))
+    assert np.array_equal(found.numpy(), matrix.toarray()[:, [8, 1]])
+    assert np.array_equal(read(tmp_path / "a.h5", csr("X", take=[8, 1])).numpy(), found.numpy())
+
+
+def test_entries_of_rows_of_varying_length(tmp_path):
+    rng = np.random.default_rng(0)
+    counts = rng.integers(3, 9, 12)
+    stops = np.cumsum(counts)
+    content = rng.random((stops[-1], 4)).astype("f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=content, chunks=(5, 2), compression="gzip")
+        file["ends"] = stops
+        for number, (stop, count) in enumerate(zip(stops, counts, strict=True)):
+            file[f"g{number:02}/x"] = content[stop - count : stop]
+    bags = [content[stop - count : stop] for stop, count in zip(stops, counts, strict=True)]
+    for options, of in (({}, ragged("x", ends="ends")), ({"rows": Groups("g*")}, "x")):
+        for axes in ({0: slice(1, None)}, {0: slice(None, None, -2)}, {0: slice(5, None), 1: [3, 0]}, {1: slice(2)}):
+            found = read(tmp_path / "a.h5", part(of, axes), **options)
+            for bag, one in zip(bags, found, strict=True):
+                expected = bag[axes.get(0, slice(None))][:, axes.get(1, slice(None))]
+                assert np.array_equal(one.numpy(), expected)
+        found = read(tmp_path / "a.h5", part(of, {0: [2, 0]}), **options)
+        assert np.array_equal(found.numpy(), np.stack([bag[[2, 0]] for bag in bags]))
+        with pytest.raises(RayH5Error, match=r"part.. takes entry 3 of each row, and a row has 3 entries"):
+            read(tmp_path / "a.h5", part(of, {0: [3]}), **options)
+
+
+def bags_of(folder, kind):
+    """Write bags of features with their coordinates; return how they are read, their lengths, and where each ends."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(5, 60, 12)
+    stops = np.cumsum(counts)
+    features = np.arange(stops[-1] * 3, dtype="f4").reshape(-1, 3)
+    coordinates = np.arange(stops[-1]) * 10
+    if kind == "files":
+        for i, (stop, count) in enumerate(zip(stops, counts, strict=True)):
+            with h5py.File(folder / f"{i:02}.h5", "w") as file:
+                file.create_dataset("features", data=features[stop - count : stop], chunks=(4, 3), compression="gzip")
+                file["coords"] = coordinates[stop - count : stop]
+    else:
+        with h5py.File(folder / "a.h5", "w") as file:
+            for i, (stop, count) in enumerate(zip(stops, counts, strict=True)):
+                file[f"g{i:02}/features"], file[f"g{i:02}/coords"] = (
+                    each[stop - count : stop] for each in (features, coordinates)
+                )
+            file["features"], file["coords"], file["ends"] = features, coordinates, stops
+    rows = {"files": Files(), "groups": Groups("g*"), "ragged": None}[kind]
+    names = ["features", "coords"]
+    of = [ragged(name, ends="ends") if kind == "ragged" else name for name in names]
+    return {"rows": rows, "columns": [part(each, random=20) for each in of]}, counts, stops
+
+
+@pytest.mark.parametrize("kind", ["files", "groups", "ragged"])
+def test_a_draw_of_entries(tmp_path, kind):
+    options, counts, stops = bags_of(tmp_path, kind)
+    dataset = H5Dataset(tmp_path, **options)
+    load = loader(dataset, batch_size=4, shuffle=Shuffle("rows", seed=3), pad=True)
+    epochs = []
+    for epoch in range(3):
+        load.set_epoch(epoch)
+        drawn = {}
+        for batch in load:
+            lengths = batch.get("coords_length")
+            for i in range(len(batch["coords"])):
+                coords = batch["coords"][i] if lengths is None else batch["coords"][i][: lengths[i]]
+                features = batch["features"][i][: len(coords)]
+                rows = coords.numpy() // 10
+                bag = int(np.searchsorted(stops, rows[0], side="right"))
+                assert len(rows) == min(20, counts[bag])
+                assert (np.diff(rows) > 0).all()
+                assert rows[-1] < stops[bag]
+                assert features[:, 0].tolist() == (rows * 3).tolist()  # the same draw
+                drawn[bag] = rows.tolist()
+        assert sorted(drawn) == list(range(12))
+        epochs.append(drawn)
+    large = np.flatnonzero(counts > 25)
+    assert all(len({str(epoch[bag]) for epoch in epochs}) == 3 for bag in large)
+    load.set_epoch(1)
+    again = np.concatenate([batch["coords"].reshape(-1).numpy() for batch in load])
+    assert set(again.tolist()) - {0} <= {10 * row for rows in epochs[1].values() for row in rows}
+
+
+def test_a_draw_of_each_row(tmp_path):
+    values = np.random.default_rng(0).random((40, 30, 2))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(7, 30, 2), compression="gzip")
+        file["index"] = np.tile(np.arange(30), (40, 1))
+    columns = [part("x", random=5), part("index", random=5)]
+    found = H5Dataset(tmp_path / "a.h5", columns)[[3, 39, 3]]
+    for place, row in enumerate([3, 39, 3]):
+        assert np.array_equal(found["x"][place], values[row][found["index"][place]])
+    assert found["index"][0].tolist() == found["index"][2].tolist() != found["index"][1].tolist()
+    other = H5Dataset(tmp_path / "a.h5", [part("index", random=5, seed=1)])[[3]]
+    assert other["index"][0].tolist() != found["index"][0].tolist()
+    counts = np.bincount(H5Dataset(tmp_path / "a.h5", columns)[list(range(40))]["index"].reshape(-1).numpy())
+    assert counts.max() < 25  # of 200 draws of 30 entries
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (part("fields", {3: [0]}), "takes axis 3 of rows; expected rows with so many axes"),
+        (part("fields", {0: [73]}), "found position 73; there are positions from 0 to 72"),
+        (part("fields", {0: ["c1", "x"]}, names="channels"), "1 of 2 names are not there, such as 'x'"),
+        (part("fields", {1: ["c1"]}, names="channels"), "expected a name for each of 24 positions"),
+        (part("channels", {0: [0]}), "takes axis 0 of rows"),
+        (part("channels", random=3), "no axis to draw from"),
+    ],
+)
+def test_refused(fields, column, message):
+    with pytest.raises(RayH5Error, match=message):
+        read(fields[0], column)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: part("x"), "expected {axis: positions}"),
+        (lambda: part("x", [0, 1]), "expected {axis: positions}"),
+        (lambda: part("x", {-1: [0]}), "axis -1: expected the number of an axis"),
+        (lambda: part("x", {0: []}), "found an empty list"),
+        (lambda: part("x", {0: [1, 1]}), "more than once"),
+        (lambda: part("x", {0: [-1]}), "expected positions from 0 on"),
+        (lambda: part("x", {0: "ab"}), "expected a list of positions or names"),
+        (lambda: part("x", {0: slice(0.5)}), "a slice of integers"),
+        (lambda: part("x", {0: ["a"]}), "pass names= too"),
+        (lambda: part("x", {0: [1]}, names="v"), "used only with a list of names"),
+        (lambda: part("x", random=0), "1 or more"),
+        (lambda: part("x", {0: [1]}, random=3), "draws from axis 0"),
+    ],
+)
+def test_arguments(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()

@@ -1,0 +1,280 @@
+"""Columns of other rates: what windows in seconds take of each, equal to numpy."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ray_h5 import Files, Groups, Sidecar, Windows, between, part, where
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.torch_data import H5Dataset
+
+
+def nearest(times, asked):
+    """Return the nearest sample, the later one of two; and whether it stands for a time without one."""
+    away = np.abs(times - asked)
+    at = int(np.flatnonzero(away == away.min())[-1])
+    step = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+    return at, away[at] > step * (1 + 1e-6)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_equal_to_numpy(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("t") / "a.h5"
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    # Quarters of a second are exact in floats.
+    fast = np.cumsum(rng.integers(1, 3, data.draw(st.integers(2, 30)))) / 4
+    slow = np.cumsum(rng.integers(1, 9, data.draw(st.integers(1, 8)))) / 4
+    x, y = rng.random((len(fast), 2)).astype("f4"), rng.integers(0, 99, len(slow))
+    with h5py.File(path, "w") as file:
+        file["fast/data"], file["fast/timestamps"] = x, fast
+        file["slow/data"], file["slow/timestamps"] = y, slow
+    offsets = data.draw(st.lists(st.integers(-8, 8).map(lambda n: n / 4 + 1 / 16), min_size=1, max_size=3))
+    low = data.draw(st.integers(-8, 4)) / 4
+    high = low + data.draw(st.integers(1, 8)) / 4
+    pad, stride = data.draw(st.sampled_from(["edge", "zero"])), data.draw(st.integers(1, 3))
+    windows = Windows(
+        {"fast/data": offsets, "slow/data": offsets, "near": ("fast/data", slice(low, high))},
+        at="timestamps",
+        pad=pad,
+        stride=stride,
+    )
+    columns = ["fast/data", "slow/data", "near", "slow/data_is_pad", "time", "fast/data_is_pad"]
+    dataset = H5Dataset(path, columns, windows=windows)
+    anchors = fast[::stride]
+    assert len(dataset) == len(anchors)
+    for row, now in enumerate(anchors):
+        found = dataset[row]
+        assert float(found["time"]) == now
+        for name, times, values in (("fast/data", fast, x), ("slow/data", slow, y)):
+            at, is_pad = zip(*(nearest(times, now + offset) for offset in offsets), strict=True)
+            expected = values[list(at)]
+            if pad == "zero":
+                expected[np.array(is_pad)] = 0
+            assert np.array_equal(found[name], expected)
+            assert found[f"{name}_is_pad"].tolist() == list(is_pad)
+        assert np.array_equal(found["near"], x[(fast >= now + low) & (fast < now + high)])
+
+
+def recording(path):
+    """A recording as NWB, GWOSC and others write rates: 10 s at 100 Hz, beside 1 Hz, 1/2 Hz, and events."""
+    with h5py.File(path, "w") as file:
+        file["lfp/data"] = np.arange(1000.0)
+        file["lfp/starting_time"] = 2.0
+        file["lfp/starting_time"].attrs["rate"] = 100.0
+        file["quality/mask"] = np.arange(10) % 2
+        file["quality/mask"].attrs.update({"Xspacing": 1.0, "Xstart": 2.0})
+        file["stage"] = np.arange(5)
+        file["stage"].attrs.update({"rate": 0.5, "start": 2.0})
+        file["spikes"] = np.array([2.5, 3.0, 3.25, 9.75])
+
+
+def test_rates_of_attributes_and_samples_that_hold(tmp_path):
+    recording(tmp_path / "a.h5")
+    windows = Windows(
+        {"lfp/data": slice(0, 2), "quality/mask": [0.0], "stage": [0.0, 1.0], "spikes": slice(0, 2)},
+        at={"spikes": "spikes"},
+        fps=2,
+        pad="drop",
+        holds=["quality/mask", "stage"],
+    )
+    dataset = H5Dataset(tmp_path / "a.h5", ["lfp/data", "quality/mask", "stage", "spikes", "time"], windows=windows)
+    assert len(dataset) == 17  # up to 2 s before the end of the first column
+    for row in range(len(dataset)):
+        found, now = dataset[row], 2 + row / 2
+        assert float(found["time"]) == now
+        assert found["lfp/data"].tolist() == [(now - 2) * 100 + i for i in range(200)]
+        assert found["quality/mask"].tolist() == [math.floor(now - 2) % 2]
+        assert found["stage"].tolist() == [(now - 2) // 2, (now - 1) // 2]
+        assert found["spikes"].tolist() == [each for each in (2.5, 3.0, 3.25, 9.75) if now <= each < now + 2]
+
+
+def test_a_column_without_offsets_has_its_value_then(tmp_path):
+    recording(tmp_path / "a.h5")
+    windows = Windows({"lfp/data": [0.0]}, at={"x": "y"}, stride=100, holds=["stage", "quality/mask"])
+    dataset = H5Dataset(tmp_path / "a.h5", ["lfp/data", "stage", "quality/mask"], windows=windows)
+    assert [int(row["stage"]) for row in dataset] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [int(row["quality/mask"]) for row in dataset] == [0, 1] * 5
+
+
+def test_parts_and_several_files(tmp_path):
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"], file["timestamps"] = np.arange(30.0).reshape(10, 3) + 100 * number, np.arange(10) / 10 + number
+    windows = Windows({"x": [0.0, 0.1]}, at="timestamps", pad="drop")
+    dataset = H5Dataset(tmp_path, [part("x", {0: [2, 0]})], windows=windows)
+    assert len(dataset) == 18
+    assert dataset[9]["x"].tolist() == [[102, 100], [105, 103]]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_groups_are_the_recordings_of_files_of_their_own(tmp_path_factory, data):
+    """The rows of groups are those of files that hold one group each."""
+    folder = tmp_path_factory.mktemp("t")
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    pads = data.draw(st.sampled_from(["edge", "zero", "drop", ("zero", "drop"), ("edge", "zero")]))
+    by = data.draw(st.sampled_from(["listed", "rates", "nwb"]))
+    seconds = st.integers(-6, 6).map(lambda n: n / 4 + 1 / 16)
+    offsets = data.draw(st.lists(seconds, min_size=1, max_size=3))
+    low = data.draw(st.integers(-6, 4)) / 4
+    windows = Windows(
+        {"fast/x": offsets, "slow/x": offsets, "near": ("fast/x", slice(low, low + data.draw(st.integers(1, 6)) / 4))},
+        at="timestamps" if by == "listed" else {"none": "none"},
+        pad=pads,
+        stride=data.draw(st.integers(1, 3)),
+        fps=data.draw(st.sampled_from([None, None, 2])),
+        holds=data.draw(st.sampled_from([[], ["slow/x"]])),
+    )
+    count, columns = data.draw(st.integers(1, 4)), ["fast/x", "slow/x", "near", "time", "slow/y"]
+    columns += [] if pads == "drop" else ["fast/x_is_pad", "slow/x_is_pad"]
+    with h5py.File(folder / "all.h5", "w") as whole:
+        for number in range(count):
+            with h5py.File(folder / f"{number}.h5", "w") as alone:
+                for each, rate, most in (("fast", 4.0, 20), ("slow", 1.0, 6)):
+                    length = int(rng.integers(6, most + 2))
+                    group, start = alone.create_group(each), float(rng.integers(0, 4)) / 4
+                    group["x"], group["y"] = rng.random((length, 2)), rng.integers(0, 9, length)
+                    if by == "listed":
+                        group["timestamps"] = start + np.cumsum(rng.integers(1, 4, length)) / rate
+                    elif by == "rates":
+                        for name in "xy":
+                            group[name].attrs.update({"rate": rate, "t0": start})
+                    else:
+                        group["starting_time"] = start
+                        group["starting_time"].attrs["rate"] = rate
+                alone.copy(alone["/"], whole, f"r{number}")
+    try:
+        expected = [H5Dataset(folder / f"{number}.h5", columns, windows=windows) for number in range(count)]
+    except RayH5Error:  # no row of one of them
+        assert "drop" in pads
+        return
+    found = H5Dataset(folder / "all.h5", columns, rows=Groups("r*"), windows=windows)
+    rows = [each[i] for each in expected for i in range(len(each))]
+    assert len(found) == len(rows)
+    for i, row in enumerate(rows):
+        assert all(np.array_equal(found[i][name], row[name]) for name in columns)
+
+
+def sessions(path):
+    """Sessions of several lengths, with a camera at 2 Hz of frames of their own size, and speed at 10 Hz."""
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            group = file.create_group(f"session_{number}")
+            group.attrs["subject"] = f"m{number}"
+            group["camera/frames"] = np.full((4 + number, 2, 2 + number), number) + np.arange(4 + number)[:, None, None]
+            group["camera/t"] = np.arange(4 + number) / 2 + number
+            group["speed"] = np.arange(20.0 + 5 * number) + 100 * number
+            group["speed"].attrs.update({"rate": 10.0, "starting_time": float(number)})
+            group["map"], group["weight"] = np.full((2, 3), number), 70.0 + number
+
+
+def test_sessions_in_groups(tmp_path):
+    sessions(tmp_path / "a.h5")
+    options = {
+        "rows": Groups("session_*", attrs=("subject",), key="session"),
+        "windows": Windows(
+            {"camera/frames": [-0.5, 0.0], "speed": slice(0, 0.5)}, at="t", pad="edge", constants=["map"]
+        ),
+    }
+    dataset = H5Dataset(tmp_path / "a.h5", **options)
+    assert len(dataset) == 4 + 5 + 6
+    for i, (number, step) in enumerate((n, s) for n in range(3) for s in range(4 + n)):
+        row = dataset[i]
+        frame = np.full((2, 2 + number), number)
+        assert np.array_equal(row["camera/frames"], np.stack([frame + max(0, step - 1), frame + step]))
+        assert row["camera/frames_is_pad"].tolist() == [False, False]  # half a second before is within a sample's time
+        wanted = np.arange(5 * step, 5 * step + 5)
+        assert row["speed"].tolist() == (np.minimum(wanted, 19 + 5 * number) + 100.0 * number).tolist()
+        assert row["speed_is_pad"].tolist() == (wanted > 19 + 5 * number).tolist()
+        assert (row["session"], row["subject"]) == (f"session_{number}", f"m{number}")
+        assert row["map"].tolist() == [[number] * 3] * 2
+        assert (float(row["weight"]), float(row["time"])) == (70.0 + number, number + step / 2)
+    chosen = where(group="session_1", time=between(2, None))
+    chosen = H5Dataset(tmp_path / "a.h5", ["speed"], predicate=chosen, **options)
+    assert [int(row["speed"][0]) for row in chosen] == [110, 115, 120]
+
+
+def test_frames_of_other_sizes_without_offsets_are_that_of_the_time(tmp_path):
+    sessions(tmp_path / "a.h5")
+    windows = Windows({"speed": [0.0]}, at={"camera/frames": "camera/t"}, stride=5)
+    dataset = H5Dataset(tmp_path / "a.h5", ["camera/frames"], rows=Groups("session_*"), windows=windows)
+    assert [int(row["camera/frames"][0, 0]) for row in dataset] == [*range(4), *range(1, 6), *range(2, 8)]
+    assert dataset[4]["camera/frames"].shape == (2, 3)
+    with pytest.raises(RayH5Error, match="have other shapes in other groups"):
+        H5Dataset(tmp_path / "a.h5", ["camera/frames"], rows=Groups("session_*"),
+                  windows=Windows({"camera/frames": slice(0, 1)}, at="t"))  # fmt: skip
+
+
+def test_files_are_recordings_too(tmp_path):
+    for number in range(2):
+        with h5py.File(tmp_path / f"r{number}.h5", "w") as file:
+            file["x"], file["t"], file["site"] = np.arange(4) + 10 * number, np.arange(4.0), 7 + number
+    windows = Windows({"x": [0.0, 1.0]}, at="t", pad="drop")
+    dataset = H5Dataset(tmp_path, rows=Files(key="name"), windows=windows)
+    assert [(row["name"], int(row["site"]), row["x"].tolist()) for row in dataset][2:4] == [
+        ("r0", 7, [2, 3]), ("r1", 8, [10, 11])]  # fmt: skip
+
+
+def test_events_of_which_a_group_has_none(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, spikes in enumerate([[0.1, 0.2, 1.5], []]):
+            file[f"u{number}/x"], file[f"u{number}/t"] = np.arange(2.0), np.arange(2.0)
+            file[f"u{number}/spikes"] = np.array(spikes, float)
+    windows = Windows({"x": [0.0], "spikes": slice(0, 1)}, at={"x": "t", "spikes": "spikes"})
+    dataset = H5Dataset(tmp_path / "a.h5", ["spikes"], rows=Groups("u*"), windows=windows)
+    assert [row["spikes"].tolist() for row in dataset] == [[0.1, 0.2], [1.5], [], []]
+    windows = Windows({"x": [0.0], "spikes": [0.0]}, at={"x": "t", "spikes": "spikes"})
+    with pytest.raises(OptionError, match="group 'u1': Windows: column 'spikes' has no sample"):
+        H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("u*"), windows=windows)
+
+
+def test_tables_by_the_number_of_a_row(tmp_path):
+    recording(tmp_path / "a.h5")
+    (tmp_path / "t.csv").write_text("row,extra\n" + "".join(f"{i},{i * i}\n" for i in range(10)))
+    windows = Windows({"lfp/data": [0.0]}, at={"x": "y"}, stride=100)
+    dataset = H5Dataset(
+        tmp_path / "a.h5", ["lfp/data", "extra"], windows=windows, sidecar=Sidecar(tmp_path / "t.csv", on="row")
+    )
+    assert [int(row["extra"]) for row in dataset] == [i * i for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("values", "times", "said"),
+    [
+        (np.arange(3), [0.0, 2.0, 1.0], "time 2 is 1.0, after 2.0; expected times that ascend"),
+        (np.arange(3), [0.0, np.nan, 1.0], "expected times that ascend"),
+        (np.arange(3), ["a", "b", "c"], "no times"),
+        (np.arange(3), None, "column 'x' has no times: a dataset 'timestamps' beside it"),
+    ],
+)
+def test_bad_times(tmp_path, values, times, said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = values
+        if times is not None:
+            file["timestamps"] = times
+    with pytest.raises(RayH5Error, match=said):
+        H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0.0]}, at="timestamps"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"at": 3}, "expected the name of a dataset"),
+        ({"at": {"x": (0, 1)}}, r"expected a dataset, or \(rate, first time\)"),
+        ({"at": "t", "episode": "id"}, "each file is one recording"),
+        ({"at": "t", "per_step": ["y"]}, "columns have times of their own"),
+        ({"holds": ["x"]}, "only with at="),
+        ({"at": "t", "offsets": slice(1, 1)}, "is empty"),
+        ({"at": "t", "offsets": slice(1)}, r"expected slice\(from, to\)"),
+        ({"at": "t", "offsets": ["a"]}, "expected seconds"),
+    ],
+)
+def test_arguments(options, said):
+    offsets = options.pop("offsets", [0.0])
+    with pytest.raises(OptionError, match=said):
+        Windows({"x": offsets}, **options)

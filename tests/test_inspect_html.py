@@ -1,0 +1,255 @@
+"""The page of ``ray-h5 inspect --html``."""
+
+import base64
+import re
+import struct
+import zlib
+from html.parser import HTMLParser
+
+import h5py
+import numpy as np
+import pytest
+
+import ray_h5
+from ray_h5.cli import main
+from ray_h5.columns.sparse_rows import Entries, SparseRow
+from ray_h5.inspect.html.elements import png, tag
+from ray_h5.inspect.html.values import drawn
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&]]>"
+EMPTY, CELLS = {"meta", "img"}, {"td", "th", "li", "b"}
+
+
+class Page(HTMLParser):
+    """The elements of a page; fails unless they are closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts, self.cells = [], [], [], []
+        self.is_cell = False
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, name, attributes):
+        self.tags.append((name, dict(attributes)))
+        if name not in EMPTY:
+            self.open.append(name)
+        if name in CELLS:
+            self.is_cell = True
+            self.cells.append("")
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+        self.is_cell = self.is_cell and name not in CELLS
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if self.is_cell:
+            self.cells[-1] += data
+
+
+@pytest.fixture
+def inspected(tmp_path, capsys):
+    def run(*arguments):
+        page = tmp_path / "report.html"
+        status = main(["inspect", *map(str, arguments), "--html", str(page)])
+        return status, page.read_text("utf-8"), capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Write a file with a column of each kind, and names and texts that are HTML."""
+    path, rows = tmp_path / f"{HOSTILE.replace('/', '')}.h5", 300
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        file[HOSTILE] = np.arange(rows)
+        file["text"] = np.array([f"{HOSTILE}\x1b[31m {i}" for i in range(rows)], h5py.string_dtype())
+        file["fixed"] = np.full(rows, b"<b>")
+        file["flag"] = np.arange(rows) % 2 == 0
+        file["complex"] = np.arange(rows) * 1j
+        file["compound"] = np.zeros(rows, [("a", "f4"), ("b", "S3")])
+        file["raw"] = np.zeros(rows, "V4")
+        file["when"] = np.arange(rows).astype("M8[s]").astype(h5py.opaque_dtype("M8[s]"))
+        file["kind"] = np.zeros(rows, h5py.enum_dtype({HOSTILE: 0}))
+        file["signal"] = rng.random((rows, 900)).astype("f4")
+        file["nothing"] = np.full((rows, 5), np.nan)
+        file["matrix"] = rng.random((rows, 20, 30))
+        file["volume"] = rng.random((rows, 2, 8, 8))
+        file.create_dataset(
+            "image", data=rng.integers(0, 255, (rows, 64, 64, 3), "u1"), chunks=(150, 64, 64, 3), compression=1
+        )
+        file.create_dataset("split", data=rng.random((rows, 40, 40)), chunks=(4, 20, 20))
+        file.create_dataset("tiny", data=np.arange(rows), chunks=(1,))
+        encoded = file.create_dataset("encoded", (rows,), h5py.vlen_dtype("u1"))
+        ragged = file.create_dataset("ragged", (rows,), h5py.vlen_dtype("f4"))
+        for i in range(rows):
+            encoded[i] = np.frombuffer(png(np.zeros((3, 5, 3), np.uint8)), np.uint8)
+            ragged[i] = np.arange(i % 7, dtype="f4")
+    return path
+
+
+def test_the_page_has_each_kind_of_column_and_asks_for_nothing(path, inspected):
+    status, text, printed = inspected(path)
+    assert status == 0
+    page = Page(text)
+    shown = "".join(page.texts)
+    with h5py.File(path) as file:
+        for name in file:
+            assert name in page.cells, name  # in the tables, unescaped again by the parser
+    assert "<script" not in text
+    assert "\x1b" not in text
+    # Nothing is asked for: no address but those of images that are in the page.
+    addresses = [
+        value for _, given in page.tags for key, value in given.items() if key in {"src", "href", "xlink:href"}
+    ]
+    assert addresses
+    assert all(each.startswith("data:image/") for each in addresses)
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert not [key for _, given in page.tags for key in given if key.startswith("on")]
+    policies = [given.get("content", "") for name, given in page.tags if name == "meta"]
+    assert any("default-src 'none'" in each for each in policies)
+    for title in ("The call", "Advice", "Columns", "Some rows", "Layout", "What a shuffle costs"):
+        assert title in page.texts
+    # What is printed is on the page, too.
+    for line in printed[printed.index("Advice:") :].split("\n")[1:3]:
+        assert line.strip() in shown
+    assert sum(name == "polyline" for name, _ in page.tags) >= 5
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_call_reads_what_was_inspected(path, inspected):
+    _, text, _ = inspected(path, "--columns", "signal", "tiny", "--dtypes", "signal=float16")
+    code = next(each for each in Page(text).texts if "torch_data.loader" in each)
+    scope = {}
+    exec(code, scope)
+    batch = next(iter(scope["batches"]))
+    assert {name: str(values.dtype) for name, values in batch.items()} == {
+        "signal": "torch.float16",
+        "tiny": "torch.int64",
+    }
+
+
+def test_the_call_has_row_kinds_and_windows(tmp_path, inspected):
+    path = tmp_path / "demos.h5"
+    with h5py.File(path, "w") as file:
+        for i in range(3):
+            file[f"data/demo_{i}/actions"] = np.arange(20.0).reshape(10, 2) + i
+    _, text, _ = inspected(path, "--groups", "data/demo_*", "--windows", "actions=0:4", "--key", "demo")
+    code = next(each for each in Page(text).texts if "torch_data.loader" in each)
+    scope = {"ray_h5": ray_h5}
+    exec(code, scope)
+    assert next(iter(scope["batches"]))["actions"].shape[1:] == (4, 2)
+    assert "ray_h5.Groups(" in code
+    assert "missing=" not in code  # defaults are left out
+
+
+def test_the_call_delivers_columns_of_tables(tmp_path, inspected):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+    (tmp_path / "t.csv").write_text("path,site\na.h5,4\n")
+    _, text, _ = inspected(tmp_path / "a.h5", "--sidecar", tmp_path / "t.csv", "path")
+    scope = {"ray_h5": ray_h5}
+    exec(next(each for each in Page(text).texts if "torch_data.loader" in each), scope)
+    assert next(iter(scope["batches"]))["site"].tolist() == [4, 4, 4]
+
+
+def test_secrets_are_not_on_the_page():
+    from ray_h5.inspect.html.call import call_of
+
+    code = call_of("read_h5", ["s3://a/b.h5"], {"storage_options": {"secret_access_key": "hidden"}}, [])
+    assert "hidden" not in code
+    assert "'secret_access_key': ..." in code
+
+
+def test_files_that_are_refused_have_a_page(tmp_path, inspected):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"], file["b"] = np.arange(3), np.arange(4)
+    status, text, printed = inspected(path)
+    assert status == 1
+    page = Page(text)
+    assert "read_h5 refuses this" in page.texts
+    assert printed.strip().split("\n")[-1].strip()[:60] in "".join(page.texts)
+
+
+def test_rows_that_cannot_be_read_are_errors_in_their_cells(tmp_path, inspected):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("good", data=np.arange(10.0))
+        file.create_dataset("bad", data=np.zeros((10, 100)), chunks=(5, 100), compression="gzip")
+        offset = file["bad"].id.get_chunk_info(0).byte_offset
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 8)
+    status, text, _ = inspected(path)
+    page = Page(text)
+    assert status == 0
+    assert any("Error" in cell and "bad" in cell for cell in page.cells)
+    assert "9" in page.cells  # the last row of the good one
+
+
+def test_a_page_replaces_no_file_that_is_read(path, capsys):
+    before = path.read_bytes()
+    assert main(["inspect", str(path), "--html", str(path)]) == 1
+    assert "expected another name" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_what_a_repack_would_give_is_what_it_gives(path, inspected, tmp_path):
+    _, text, _ = inspected(path)
+    page = Page(text)
+    start = page.cells.index("so that")
+    line = page.cells[page.cells.index("image", start) :]
+    ray_h5.repack(str(path), str(tmp_path / "out.h5"), measure=False)
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert line[1:3] == ["150", f"{file['image'].chunks[0]:,}"]
+        unchanged = [name for name in file if file[name].chunks and name not in page.cells[start:]]
+        with h5py.File(path) as before:
+            assert all(file[name].chunks == before[name].chunks for name in unchanged)
+
+
+def test_layouts_fill_the_chunks_of_one_row(path, inspected):
+    page = Page(inspected(path, "--columns", "split")[1])
+    boxes = [given["class"] for name, given in page.tags if name == "rect"]
+    assert boxes.count("read") == 4
+    assert boxes.count("chunk") == 4 * 12 - 4
+
+
+@pytest.mark.parametrize("length", [1, 2, 100, 5000])
+def test_lines_stay_inside_their_picture(length):
+    values = np.random.default_rng(length).normal(size=length) * 1e300
+    values[length // 2] = np.nan if length > 2 else 0
+    points = re.findall(r"(-?[\d.]+),(-?[\d.]+)", str(drawn(values)))
+    assert all(0 <= float(x) <= 160 and 0 <= float(y) <= 56 for x, y in points)
+
+
+def test_pictures_are_the_values():
+    pixels = np.random.default_rng(0).integers(0, 255, (7, 5, 3), "u1")
+    data = base64.b64decode(re.search('base64,([^"]+)', drawn(pixels))[1])
+    assert struct.unpack(">II", data[16:24]) == (5, 7)
+    start = data.index(b"IDAT") + 4
+    lines = np.frombuffer(zlib.decompressobj().decompress(data[start:]), np.uint8).reshape(7, 16)
+    assert (lines[:, 1:].reshape(7, 5, 3) == pixels).all()
+    first = drawn(np.moveaxis(pixels, -1, 0)).split(" alt=")[0]
+    assert first == drawn(pixels).split(" alt=")[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((0, 3)), np.zeros((3, 0, 2)), np.array([], object), np.array([None, "<b>"], object), b"<i>", "<i>", None,
+     np.float64("nan"), np.array([np.inf, -np.inf]), np.full((4, 4), np.nan), np.zeros((2, 2, 2, 2, 2)),
+     np.void(b"<i>"), np.datetime64("2024-01-01"), SparseRow(Entries(np.array([3, 1]), np.array([1.0, np.nan])), 0, 2),
+     SparseRow(Entries(np.array([], int), np.array([])), 0, 0)],
+    ids=repr,
+)  # fmt: skip
+def test_every_value_is_drawn_or_written(value):
+    with np.errstate(all="raise"):
+        page = Page(drawn(value))
+    assert {name for name, _ in page.tags} <= {"span", "svg", "title", "polyline", "img"}
+
+
+def test_text_and_attributes_are_escaped():
+    assert tag("p", "<b>", title='"') == '<p title="&quot;">&lt;b&gt;</p>'

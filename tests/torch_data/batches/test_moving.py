@@ -1,0 +1,177 @@
+import collections
+import copy
+import pickle
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ray_h5.torch_data import H5Dataset, OrderBatchSampler, Sample, create_optimized_dataloader, loader
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from tests.torch_data.conftest import ids_of
+
+META = torch.device("meta")
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("moving") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(40, dtype="f4").reshape(20, 2)
+        file["y"] = np.arange(20)
+        file["name"] = np.array([f"n{i}" for i in range(20)], dtype=h5py.string_dtype())
+    return path
+
+
+def test_all_tensors_of_a_batch_move_and_text_stays(path):
+    batch = next(iter(loader(path, 4, shuffle=False)))
+    moved = batch.to(META, non_blocking=True)
+    assert type(moved) is Sample
+    assert {name: moved[name].device for name in "xy"} == {"x": META, "y": META}
+    assert (moved.y.dtype, moved.y.shape) == (torch.int64, (4,))
+    assert moved.name is batch.name
+    assert batch.x.device.type == "cpu"
+    assert next(iter(loader(path, 4))).to("cpu").x.device.type == "cpu"
+
+
+def test_a_dtype_is_that_of_floats_as_in_a_module(path):
+    batch = next(iter(loader(path, 4)))
+    for moved in (batch.to(torch.float16), batch.to("cpu", torch.float16), batch.to(dtype=torch.float16)):
+        assert (moved.x.dtype, moved.y.dtype) == (torch.float16, torch.int64)
+    assert torch.equal(batch.to().x, batch.x)
+
+
+@pytest.mark.parametrize(
+    ("transform", "tensors"),
+    [
+        (lambda sample: (sample.x, sample.y), list),
+        (lambda sample: {"a": sample.x, "b": {"c": [sample.y, "t"]}}, lambda batch: [batch["a"], batch["b"]["c"][0]]),
+        (lambda sample: Point(sample.x, (sample.y, "t")), lambda batch: [batch.x, batch.y[0]]),
+        (lambda sample: sample.x, lambda batch: [batch]),
+    ],
+)
+@pytest.mark.parametrize("threads", [0, 1])
+def test_batches_of_transforms_move_in_their_containers(path, transform, tensors, threads):
+    batch = next(iter(loader(path, 4, shuffle=False, transform=transform, threads=threads)))
+    if isinstance(batch, Point):  # a class of the user's
+        batch = Sample(whole=batch)
+        assert [each.device for each in tensors(batch.to(META).whole)] == [META, META]
+        assert type(batch.to(META).whole) is Point
+        return
+    moved = batch.to(META)
+    assert type(moved) is type(batch)
+    assert {each.device for each in tensors(moved)} == {META}
+    assert {each.device.type for each in tensors(batch)} == {"cpu"}
+    assert all(len(each) == 4 for each in tensors(moved))
+    if isinstance(batch, dict):
+        assert moved["b"]["c"][1] is batch["b"]["c"][1]
+
+
+def test_a_collate_function_keeps_its_type(path):
+    assert type(next(iter(loader(path, 4, collate_fn=list)))) is list
+    assert type(next(iter(loader(path, 4, collate_fn=dict.fromkeys, transform=lambda s: int(s.y))))) is dict
+
+
+def test_containers_keep_what_else_they_are():
+    held = collections.defaultdict(list, a=torch.zeros(1))
+    texts = ["a", ["b"], ("c",)]
+    moved = Sample(held=held, texts=texts, nested=Sample(x=torch.zeros(2)), none=None, packed=_packed()).to(META)
+    assert moved.held["a"].device == META
+    assert moved.held["new"] == []
+    assert moved.texts is texts
+    assert type(moved.nested) is Sample
+    assert moved.nested.x.device == META
+    assert moved.none is None
+    assert moved.packed.data.device == META
+
+
+def _packed():
+    return torch.nn.utils.rnn.pack_sequence([torch.zeros(3), torch.zeros(2)])
+
+
+def test_batches_of_other_loaders_move_too(path):
+    dataset = H5Dataset(path)
+    for batches in (
+        DataLoader(dataset, 4),
+        DataLoader(dataset, 4, num_workers=1),
+        DataLoader(dataset, batch_size=None),
+    ):
+        assert next(iter(batches)).to(META).x.device == META
+    assert next(iter(create_optimized_dataloader(path, 4))).to(META).x.device == META
+
+
+def test_moved_batches_are_copied_and_pickled(path):
+    for transform in (None, lambda sample: (sample.x, sample.y)):
+        batch = next(iter(loader(path, 4, transform=transform)))
+        for again in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), copy.copy(batch)):
+            assert type(again) is type(batch)
+            assert again.to(META)[0 if transform else "x"].device == META
+
+
+def test_without_a_device_nothing_is_pinned(path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    batch = next(iter(loader(path, 4)))
+    assert batch.pin_memory() is batch
+
+
+def test_pinning_goes_through_all_containers(monkeypatch):
+    """The recursion, on machines without a device: only torch's own call needs one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self + 1)
+    batch = Sample(x=torch.zeros(2), nested=[torch.zeros(1), {"a": (torch.zeros(1), "t")}], text=["a", "b"])
+    pinned = batch.pin_memory()
+    assert pinned.x.tolist() == [1, 1]
+    assert pinned.nested[0] == pinned.nested[1]["a"][0] == 1
+    assert pinned.text is batch.text
+    assert batch.x.tolist() == [0, 0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_on_a_gpu_machine(path):
+    pinned = next(iter(loader(path, 4))).pin_memory()
+    assert pinned.x.is_pinned()
+    assert pinned.to("cuda", non_blocking=True).y.is_cuda
+    assert next(iter(DataLoader(H5Dataset(path), 4, num_workers=1, pin_memory=True))).x.is_pinned()
+
+
+def test_the_loader_says_what_it_is(path):
+    shown = repr(loader(path, 4, columns=["x"], threads=3, seed=5))
+    assert shown == (
+        "H5DataLoader(20 rows, batch_size=4, shuffle='rows', seed=5, threads=3: H5Dataset(20 samples of 1 files: x))"
+    )
+    assert "shuffle=False, threads=1" in repr(loader(path, 4, shuffle=False, threads=1))
+    dataset = H5Dataset(path)
+    assert "batch_size=3, shuffle='rows', seed=0" in repr(
+        H5DataLoader(dataset, batch_sampler=OrderBatchSampler(dataset, 3))
+    )
+    assert "batch_size=2, sampler=RandomSampler, threads=0" in repr(H5DataLoader(dataset, 2, shuffle=True))
+    assert "batch_size=None, sampler=SequentialSampler" in repr(H5DataLoader(dataset, None))
+    assert "CombinedHDF5Dataset(20 samples" in repr(create_optimized_dataloader(path, 4))
+
+
+@pytest.mark.slow
+def test_frameworks_move_them(path):
+    send = pytest.importorskip("accelerate.utils").send_to_device
+    move = pytest.importorskip("lightning.fabric.utilities").move_data_to_device
+    for transform in (None, lambda sample: (sample.x, sample.y)):
+        batch = next(iter(loader(path, 4, shuffle=False, transform=transform)))
+        for moved in (send(batch, META, non_blocking=True), move(batch, META)):
+            assert type(moved) is type(batch)
+            assert all(value.device == META for value in (moved if transform else [moved.x, moved.y]))
+
+
+def test_a_column_may_be_called_to(tmp_path):
+    with h5py.File(tmp_path / "edges.h5", "w") as file:
+        file["to"] = np.arange(5)
+        file["fhr_st"] = np.arange(5.0)[:, None, None]
+    batch = next(iter(loader(tmp_path / "edges.h5", 5, shuffle=False)))
+    assert batch["to"].tolist() == ids_of(batch) == [0, 1, 2, 3, 4]
+    assert batch.to(META)["to"].device == META

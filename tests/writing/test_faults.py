@@ -1,0 +1,110 @@
+"""Kills and full disks: never wrong data, never half a file, no temporary file after the next run."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ray_h5 import repack
+from ray_h5.errors import WriteFailedError
+from ray_h5.ray_data.datasink import H5Datasink
+from tests.writing.test_repack import ROWS, check_rows, read_all, write_files
+
+
+def in_child(work):
+    """Run a function in a child; return its process id."""
+    if child := os.fork():
+        return child
+    try:
+        with open(os.devnull, "w") as quiet:
+            os.dup2(quiet.fileno(), 2)
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"shuffle_rows": 3, "rows_per_file": 50}], ids=["arrays", "rows"])
+def test_a_kill_at_any_moment(tmp_path, options):
+    paths, out = write_files(tmp_path / "in"), tmp_path / "out"
+    began = time.monotonic()
+    repack(paths, tmp_path / "whole", **options)
+    seconds = time.monotonic() - began
+    expected = read_all(str(tmp_path / "whole"))["id"].tolist()
+    names = sorted(os.listdir(tmp_path / "whole"))
+    draw, killed = random.Random(0), 0
+    for turn in range(20):
+        child = in_child(lambda: repack(paths, out, overwrite=True, **options))
+        time.sleep(draw.uniform(0, seconds))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        killed += os.waitpid(child, 0)[1] != 0
+        there = [name for name in os.listdir(out) if not name.startswith(".")] if out.exists() else []
+        for name in there:
+            arrays = read_all(str(out / name))
+            check_rows(arrays, arrays["id"].tolist())
+            whole = read_all(str(tmp_path / "whole" / name))
+            assert arrays["id"].tolist() == whole["id"].tolist()
+        if turn % 4 == 3:
+            repack(paths, out, overwrite=True, **options)
+            assert sorted(os.listdir(out)) == names
+            assert read_all(str(out))["id"].tolist() == expected
+    assert killed > 5
+
+
+@pytest.mark.slow
+def test_a_killed_repack_is_resumed(tmp_path):
+    paths, out = write_files(tmp_path / "in", 6), tmp_path / "out"
+    for turn in range(5):
+        child = in_child(lambda: repack(paths, out, resume=True))
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not (out / f"f{turn}.h5").exists():
+            time.sleep(0.001)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    found = repack(paths, out, resume=True)
+    assert len(found.kept) >= 5
+    check_rows(read_all(str(out)), range(6 * ROWS))
+    assert [name for name in os.listdir(out) if name.startswith(".")] == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except OSError:
+        done = None
+    if done is None or done.returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"where": "id >= 0", "chunk_rows": 1}], ids=["arrays", "rows"])
+def test_a_full_disk(tmp_path, small_disk, options):
+    paths = write_files(tmp_path / "in")
+    with pytest.raises(WriteFailedError, match="the disk is full"):
+        repack(paths, small_disk / "out", codec="none", **{"chunk_rows": 4, **options})
+    assert not (small_disk / "out").exists()
+    repack(paths, small_disk / "out")  # a good codec: it fits
+
+
+def test_a_full_disk_of_a_write_task(small_disk):
+    sink = H5Datasink(small_disk / "out", codec="none")
+    sink.on_write_start()
+    with pytest.raises(WriteFailedError, match="the disk is full"):
+        sink.write([pa.table({"x": np.zeros(1 << 20)})], SimpleNamespace(task_idx=0))
+    sink.on_write_failed(WriteFailedError())
+    assert os.listdir(small_disk / "out") == []

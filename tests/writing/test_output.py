@@ -1,0 +1,102 @@
+"""`OutputFile`: what h5py and libhdf5's own filters read is what was written."""
+
+import errno
+import os
+
+import h5py
+import hdf5plugin  # noqa: F401
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ray_h5.codecs.encode import CODEC_NAMES
+from ray_h5.errors import VerifyError, WriteFailedError
+from ray_h5.read.reader import RowReader
+from ray_h5.writing.output import OutputFile, write_error
+
+DTYPES = ["u1", "i2", "f4", "c16", "?", "S5", "f2", "V3", [("a", "i4"), ("b", "f8", (2,))], "S40"]
+
+
+def values_of(dtype, shape, seed=0):
+    rng = np.random.default_rng(seed)
+    found = np.zeros(shape, dtype)
+    found.view("u1")[...] = rng.integers(0, 2 if dtype == "?" else 100, found.view("u1").shape)
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from([(), (3,), (5, 7), (2, 0)]),
+    st.integers(0, 30),
+    st.integers(1, 12),
+    st.sampled_from(CODEC_NAMES),
+    st.lists(st.integers(0, 30), max_size=3),
+    st.sampled_from([None, 4096]),
+)
+def test_h5py_reads_what_was_appended(tmp_path_factory, dtype, row_shape, rows, chunk_rows, codec, cuts, page):
+    path = tmp_path_factory.mktemp("out") / "a.h5"
+    values = values_of(dtype, (rows, *row_shape))
+    with OutputFile(str(path), threads=2, page=page) as file:
+        array = file.array("g/x", values.dtype, row_shape, chunk_rows=chunk_rows, codec=codec, attributes={"unit": "m"})
+        for part in np.split(values, sorted(min(cut, rows) for cut in cuts)):
+            array.append(part)
+    file.verify()
+    with h5py.File(path) as found:
+        assert found["g/x"].dtype == values.dtype
+        assert found["g/x"][()].tobytes() == values.tobytes()
+        assert found["g/x"].attrs["unit"] == "m"
+    if rows and values.size:
+        with RowReader(str(path)) as reader:
+            assert reader.read(["g/x"])["g/x"].tobytes() == values.tobytes()
+
+
+def test_texts_and_fill_values(tmp_path):
+    path = str(tmp_path / "a.h5")
+    texts = np.array(["a", "ü" * 40, ""], object)
+    with OutputFile(path) as file:
+        file.array("t", h5py.string_dtype(), chunk_rows=2).append(texts)
+        file.array("x", np.dtype("f4"), chunk_rows=4, fill=-1.0).append(np.arange(6, dtype="f4"))
+    file.verify()
+    with h5py.File(path) as found:
+        assert found["t"].asstr()[:].tolist() == texts.tolist()
+        assert found["x"].fillvalue == -1
+
+
+def test_noise_is_stored_as_it_is(tmp_path):
+    path, noise = str(tmp_path / "a.h5"), np.frombuffer(os.urandom(4000), "u1")
+    with OutputFile(path) as file:
+        file.array("x", noise.dtype, chunk_rows=1000).append(noise)
+    with h5py.File(path) as found:
+        assert found["x"].id.get_storage_size() == 4000
+        assert (found["x"][:] == noise).all()
+
+
+def test_a_changed_byte_is_found(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with OutputFile(path) as file:
+        file.array("x", np.dtype("u4"), chunk_rows=10, codec="none").append(np.arange(30, dtype="u4"))
+    with h5py.File(path) as found:
+        at = found["x"].id.get_chunk_info(1).byte_offset
+    with open(path, "r+b") as raw:
+        raw.seek(at)
+        raw.write(b"\xff")
+    with pytest.raises(VerifyError, match=r"'x'.*chunk at \(10,\)"):
+        file.verify()
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    file = OutputFile(str(tmp_path / "a.h5"))
+    file.array("x", np.dtype("u4"), chunk_rows=10).append(np.arange(30, dtype="u4"))
+    with pytest.raises(KeyError), file:
+        raise KeyError
+    assert not os.listdir(tmp_path)
+
+
+def test_errors_of_the_disk_have_names(tmp_path):
+    with pytest.raises(WriteFailedError, match="No such file"):
+        OutputFile(str(tmp_path / "none/a.h5"))
+    assert "disk is full" in str(write_error(OSError(errno.ENOSPC, "x"), "a.h5"))
+    assert "disk is full" in str(write_error(RuntimeError("Can't write (errno = 28, ...)"), "a.h5"))
+    assert "Input/output error" in str(write_error(OSError(errno.EIO, "x"), "a.h5"))
