@@ -31,6 +31,13 @@ _EARLY = {"codecs", "columns", "hdf5", "index", "order", "planning", "predicates
 """Folders of tests that run before Ray starts."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from tests.scheduling import Scheduling
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     for item in items:

@@ -5,10 +5,11 @@ import os
 import numpy as np
 import pytest
 
-from ray_h5.bench import BENCHES, BenchOptions
+from ray_h5.bench import BENCHES
 from ray_h5.bench.measure import run_turns
 from ray_h5.bench.workloads import make_workload
 from ray_h5.storage.local import LocalFile
+from tests.benchkit import one_turn
 
 
 @pytest.mark.slow
@@ -26,7 +27,7 @@ def test_bench_cold_compares_with_the_bare_loops_and_lets_pages_go(tmp_path, mon
     asked = []
     advise = os.posix_fadvise
     monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[3]) or advise(*arguments))
-    found = BENCHES["cold"](BenchOptions(0.01, folder=str(tmp_path)))
+    found = BENCHES["cold"](one_turn(0.01, tmp_path))
     baselines = [each.baseline for each in found if each.case == "shuffled epoch, 2 threads"]
     assert baselines == ["plain_loader", "preads", "preads, hints 64 ahead", "preads, hints 64 ahead, and decode"]
     assert [each.case for each in found if each.baseline == "without hints"] == [
@@ -64,13 +65,13 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     monkeypatch.setattr(torch_loaders, "PlainH5Dataset", recorded)
     monkeypatch.setattr(loader, "_WAITING_SIZE", 0.01)
     workload = make_workload("signals", str(tmp_path), 0.01)
-    nothing = loader._against_plain(workload, 0, 5, kept=False)
-    kept = loader._against_plain(workload, 0, 5, kept=True)
+    nothing = loader._against_plain(workload, 0, 1, kept=False)
+    kept = loader._against_plain(workload, 0, 1, kept=True)
     assert caches == [torch_loaders.SMALL_CHUNK_CACHE, torch_loaders.LARGE_CHUNK_CACHE]
     assert not any("kept" in each.case for each in nothing)
     assert all("kept" in each.case for each in kept)
     read_into = LocalFile.read_into
-    found = [loader._threads(workload, 5), loader._threads(workload, 5, wait_s=1e-3)]
+    found = [loader._threads(workload, 1), loader._threads(workload, 1, wait_s=1e-3)]
     assert [each.case for each in found] == ["loader, 2 threads", "loader, 2 threads, 1 ms a read"]
     assert LocalFile.read_into is read_into
 
@@ -81,7 +82,7 @@ def test_bench_repack_compares_with_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(repack, "_VALUES", 500)
     monkeypatch.setattr(repack, "_written", lambda *_: None)
-    found = [each for each in BENCHES["repack"](BenchOptions(1, 5, str(tmp_path))) if each is not None]
+    found = [each for each in BENCHES["repack"](one_turn(1, tmp_path)) if each is not None]
     assert {(each.case, each.baseline) for each in found} >= {
         ("large chunks, shuffled rows", "not repacked"),
         ("middle chunks, shuffled rows", "not repacked"),
@@ -98,7 +99,7 @@ def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "_BATCH_SIZE", 4)
     monkeypatch.setattr(images, "_FORMATS", {"JPEG": {}})
     monkeypatch.setattr(images, "_SIZE", (30, 40))
-    found = BENCHES["images"](BenchOptions(0.5, 5, str(tmp_path)))
+    found = BENCHES["images"](one_turn(0.5, tmp_path))
     assert [(each.case, each.baseline) for each in found] == [
         ("JPEG 0 threads", "Pillow"),
         ("JPEG 1 threads", "Pillow"),

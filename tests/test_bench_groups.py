@@ -4,17 +4,17 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import BenchOptions
 from ray_h5.bench.baselines.group_reads import slice_windows
 from ray_h5.bench.cases import groups, patches, windows
 from ray_h5.bench.group_workloads import ATTRIBUTES, make_demos, make_traces
+from tests.benchkit import one_turn
 
 
 @pytest.mark.slow
 def test_bench_windows_decodes_each_chunk_once(tmp_path, monkeypatch):
     monkeypatch.setattr(windows, "_BATCHES", 1)
     monkeypatch.setattr(windows, "_BLOCK", 64)
-    results = windows.bench_windows(BenchOptions(size=0.01, folder=str(tmp_path)))
+    results = windows.bench_windows(one_turn(0.01, tmp_path))
     assert {(each.case, each.baseline) for each in results} == {
         *((f"contiguous {order}", "h5py slices") for order in ("random", "neighbouring")),
         *(
@@ -31,7 +31,7 @@ def test_bench_windows_decodes_each_chunk_once(tmp_path, monkeypatch):
 def test_bench_groups_measures_batches_and_the_index(tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "_INDEX_TURNS", 1)
     monkeypatch.setattr(groups, "_BATCHES", 1)
-    results = groups.bench_groups(BenchOptions(size=0.001, folder=str(tmp_path)))
+    results = groups.bench_groups(one_turn(0.001, tmp_path))
     assert {each.baseline for each in results} == {"pread", "h5py by name", "-"}
     found = {each.case: each for each in results if each.baseline == "-"}
     assert all(each.ok for each in found.values())
@@ -63,6 +63,6 @@ def test_the_baseline_repeats_steps_at_the_ends(tmp_path, step):
 def test_bench_patches_decodes_each_chunk_once(tmp_path, monkeypatch):
     monkeypatch.setattr(patches, "_BATCHES", 1)
     monkeypatch.setattr(patches, "_BATCH", 2)
-    results = patches.bench_patches(BenchOptions(size=0.001, folder=str(tmp_path)))
+    results = patches.bench_patches(one_turn(0.001, tmp_path))
     assert {each.baseline for each in results} == {"h5py slices", "whole volume", "pread+decode", "-"}
     assert [each.ours for each in results if each.case.endswith("decoded")] == [1, 1, 1]

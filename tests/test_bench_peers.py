@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from ray_h5.bench import BENCHES, BenchOptions
+from ray_h5.bench import BENCHES
 from ray_h5.bench.peers import child, contestants
 from ray_h5.bench.peers.contestants import CONTESTANTS, Contestant
 from ray_h5.bench.peers.problems import PROBLEMS, make_problem
 from ray_h5.bench.peers.table import to_notes, to_wide_table
+from tests.benchkit import one_turn
 
 # torchdata calls what this torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -99,7 +100,7 @@ def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeyp
 
     monkeypatch.setattr(peers, "PROBLEMS", ["images"])
     monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", "h5py"})
-    found = BENCHES["peers"](BenchOptions(0.02, 5, str(tmp_path)))
+    found = BENCHES["peers"](one_turn(0.02, tmp_path))
     assert {each.baseline for each in found} == {"h5py"}
     assert [each.case.rpartition(": ")[2] for each in found] == list(peers._UNITS)
     assert [each.goal for each in found if each.goal] == [5]

@@ -4,12 +4,13 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import BenchOptions, measure
+from ray_h5.bench import measure
 from ray_h5.bench.baselines import sparse_reads
 from ray_h5.bench.baselines.sparse_reads import fetched_rows, slices_of
 from ray_h5.bench.cases import sparse
 from ray_h5.bench.sparse_workloads import make_cells
 from ray_h5.torch_data import H5Dataset
+from tests.benchkit import one_turn
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def test_bench_sparse_runs_without_the_libraries_of_others(folder, monkeypatch):
     monkeypatch.setattr(measure.gc, "collect", lambda: 0)  # it takes long in a process with many objects
     monkeypatch.setattr(sparse, "_RANDOM_BATCHES", 1)
     monkeypatch.setattr(sparse_reads.importlib.util, "find_spec", lambda _: None)
-    results = sparse.bench_sparse(BenchOptions(size=0.005, folder=folder))
+    results = sparse.bench_sparse(one_turn(0.005, folder))
     found = {(each.case, each.baseline): each for each in results}
     for label in ("gzip", "plain"):
         assert (f"{label}, dense, blocks of 16", "AnnData backed") in found

@@ -24,6 +24,7 @@ def files(tmp_path):
     return list(make_workload("signals", folder=str(tmp_path / "data"), size=0.05).paths)
 
 
+@pytest.mark.nightly
 def test_two_trials_at_once_have_each_their_own_epochs(files, tmp_path):
     words = ["--paths", *files, "--epochs", EPOCHS, "--widths", 8, "--batch-size", BATCH, "--workers", 1]
     words += ["--output", tmp_path / "out", "--row-log", tmp_path / "log", "--at-once", 2]
@@ -37,7 +38,7 @@ def test_two_trials_at_once_have_each_their_own_epochs(files, tmp_path):
         start_new_session=True,
     )
     with ending(child):
-        text, _ = child.communicate(timeout=240)
+        text, _ = child.communicate(timeout=500)
     assert child.returncode == 0, text[-6000:]
     losses = [line for line in text.splitlines() if line.startswith("lr ") and "; loss " in line]
     assert len(losses) == 2

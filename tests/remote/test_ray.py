@@ -62,24 +62,23 @@ def test_no_secret_is_in_what_a_dataset_prints(server):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bucket_of_four")
-@pytest.mark.parametrize("kills", [0, 1])
-def test_two_nodes(server, kills):
+def test_two_nodes_of_which_a_worker_is_killed(server):
     server.latency = 0.02
     command = ["cluster/local.py", "--nodes", "2", "--object-store-mb", "100", "--", "-m", "tests.remote.program"]
     done = subprocess.run(
-        [sys.executable, *command, server.url, str(kills)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, *command, server.url, "1"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("result")]
     result = json.loads(line.partition(" ")[2])
-    assert result == {"once": FILES * ROWS, "differing": 0, "killed": kills, "nodes": result["nodes"]}
+    assert result == {"once": FILES * ROWS, "differing": 0, "killed": 1, "nodes": result["nodes"]}
     assert result["nodes"] >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_local", "bucket_of_four")
-def test_tasks_reserve_memory_for_their_requests(server, bucket, caplog):
+def test_tasks_reserve_memory_for_their_requests(server, bucket):
     def reserved(paths=URL, **given):
         if str(paths).startswith("s3"):
             given["storage_options"] = options_of(server)
@@ -92,7 +91,6 @@ def test_tasks_reserve_memory_for_their_requests(server, bucket, caplog):
     memory, is_fused = reserved()
     assert 256 << 20 < memory < 300 << 20
     assert not is_fused
-    assert "logical memory" not in caplog.text  # Ray warns if a task takes more
     assert reserved(memory=0) == (None, True)
     assert reserved(memory=1000) == (1000, False)
     assert reserved(bucket) == (None, True)
