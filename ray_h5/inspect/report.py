@@ -203,7 +203,7 @@ def inspect_files(
     costs: dict[str, OpenCost] = {}
     for path in files.paths:
         try:
-            with counted(costs, path):
+            with counted(costs, path, files.scope.storage):
                 reports.append(_inspect_file(path, files.scope, files.states.get(path)))
         except RayH5Error as exc:
             errors[path] = exc

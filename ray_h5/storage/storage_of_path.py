@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -34,6 +35,10 @@ class Storage(Protocol):
         """Bytes that a call of a loader reads at least, so that many requests are in flight; 0 for a disk."""
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether files are read by requests, which take long. If not, a path is one that other libraries open."""
+
+    @property
     def has_writers(self) -> bool:
         """Whether a program may add rows to a file while it is read."""
 
@@ -51,6 +56,9 @@ class Storage(Protocol):
 
     def open(self, path: str, expect: Any) -> ByteSource:
         """Return the bytes of a file that is expected to have a state."""
+
+    def real_path(self, path: str) -> str:
+        """Return the one name that a file has under all of its names."""
 
 
 @runtime_checkable
@@ -97,6 +105,25 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
     from ray_h5.storage.stores.options import StoreOptions
 
     return ObjectStorage(StoreOptions.of(options, urls))
+
+
+def place_to_write(option: str, path: Any, expected: str) -> tuple[str, bool]:
+    """Return the path or URL of a place to write to, without a slash at its end, and whether it is in a store.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or in a store that only reads.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise OptionError(f"{option}={path!r}: expected the path or URL of {expected}")
+    check_slashes(text)
+    if not is_url(text):
+        return os.path.abspath(text.removeprefix("local://")), False
+    if Address.of(text).kind == "https":
+        raise OptionError(f"{option}={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
+    return text.rstrip("/"), True
 
 
 def storage_of(path: str, remote: Storage) -> Storage:
