@@ -20,7 +20,7 @@ from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.notes import ColumnNotes
 
 GOLDEN = """\
 a.h5: ?, 6 columns

@@ -30,7 +30,7 @@ from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
-from ray_h5.manifest.manifest import Encoding, Form
+from ray_h5.manifest.notes import Encoding, Form
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import Address, Part, jobs_of, name_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
-    from ray_h5.manifest.manifest import ColumnNotes
+    from ray_h5.manifest.notes import ColumnNotes
     from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn, LastAxisThroughH5py

@@ -26,7 +26,6 @@ from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.read.arguments import (
-    HasRows,
     Rows,
     as_names,
     as_places,
@@ -53,7 +52,8 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.known_columns import KnownColumn
-    from ray_h5.manifest.manifest import ColumnNotes, Encoding, Form
+    from ray_h5.manifest.notes import ColumnNotes, Encoding, Form
+    from ray_h5.read.unequal_rows import HasRows
 
 logger = logging.getLogger(__name__)
 

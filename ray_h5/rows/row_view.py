@@ -18,7 +18,7 @@ from ray_h5.columns.user_columns import MadeColumn, RowPart
 from ray_h5.columns.values import InMemory, Reading
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, FileLayout
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.notes import ColumnNotes
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit
 from ray_h5.read.casting import Casting, LostValue

@@ -28,7 +28,8 @@ from ray_h5.manifest.known_columns import (
     num_chunks,
 )
 from ray_h5.manifest.layout import ColumnLayout, SourceStates
-from ray_h5.manifest.manifest import ColumnNotes, Encoding, Form, Manifest
+from ray_h5.manifest.manifest import Manifest
+from ray_h5.manifest.notes import ColumnNotes, Encoding, Form
 from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import Identity
 

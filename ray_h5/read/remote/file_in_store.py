@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.files.access import Access
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
-    from ray_h5.manifest.manifest import ColumnNotes
+    from ray_h5.manifest.notes import ColumnNotes
     from ray_h5.read.arrays.direct_column import DirectColumn
     from ray_h5.read.file_reads import FileRead
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn

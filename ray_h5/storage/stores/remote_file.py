@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
-from ray_h5.storage.disk_cache import CachedGetter
+from ray_h5.storage.byte_source import Buffer, Costs, Identity, KeptBytes, ObjectIdentity, Span, Then
 from ray_h5.storage.fetching import IN_FLIGHT, read_ranges
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
@@ -66,7 +65,7 @@ class RemoteFile(ABC):
         """Return bytes, in a thread that may wait; see `fetch`."""
 
     @property
-    def cached(self) -> CachedGetter | None:
+    def cached(self) -> KeptBytes | None:
         """What has its bytes on a local disk, if they stay there."""
         return None
 
