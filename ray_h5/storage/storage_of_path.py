@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -105,25 +104,6 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
     from ray_h5.storage.stores.options import StoreOptions
 
     return ObjectStorage(StoreOptions.of(options, urls))
-
-
-def place_to_write(option: str, path: Any, expected: str) -> tuple[str, bool]:
-    """Return the path or URL of a place to write to, without a slash at its end, and whether it is in a store.
-
-    Raises
-    ------
-    OptionError
-        If it is none, or in a store that only reads.
-    """
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise OptionError(f"{option}={path!r}: expected the path or URL of {expected}")
-    check_slashes(text)
-    if not is_url(text):
-        return os.path.abspath(text.removeprefix("local://")), False
-    if Address.of(text).kind == "https":
-        raise OptionError(f"{option}={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
-    return text.rstrip("/"), True
 
 
 def storage_of(path: str, remote: Storage) -> Storage:

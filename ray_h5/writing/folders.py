@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_h5.errors import NotFoundError
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.storage_of_path import place_to_write, storage_for, whole_path
+from ray_h5.storage.place_to_write import place_to_write
+from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.output import sync, writing
 
 if TYPE_CHECKING:

@@ -142,10 +142,13 @@ def repack(
         kept = target.begin(names, work.fingerprint(options), resume=bool(resume), overwrite=bool(overwrite))
         work.run(kept, bool(verify), progress or _no_progress)
     result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
-    if not measure:
-        return result
+    return _measured(result, found, target) if measure else result
+
+
+def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
+    """Return the result with the rows a second of a shuffled epoch, before and after."""
     after = FileOptions.of(result.paths, storage_options=target.storage_options)
-    return replace(result, rate_before=shuffled_rate(found), rate_after=shuffled_rate(after))
+    return replace(result, rate_before=shuffled_rate(files), rate_after=shuffled_rate(after))
 
 
 def _check_apart(files: FileOptions, target: Target, names: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.messages import few
 from ray_h5.storage.local import LOCAL
-from ray_h5.storage.storage_of_path import place_to_write, storage_for, whole_path
+from ray_h5.storage.place_to_write import place_to_write
+from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.folders import is_hdf5_name
 from ray_h5.writing.output import sync, writing
 
