@@ -18,8 +18,7 @@ from ray_h5.inspect.advice import advice, is_elsewhere
 from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.manifest.layout import ColumnLayout, FileState
-from ray_h5.manifest.notes import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
 from ray_h5.order.blocks import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.draws.weights import balance

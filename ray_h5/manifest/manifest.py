@@ -12,7 +12,7 @@ from ray_h5.manifest.layout import LAYOUT_BYTES
 
 if TYPE_CHECKING:
     from ray_h5.manifest.known_columns import KnownColumn
-    from ray_h5.manifest.notes import Encoding, Form
+    from ray_h5.manifest.layout import Encoding, Form
 
 _OBJECT_BYTES = 56
 """What a text takes, besides its bytes."""
