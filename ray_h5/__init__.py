@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
-    from ray_h5.writing.repack import repack
+    from ray_h5.writing.repack.repack import repack
 
 __version__ = "0.1.0"
 
@@ -117,7 +117,7 @@ _HOMES = {
     "quiet": "ray_h5.ray_data.quiet",
     "ragged": "ray_h5.columns.user_columns",
     "read_h5": "ray_h5.ray_data.api",
-    "repack": "ray_h5.writing.repack",
+    "repack": "ray_h5.writing.repack.repack",
     "row_mask": "ray_h5.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
     "train_batches": "ray_h5.ray_data.training.train_batches",

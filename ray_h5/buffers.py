@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,6 +52,11 @@ def _out_of_memory(shape: tuple[int, ...], dtype: np.dtype, where: str) -> OutOf
         f"{begin}cannot have the memory for values of {dtype} of shape {shape}: {nbytes} bytes. Read fewer rows at "
         "once; where one row takes that much, its column may be damaged: leave it out with columns=[...]."
     )
+
+
+def objects(values: Iterable[object]) -> np.ndarray:
+    """Return values as an array of objects with one axis: NumPy alone would also look into them."""
+    return np.array([*values, None], object)[:-1]
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

@@ -181,7 +181,7 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _repack(arguments: argparse.Namespace) -> int:
-    from ray_h5.writing.repack import repack
+    from ray_h5.writing.repack.repack import repack
 
     options = options_of(arguments)
     if arguments.rows is not None:

@@ -19,8 +19,7 @@ from ray_h5.inspect import add_inspect
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
-from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
 
 GOLDEN = """\
 a.h5: ?, 6 columns

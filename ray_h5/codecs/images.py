@@ -12,9 +12,6 @@ from ray_h5.codecs.image_headers import HeaderError, ImageHeader, header_of
 Mode: TypeAlias = Literal["RGB", "L", "unchanged"]
 """What colours become: three channels, one, or those of the file."""
 
-_FOREIGN = (RuntimeError, ValueError, TypeError, OSError, LookupError, ArithmeticError)
-"""What the decoders of imagecodecs raise for bytes that they cannot decode."""
-
 _CMYK = 4
 _MOST_BYTES = 8
 """Bytes of a pixel that are always decoded: four channels of 16 bits."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import empty, objects
 from ray_h5.columns.values import Reading, Stored, Units
 from ray_h5.errors import CastError, CorruptFileError
 from ray_h5.manifest.joined_arrays import Segments
@@ -201,7 +201,7 @@ def _along(numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 def _or_none(values: np.ndarray) -> np.ndarray:
     """Return the value of each code; None at the end, which is where -1 leads."""
-    return np.array([*values.tolist(), None, None], object)[:-1]
+    return objects([*values.tolist(), None])
 
 
 def _shown(value: object) -> str:

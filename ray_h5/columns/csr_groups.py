@@ -13,8 +13,7 @@ from ray_h5.columns.user_columns import Csr
 from ray_h5.columns.values import Values, read_all
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import Encoding
+from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 

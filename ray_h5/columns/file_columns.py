@@ -37,8 +37,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.groups import GroupPattern
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import Encoding
+from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import RowReader
 

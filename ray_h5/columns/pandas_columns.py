@@ -12,8 +12,7 @@ from ray_h5.columns.cf_columns import CF
 from ray_h5.columns.coded_columns import Category
 from ray_h5.columns.values import Reading, Stored, Taken, Units, Values, stored_fields
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import Encoding
+from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 

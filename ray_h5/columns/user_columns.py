@@ -132,9 +132,6 @@ class JoinedColumn:
         return f"joined({self.pattern!r}, name={self.name!r})"
 
 
-RangeColumn: TypeAlias = Ragged | Csr
-"""Columns of which each row is a range of a longer array."""
-
 MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
 """Columns that say how they are made."""
 

@@ -24,8 +24,7 @@ from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunReque
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.grid_column import GridAddress
 from ray_h5.read.arrays.last_axis import LastAxis
-from ray_h5.read.file_reads import FileRead
-from ray_h5.read.read_parts import Address, Part
+from ray_h5.read.read_parts import Address, FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
 from ray_h5.read.taken_column import TakenAddress, runs_of_positions
 

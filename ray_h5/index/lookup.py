@@ -23,8 +23,7 @@ from ray_h5.index.facts.answers import learn
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored.cache import MEMORY, get, put
-from ray_h5.storage.addresses import is_url
+from ray_h5.index.stored.cache import MEMORY, get, is_written, put
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.storage_of_path import storage_of
 
@@ -97,7 +96,7 @@ class Lookup:
         known: dict[str, FileFacts] = {}
         progress = _Progress(len(paths))
         joint = None
-        if self.index_dir is not None and not is_url(self.index_dir):
+        if self.index_dir is not None and is_written(self.index_dir):
             from ray_h5.index.stored.joint import JointIndex
 
             joint = JointIndex(paths, self.scope, self.index_dir)
@@ -137,7 +136,7 @@ class Lookup:
 
     def _store(self, facts: FileFacts) -> None:
         """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
-        if self.index_dir is None or is_url(self.index_dir):  # in a store, it is only read
+        if self.index_dir is None or not is_written(self.index_dir):
             return
         if not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
             stored = get(facts.path, self.scope, self.index_dir, self.states.get(facts.path))

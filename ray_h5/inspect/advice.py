@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ray_h5.codecs.filters import UNCOMPRESSED
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.manifest.chunk_index import ChunkGrid
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.storage.addresses import is_url
 from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
 

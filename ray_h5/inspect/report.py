@@ -18,8 +18,7 @@ from ray_h5.inspect.advice import advice, is_elsewhere
 from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.manifest.layout import ColumnLayout, FileState
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileState
 from ray_h5.order.blocks import choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.draws.weights import balance
@@ -203,7 +202,7 @@ def inspect_files(
     costs: dict[str, OpenCost] = {}
     for path in files.paths:
         try:
-            with counted(costs, path):
+            with counted(costs, path, files.scope.storage):
                 reports.append(_inspect_file(path, files.scope, files.states.get(path)))
         except RayH5Error as exc:
             errors[path] = exc

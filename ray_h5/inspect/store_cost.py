@@ -12,8 +12,8 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.plan_reads import request_cost
 from ray_h5.order.read_plan import ReadPlan, make_plan
-from ray_h5.storage.addresses import is_url
 from ray_h5.storage.fetching import fetched
+from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _SAMPLED_BLOCKS = 4
 _SAMPLED_ROWS = 1 << 14
@@ -90,11 +90,12 @@ class Opening:
 
 
 @contextmanager
-def counted(costs: dict[str, OpenCost], path: str) -> Iterator[None]:
-    """Add what it takes to open a file to `costs`."""
+def counted(costs: dict[str, OpenCost], path: str, storage: Storage) -> Iterator[None]:
+    """Add what it takes to open a file to `costs`, if it is fetched."""
     opening = Opening()
     yield
-    costs[path] = opening.cost()
+    if storage_of(path, storage).is_fetched:
+        costs[path] = opening.cost()
 
 
 def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_bytes: int) -> StoreReport | None:
@@ -103,18 +104,17 @@ def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_byte
     Parameters
     ----------
     costs : dict
-        What it took to open each file.
+        What it took to open each file in a store.
     index : RowIndex, optional
         The index of the columns of an epoch; None if the files cannot be read together.
     stored_bytes : int
         What these columns take in the files.
     """
-    remote = {path: cost for path, cost in costs.items() if is_url(path)}
-    if not remote:
+    if not costs:
         return None
-    path = max(remote, key=lambda each: remote[each].requests)
+    path = max(costs, key=lambda each: costs[each].requests)
     epochs = () if index is None or not index.num_rows else tuple(_epochs(index, stored_bytes))
-    return StoreReport(remote[path], path, epochs)
+    return StoreReport(costs[path], path, epochs)
 
 
 def _epochs(index: RowIndex, stored_bytes: int) -> Iterator[EpochCost]:

@@ -10,8 +10,7 @@ import numpy as np
 
 from ray_h5.errors import StaleIndexError
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.manifest.selections import Selection
 
 _BYTES_A_CHUNK = 28

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, RowIndexError
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.manifest.row_requests import Request, RowRange, request_of
+
+if TYPE_CHECKING:
+    from ray_h5.read.unequal_rows import HasRows
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -86,19 +89,6 @@ def check_fit(array: object, row_shape: tuple[int, ...], count: int, places: np.
         raise OptionError(f"{where}: expected an array to read into, found one that cannot be written to; copy it")
     if places is not None and (len(places) != count or places.min(initial=0) < 0):
         raise OptionError(f"{where}: expected {count} places from 0 on, found {len(places)}: {places[:3]} ...")
-
-
-class HasRows(Protocol):
-    """A column with rows."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def shape(self) -> tuple[int | None, ...]: ...
 
 
 def common_rows(

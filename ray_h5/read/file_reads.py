@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,64 +13,14 @@ from ray_h5.errors import RayH5Error
 from ray_h5.read.casting import LostValue
 from ray_h5.read.jobs import Asking, Job, ReadStats, Staged, TableJob, Unplanned, run_jobs
 from ray_h5.read.kernel.run_tables import COLD_ON, new_times
-from ray_h5.read.open_files import OpenFile, max_open
-from ray_h5.read.read_parts import lost_in
-
-if TYPE_CHECKING:
-    from ray_h5.read.read_parts import Part
-    from ray_h5.read.reader import RowReader
+from ray_h5.read.open_file import max_open
+from ray_h5.read.read_parts import FileRead, lost_in
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 JOINT_FILES = 256
 """Remote files that are read together at most: their chunk indexes are in memory."""
-
-
-class ReadsRows(Protocol):
-    """What reads rows of one file."""
-
-    @property
-    def base(self) -> RowReader:
-        """The reader of the file."""
-
-    @property
-    def stats(self) -> ReadStats:
-        """What reads have cost."""
-
-
-@dataclass(slots=True, eq=False)
-class FileRead:
-    """A read of rows of one file into arrays.
-
-    Attributes
-    ----------
-    reader : RowReader, or what reads rows as it does
-        The file.
-    parts : sequence of Part
-        What is read for each column, checked.
-    finish : callable, optional
-        What is left to do once all parts are read.
-    after : list of callable
-        What is left to do of values in other files before that; the last one is done first.
-    others : dict of OpenFile to None
-        Other files that are read, in a store.
-    """
-
-    reader: ReadsRows
-    parts: Sequence[Part]
-    finish: Callable[[], None] | None = None
-    after: list[Callable[[], None]] = field(default_factory=list)
-    others: dict[OpenFile, None] = field(default_factory=dict)
-
-    def settle(self) -> None:
-        """Do what is left to do of values in other files."""
-        while self.after:
-            self.after.pop()()
-
-    def run(self) -> None:
-        """Fill the arrays."""
-        self.reader.base.run(self)
 
 
 @dataclass(slots=True)
@@ -145,7 +95,7 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[tuple[l
 
 
 def _is_fetched(read: FileRead) -> bool:
-    return read.reader.base.opened.byte_source.is_fetched
+    return read.reader.base.is_fetched
 
 
 def _each(may_wait: bool, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -14,13 +14,15 @@ from ray_h5.manifest.row_requests import Request, RunRequest
 from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.manifest.joined_arrays import Segments
     from ray_h5.read.arrays.grid_column import GridAddress
     from ray_h5.read.arrays.last_axis import LastAxis
     from ray_h5.read.arrays.taken_segments import TakenSegments
     from ray_h5.read.block_column import BlockAddress
-    from ray_h5.read.jobs import Job
+    from ray_h5.read.jobs import Job, ReadStats
     from ray_h5.read.taken_column import TakenAddress
 
 
@@ -63,6 +65,82 @@ def jobs_of(reader: ReadsParts, part: Part, library: OpenLibrary) -> list[Job]:
     """Return the work of a part of a read."""
     listed = isinstance(part.request, RunRequest) and not reader.takes_runs
     return reader.jobs(part.request.listed() if listed else part.request, part.out, library)
+
+
+class ChecksState(Protocol):
+    """An open file, as far as a read needs to know it when it is done."""
+
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Raise if it has changed."""
+
+
+class RunsReads(Protocol):
+    """Runs reads of one file."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether it is in a store."""
+
+    def run(self, read: FileRead) -> None:
+        """Fill the arrays of a read."""
+
+    def jobs_of(self, read: FileRead, libraries: ExitStack) -> list[Job]:
+        """Return the work of a read; jobs that need libhdf5 have the file open until `libraries` is closed."""
+
+    def check_unchanged(self, read: FileRead) -> None:
+        """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
+
+
+class ReadsRows(Protocol):
+    """What reads rows of one file."""
+
+    @property
+    def base(self) -> RunsReads:
+        """The reader of the file."""
+
+    @property
+    def stats(self) -> ReadStats:
+        """What reads have cost."""
+
+
+@dataclass(slots=True, eq=False)
+class FileRead:
+    """A read of rows of one file into arrays.
+
+    Attributes
+    ----------
+    reader : RowReader, or what reads rows as it does
+        The file.
+    parts : sequence of Part
+        What is read for each column, checked.
+    finish : callable, optional
+        What is left to do once all parts are read.
+    after : list of callable
+        What is left to do of values in other files before that; the last one is done first.
+    others : dict
+        Other files that are read, in a store.
+    """
+
+    reader: ReadsRows
+    parts: Sequence[Part]
+    finish: Callable[[], None] | None = None
+    after: list[Callable[[], None]] = field(default_factory=list)
+    others: dict[ChecksState, None] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Do what is left to do of values in other files."""
+        while self.after:
+            self.after.pop()()
+
+    def run(self) -> None:
+        """Fill the arrays."""
+        self.reader.base.run(self)
 
 
 def outputs(

@@ -26,7 +26,6 @@ from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer
 from ray_h5.read.arguments import (
-    HasRows,
     Rows,
     as_names,
     as_places,
@@ -36,11 +35,12 @@ from ray_h5.read.arguments import (
     common_rows,
 )  # fmt: skip
 from ray_h5.read.casting import Casting
-from ray_h5.read.file_reads import FileRead, run_together
+from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.kernel.run_tables import new_times
-from ray_h5.read.open_files import OpenFile, forget, forget_all, open_file
-from ray_h5.read.read_parts import Part, name_of, outputs
+from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_files import forget_all, open_file
+from ray_h5.read.read_parts import FileRead, Part, name_of, outputs
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LocalStorage
@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.known_columns import KnownColumn
-    from ray_h5.manifest.manifest import ColumnNotes, Encoding, Form
+    from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
+    from ray_h5.read.unequal_rows import HasRows
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,11 @@ class RowReader:
     def opened(self) -> OpenFile:
         """The open file."""
         return self._file()
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the file is in a store."""
+        return self._file().byte_source.is_fetched
 
     @property
     def layout(self) -> FileLayout:
@@ -496,7 +502,7 @@ class RowReader:
         """Open the file again if other files that its columns come from have changed since."""
         opened = self._file()
         if not opened.is_current():
-            forget(opened)
+            opened.forget()
             self._opened.value = None
 
     def _look_at(self) -> None:
@@ -648,7 +654,7 @@ class RowReader:
             # After a retry, the file must be the one that was described before.
             self._expect = self._expect or FileState(opened.identity)
             self._described = {**opened.sources(), **self._described}
-            forget(opened)
+            opened.forget()
             self._opened.value = None
 
     def __enter__(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.files.file_formats import is_of_matlab
@@ -14,7 +14,6 @@ from ray_h5.messages import few
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import SourceStates
-    from ray_h5.read.arguments import HasRows
 
 _MAX_LISTED = 10
 _FEW_LISTED = 3
@@ -28,6 +27,19 @@ _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. Pass "
     "axes='reversed' to read rows as MATLAB has them."
 )
+
+
+class HasRows(Protocol):
+    """A column with rows."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int | None, ...]: ...
 
 
 def error_of_lengths(

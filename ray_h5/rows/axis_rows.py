@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.bounds import check_inside
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
@@ -199,13 +200,13 @@ class AxisRows:
     def episode_names(self) -> np.ndarray:
         lengths = self._found if self._found is not None else np.empty(0)
         if self._windows is None or self._windows.episode is None:
-            return np.array([*(str(i).encode() for i in range(len(lengths))), None], object)[:-1]
+            return objects(str(i).encode() for i in range(len(lengths)))
         name = self._windows.episode
 
         def names() -> np.ndarray:
             values = read_all(self._reader, self._columns.values(name))
             starts = self._starts(lengths)
             texts = [v if isinstance(v, bytes) else str(v).encode() for v in values[starts].tolist()]
-            return np.array([*texts, None], object)[:-1]
+            return objects(texts)
 
         return self._reader.fact(f"{name}: episodes", names)

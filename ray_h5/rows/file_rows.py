@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
@@ -177,7 +178,7 @@ class FileRows:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:
-        return np.array([b"", None], object)[:1]
+        return objects([b""])
 
 
 class FileRecording(OneRecording):
@@ -206,5 +207,5 @@ _PATH = Paths(Texts.of([b""]))
 
 def name_column(name: str, path: str, units_of: Callable[[np.ndarray], np.ndarray] | None = None) -> RowColumn:
     """Return a column with the name of a file, without its folder and its extension."""
-    key = np.array([PurePosixPath(path).stem.encode("utf-8", "surrogateescape"), None], object)[:1]
+    key = objects([PurePosixPath(path).stem.encode("utf-8", "surrogateescape")])
     return RowColumn(name, InMemory.of(name, "string", lambda rows: key[rows], np.dtype(object)), units_of)

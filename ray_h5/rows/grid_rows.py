@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
@@ -270,7 +271,7 @@ class GridRows:
 
     def episode_names(self) -> np.ndarray:
         count = math.prod(self.lengths[:-1])
-        return np.array([*(str(i).encode() for i in range(count)), None], object)[:-1]
+        return objects(str(i).encode() for i in range(count))
 
 
 def _padded(shapes: Sequence[tuple[int, ...]]) -> np.ndarray:

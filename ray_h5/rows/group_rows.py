@@ -24,8 +24,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.manifest.joined_arrays import GroupTable, Segments, Texts
-from ray_h5.manifest.layout import Kind
-from ray_h5.manifest.manifest import Encoding, EncodingKind
+from ray_h5.manifest.layout import Encoding, EncodingKind, Kind
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups

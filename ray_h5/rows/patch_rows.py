@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
@@ -106,7 +107,7 @@ class PatchRows:
         )
 
     def episode_names(self) -> np.ndarray:
-        return np.array([b"", None], object)[:1]
+        return objects([b""])
 
     # Arrays ---------------------------------------------------------------------------------------
 

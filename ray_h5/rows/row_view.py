@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import empty, objects
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.user_columns import MadeColumn, RowPart
 from ray_h5.columns.values import InMemory, Reading
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
-from ray_h5.manifest.layout import ColumnLayout, FileLayout
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit
 from ray_h5.read.casting import Casting, LostValue
-from ray_h5.read.file_reads import FileRead
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.read_parts import outputs
+from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.axis_rows import AxisRows
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
@@ -177,7 +175,7 @@ class RowView:
             raise
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
-        texts = np.array([*(prefix + each for each in self._space.episode_names()), None], object)[:-1]
+        texts = objects(prefix + each for each in self._space.episode_names())
         if isinstance(space := self._space, EpisodeRows):
             values = InMemory.of(name, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
             return RowColumn(name, values)

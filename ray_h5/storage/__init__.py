@@ -1,1 +1,1 @@
-"""Where files are: their listing, identity and bytes. Today this is the local file system alone."""
+"""Where files are: their listing, identity and bytes."""

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
-
-    from ray_h5.storage.disk_cache import CachedGetter
 
 IN_FLIGHT_BYTES = 256 << 20
 """Most bytes of requests that were sent, and of answers that nobody has taken yet, in one process."""
@@ -97,6 +94,16 @@ class Costs:
         return max(least, min(most, nbytes // self.in_flight))
 
 
+class KeptBytes(Protocol):
+    """Has bytes of a remote file on a local disk."""
+
+    def has(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges, which ascend, whether each seems to be on the disk."""
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return the bytes at `offset`: from the disk, or by one request."""
+
+
 class ByteSource(Protocol):
     """Random access to the bytes of one file, from any thread."""
 
@@ -113,7 +120,7 @@ class ByteSource(Protocol):
         """An open descriptor of its bytes, if it is a file of a file system."""
 
     @property
-    def cached(self) -> CachedGetter | None:
+    def cached(self) -> KeptBytes | None:
         """What has its bytes on a local disk, if it is remote and they stay there."""
 
     @property

@@ -120,6 +120,7 @@ class LocalStorage:
     opened_at_once = 1
     kept_open = 32
     call_bytes = 0
+    is_fetched = False
     has_writers = True
 
     def seen(self, path: str, planned: Identity | None) -> FileIdentity | None:  # noqa: ARG002  it may be another one
@@ -137,6 +138,10 @@ class LocalStorage:
     def open(self, path: str, expect: Identity) -> LocalFile:  # noqa: ARG002  the caller compares the open file
         """Return the bytes of a file."""
         return LocalFile.open(path)
+
+    def real_path(self, path: str) -> str:
+        """Return the path of a file without symbolic links."""
+        return os.path.realpath(path)
 
 
 LOCAL = LocalStorage()

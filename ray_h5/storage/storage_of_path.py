@@ -34,6 +34,10 @@ class Storage(Protocol):
         """Bytes that a call of a loader reads at least, so that many requests are in flight; 0 for a disk."""
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether files are read by requests, which take long. If not, a path is one that other libraries open."""
+
+    @property
     def has_writers(self) -> bool:
         """Whether a program may add rows to a file while it is read."""
 
@@ -51,6 +55,9 @@ class Storage(Protocol):
 
     def open(self, path: str, expect: Any) -> ByteSource:
         """Return the bytes of a file that is expected to have a state."""
+
+    def real_path(self, path: str) -> str:
+        """Return the one name that a file has under all of its names."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.buffers import objects
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
@@ -275,7 +276,7 @@ def _lists(array: pa.Array) -> list[Any]:
 
 
 def _objects(values: Collection[Any]) -> np.ndarray:
-    return np.array([*values, None], object)[:-1]
+    return objects(values)
 
 
 def as_delivered(column: pa.ChunkedArray, spec: ColumnSpec) -> pa.ChunkedArray:

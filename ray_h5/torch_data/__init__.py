@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ray_h5.transforms.defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
-    from ray_h5.writing.repack import repack
+    from ray_h5.writing.repack.repack import repack
 
 __all__ = [
     "CombinedHDF5Dataset",

@@ -16,7 +16,6 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batch_sampler import OrderBatchSampler
 from ray_h5.torch_data.batches.loader_threads import Call, CallSizes, in_threads, indices_of, with_later
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.dataset import H5Dataset
@@ -177,6 +176,8 @@ class H5DataLoader(DataLoader[Any]):
         """The sampler if it counts batches when they are delivered, not when they are read ahead; else None."""
         if isinstance(self.sampler, OrderSampler) and self.sampler.run_length == self.batch_size:
             return self.sampler
+        from ray_h5.torch_data.batch_sampler import OrderBatchSampler  # few need it
+
         return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
 
     def _order(self) -> OrderSampler:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.codecs.encode import CodecName
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
@@ -343,7 +344,7 @@ class _Optional:
         said: dict[str, Any] = {"encoding-version": "0.2.0" if self._of_codes else "0.1.0"}
         if self._of_codes:
             said |= {"encoding-type": "categorical", "ordered": False}
-            categories = np.array([*self._categories, None], object)[:-1]
+            categories = objects(self._categories)
             found = _array(self._file, f"{self._name}/categories", self._form.dtype, (), self._layout)
             found.append(categories if self._is_text else categories.astype(self._form.dtype))
         else:

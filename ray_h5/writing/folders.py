@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_h5.errors import NotFoundError, OptionError
+from ray_h5.errors import NotFoundError
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.output import sync, writing
 
@@ -59,18 +59,9 @@ class Folder(Protocol):
 
 def folder_of(path: Any, storage_options: Mapping[str, object] | None = None) -> Folder:
     """Return the folder at a path or URL."""
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise OptionError(f"path={path!r}: expected the path or URL of a folder")
-    storage = storage_for(storage_options, [text])
-    if is_url(text):
-        from ray_h5.storage.stores.object_store import ObjectStorage
-
-        assert isinstance(storage, ObjectStorage)
-        if storage.address(text).kind == "https":
-            raise OptionError(f"path={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
-        return StoreFolder(text.rstrip("/"), storage)
-    return LocalFolder(os.path.abspath(text.removeprefix("local://")))
+    text, is_in_store = place_to_write("path", path, "a folder")
+    storage: Any = storage_for(storage_options, [text])
+    return StoreFolder(text, storage) if is_in_store else LocalFolder(text)
 
 
 def is_hdf5_name(name: str) -> bool:

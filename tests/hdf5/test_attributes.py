@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.read.reader import RowReader
 
 

@@ -16,8 +16,8 @@ import pytest
 from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.files import open_library
 from ray_h5.manifest.layout import LAYOUT_BYTES
-from ray_h5.read import open_files
-from ray_h5.read.open_files import OpenFile
+from ray_h5.read import open_file, open_files
+from ray_h5.read.open_files import FileOnDisk
 from ray_h5.read.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
@@ -45,7 +45,7 @@ def empty_cache():
 
 
 def in_cache():
-    return [opened.path for opened in open_files._files.values()]
+    return [opened.path for opened in open_file.FILES.values()]
 
 
 def opened_by(reader):
@@ -106,7 +106,7 @@ def test_fork_does_not_wait_for_locks_of_the_parent(path):
     locked, done = threading.Event(), threading.Event()
 
     def hold():
-        with held._lock, open_files._files._state.value.lock:
+        with held._lock, open_file.FILES._state.value.lock:
             locked.set()
             done.wait(20)
 
@@ -206,7 +206,7 @@ def test_layouts_pickle_and_compare(path):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_no_more_files_stay_open_than_said(tmp_path):
-    most = open_files.MAX_OPEN_FILES
+    most = open_file.MAX_OPEN_FILES
     paths = [
         write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}, **STORAGES["contiguous"]) for i in range(most + 20)
     ]
@@ -228,7 +228,7 @@ def test_no_more_files_stay_open_than_said(tmp_path):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_files_used_last_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(open_file, "MAX_OPEN_FILES", 3)
     paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(4)}) for i in range(4)]
     first = opened_by(RowReader(paths[0]))
     for path in (paths[1], paths[2], paths[0], paths[3]):
@@ -240,7 +240,7 @@ def test_files_used_last_stay(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("empty_cache")
 def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
     # 10 chunks of 28 bytes each: two of the indexes fit, and three layouts.
-    monkeypatch.setattr(open_files._files, "max_bytes", 600 + 3 * LAYOUT_BYTES)
+    monkeypatch.setattr(open_file.FILES, "max_bytes", 600 + 3 * LAYOUT_BYTES)
     raw = write(tmp_path / "raw.h5", {"x": VALUES})
     paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
     for path in [raw, *paths]:
@@ -249,7 +249,7 @@ def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
     assert in_cache() == [*paths[2:], raw]
     for i, path in enumerate(paths):
         assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
-    monkeypatch.setattr(open_files._files, "max_bytes", 0)
+    monkeypatch.setattr(open_file.FILES, "max_bytes", 0)
     for _ in range(2):
         reader = RowReader(paths[0])
         reader.read(["x"], [0])
@@ -259,7 +259,7 @@ def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("empty_cache")
 def test_readers_of_evicted_files_read_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(open_file, "MAX_OPEN_FILES", 2)
     paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(i, i + 4)}) for i in range(6)]
     readers = [RowReader(path) for path in paths]
     for i, reader in enumerate(readers * 2):
@@ -422,7 +422,7 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    library, left = OpenFile.library, [None]
+    library, left = FileOnDisk.library, [None]
 
     def let_go_and_open(opened):
         # The reader has its file in hand, and has read nothing yet.
@@ -431,7 +431,7 @@ def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
             reader._reopen() if other == "opens it again" else reader.close()
         return library(opened)
 
-    monkeypatch.setattr(OpenFile, "library", let_go_and_open)
+    monkeypatch.setattr(FileOnDisk, "library", let_go_and_open)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:

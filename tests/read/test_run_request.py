@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import RunRequest
-from ray_h5.read.file_reads import FileRead
-from ray_h5.read.read_parts import Part
+from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 
 _LAYOUTS = [

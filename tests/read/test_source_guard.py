@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceError
 from ray_h5.hdf5.columns.virtual_mappings import RowBlocks, VirtualMapping
-from ray_h5.read.open_files import OpenFile
+from ray_h5.read.open_files import FileOnDisk
 from ray_h5.read.reader import RowReader
 from ray_h5.read.through_h5py.chunk_guard import ChunkGuard
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
@@ -33,7 +33,7 @@ DAMAGES = {
 @pytest.fixture(autouse=True)
 def through_h5py(monkeypatch):
     """Read other files as what is not read without libhdf5 is read: the guard is for that."""
-    monkeypatch.setattr(OpenFile, "elsewhere_on_disk", lambda *_: None)
+    monkeypatch.setattr(FileOnDisk, "elsewhere_on_disk", lambda *_: None)
 
 
 def stored(path, filters, bad=None, maxshape=None, name="d"):

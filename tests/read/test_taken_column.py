@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import RunRequest, request_of
-from ray_h5.read.file_reads import FileRead
 from ray_h5.read.kernel import run_tables as steps
-from ray_h5.read.read_parts import Part
+from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 from ray_h5.read.taken_column import TakenAddress, runs_of_positions
 

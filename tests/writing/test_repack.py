@@ -23,8 +23,8 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.torch_data import H5Dataset
-from ray_h5.writing import row_batches as rows_module
 from ray_h5.writing.output import OutputFile
+from ray_h5.writing.repack import row_batches as rows_module
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
 

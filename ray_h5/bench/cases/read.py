@@ -34,7 +34,7 @@ from ray_h5.bench.baselines.h5py_reads import (
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.hdf5.files.access import ExternalPolicy
-from ray_h5.read.open_files import forget, open_file
+from ray_h5.read.open_files import open_file
 from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _read_first_time(path: str, columns: tuple[str, ...]) -> Arrays:
     """Read all rows, and close the file, which our cache of open files would keep open."""
     with RowReader(path, threads=1) as reader:
         arrays = reader.read(columns, slice(None))
-        forget(open_file(reader.path, "/", ExternalPolicy.of(())))
+        open_file(reader.path, "/", ExternalPolicy.of(())).forget()
     return arrays
 
 

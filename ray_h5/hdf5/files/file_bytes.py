@@ -6,15 +6,12 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import h5py
 
 from ray_h5.storage.byte_source import MissingBytes
-
-if TYPE_CHECKING:
-    from ray_h5.hdf5.files.held_bytes import HeldBytes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,7 +26,17 @@ _LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 _ESCAPED = re.compile("(?:\1[0-9a-f]{2})+")
 
-HELD: WeakValueDictionary[int, HeldBytes] = WeakValueDictionary()
+
+class BytesInMemory(Protocol):
+    """Bytes of a file that libhdf5 reads from memory."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, count: int) -> bytes: ...
+
+
+HELD: WeakValueDictionary[int, BytesInMemory] = WeakValueDictionary()
 """The bytes of the files that libhdf5 has open, by the number that it gives to each."""
 
 

@@ -317,7 +317,7 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
 
 def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
     """Ask for the collections of the global heap at some addresses, if the file is remote: libhdf5 will read them."""
-    if not _passes.running or (held := HELD.get(address_of(file.id)[0])) is None:
+    if not _passes.running or not isinstance(held := HELD.get(address_of(file.id)[0]), HeldBytes):
         return
     base = int(file.id.get_create_plist().get_userblock())
     hinted = _passes.running[-1].hinted

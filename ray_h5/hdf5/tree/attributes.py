@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.tree.encodings import text_attribute
-from ray_h5.manifest.manifest import ColumnNotes
+from ray_h5.manifest.layout import ColumnNotes
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"

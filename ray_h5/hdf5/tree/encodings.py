@@ -17,7 +17,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.manifest.manifest import Encoding, EncodingKind, Form
+from ray_h5.manifest.layout import Encoding, EncodingKind, Form
 
 _MAX_TEXT = 1 << 20
 _MAX_BLOCKS = 1 << 10

@@ -30,8 +30,7 @@ from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.encodings import encoding_of, form_of
 from ray_h5.hdf5.tree.loop_guard import Descent, Level
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.manifest import Encoding, Form
+from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.byte_source import MissingBytes
 

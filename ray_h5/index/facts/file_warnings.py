@@ -16,7 +16,7 @@ from ray_h5.messages import few, printable
 
 if TYPE_CHECKING:
     from ray_h5.likely_rows.tree import FileTree
-    from ray_h5.manifest.manifest import ColumnNotes
+    from ray_h5.manifest.layout import ColumnNotes
 
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.storage_of_path import storage_of
 
 _MAX_FILES, _MAX_REMOTE = 32, 2
 """Files that are compared, spread evenly: to read the names of one takes some milliseconds, and requests in a store."""
@@ -23,7 +23,8 @@ def differing_names(index: RowIndex) -> str:
     matrix = _matrix(index)
     if matrix is None or len(index.files) < 2:
         return ""
-    count = min(len(index.files), _MAX_REMOTE if is_url(index.files.path(0)) else _MAX_FILES)
+    is_fetched = storage_of(index.files.path(0), index.scope.storage).is_fetched
+    count = min(len(index.files), _MAX_REMOTE if is_fetched else _MAX_FILES)
     files = sorted({*np.linspace(0, len(index.files) - 1, count).astype(int).tolist()})
     first = _names(index, files[0])
     if first is None:

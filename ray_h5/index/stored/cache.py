@@ -127,7 +127,7 @@ def get(path: str, scope: Scope, index_dir: str, listed: Identity | None = None)
 
 def put(facts: FileFacts, stored: FileFacts | None, scope: Scope, index_dir: str) -> None:
     """Save facts, unless the index file holds all of them: `stored`, from `get`. What else it holds stays."""
-    if (stored is not None and stored.holds(facts)) or is_url(index_dir):  # in a store, it is only read
+    if (stored is not None and stored.holds(facts)) or not is_written(index_dir):
         return
     with alone_in(index_dir):
         with contextlib.suppress(OSError, ValueError):  # `get` has reported what is wrong with the index file
@@ -174,6 +174,11 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
         return False  # opening the file reports what is wrong
 
 
+def is_written(index_dir: str) -> bool:
+    """Return whether index files are written to a folder; one in a store is only read."""
+    return not is_url(index_dir)
+
+
 def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
     """Make the folder of an index, and return its absolute path; one in a store, for files there, is only read.
 
@@ -182,7 +187,7 @@ def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
     OptionError
         If it is no path, an empty one, or a folder in which nothing can be written.
     """
-    if in_store and isinstance(folder, str) and is_url(folder):
+    if in_store and isinstance(folder, str) and not is_written(folder):
         return folder.rstrip("/")
     folder = local_folder("index_dir", folder)
     try:
@@ -259,15 +264,15 @@ def _load(path: str, scope: Scope, index_dir: str) -> FileFacts:
     from ray_h5.index.stored.serialize import from_body
 
     where = index_path(path, scope, index_dir)
-    if is_url(index_dir):
-        return from_body(_checked_body(_in_store(where, scope.storage), index_dir), path, named(path, scope))
-    return from_body(read_body(where, index_dir), path, named(path, scope))
+    body = read_body(where, index_dir) if is_written(index_dir) else _checked_body(_in_store(where, scope.storage))
+    return from_body(body, path, named(path, scope))
 
 
 def read_body(where: str, index_dir: str) -> memoryview:
     """Return the body of an index file; raise an OSError or a ValueError if there is none that can be trusted."""
     with open(where, "rb", opener=_open_at_once) as file:
-        return _checked_body(file, index_dir)
+        _check_owner(os.fstat(file.fileno()), os.stat(index_dir))
+        return _checked_body(file)
 
 
 def _in_store(url: str, storage: Storage) -> BinaryIO:
@@ -287,10 +292,8 @@ def _open_at_once(where: str, flags: int) -> int:
     return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _checked_body(file: BinaryIO, index_dir: str) -> memoryview:
+def _checked_body(file: BinaryIO) -> memoryview:
     """Return the body of an index file. No memory is taken for it before its size and header are checked."""
-    if not is_url(index_dir):
-        _check_owner(os.fstat(file.fileno()), os.stat(index_dir))
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     header = file.read(_HEADER.size)

@@ -27,8 +27,8 @@ from ray_h5.manifest.known_columns import (
     RawPart,
     num_chunks,
 )
-from ray_h5.manifest.layout import ColumnLayout, SourceStates
-from ray_h5.manifest.manifest import ColumnNotes, Encoding, Form, Manifest
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, Form, SourceStates
+from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import Identity
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.read.kernel.run_tables import run_compiled
 
 if TYPE_CHECKING:
-    from ray_h5.read.open_files import OpenFile
+    from ray_h5.hdf5.files.open_library import OpenLibrary
 
 MOST_FILES = 64
 """Files that are planned together at most: each has a descriptor."""
@@ -173,7 +174,20 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
     return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
 
 
-def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
+class JoinedFile(Protocol):
+    """An open file, as far as its columns are read with those of others."""
+
+    def library(self) -> AbstractContextManager[OpenLibrary]:
+        """Return what has libhdf5's view of the file until it ends."""
+
+    def reader(self, address: str, library: OpenLibrary) -> object:
+        """Return the reader of a column."""
+
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Raise if the file has changed since it was described."""
+
+
+def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
     """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
     found: list[DirectColumn] = []
     for file in files:
@@ -192,17 +206,17 @@ class JointFiles:
 
     Attributes
     ----------
-    files : sequence of OpenFile
+    files : sequence of JoinedFile
         The files.
     columns : mapping of str to JointColumn
         The columns that are alike in all files. Others are read file by file.
     """
 
-    files: Sequence[OpenFile]
+    files: Sequence[JoinedFile]
     columns: Mapping[str, JointColumn]
 
     @classmethod
-    def of(cls, files: Sequence[OpenFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
+    def of(cls, files: Sequence[JoinedFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
         """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""
         if compiled_loop() is None:
             return None

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout
@@ -24,13 +24,10 @@ from ray_h5.read.arrays.joint_columns import JointColumn, are_alike
 from ray_h5.read.arrays.last_axis import LastAxis
 from ray_h5.read.block_column import BlockAddress
 from ray_h5.read.jobs import Job
-from ray_h5.read.read_parts import Address, Part, jobs_of, name_of
+from ray_h5.read.open_file import OpenFile
+from ray_h5.read.read_parts import Address, Part
 
-if TYPE_CHECKING:
-    from ray_h5.hdf5.files.open_library import OpenLibrary
-    from ray_h5.read.open_files import OpenFile
-
-Spread = tuple["OpenFile", Part]
+Spread = tuple[OpenFile, Part]
 """A part of a read, and the file that it is a part of."""
 
 _MOST_SPARE_BYTES = 1 << 30
@@ -39,8 +36,18 @@ _MOST_SPARE_BYTES = 1 << 30
 _FIELDS = "iuf"
 
 
+class HasVirtual(Protocol):
+    """A file with columns whose values are in other files."""
+
+    virtual: dict[str, VirtualColumn]
+    """Those that are virtual, once they were read."""
+
+    def file_of(self, path: str) -> OpenFile:
+        """Return the file at a path that values come from."""
+
+
 def spread(
-    file: OpenFile, part: Part, elsewhere: Elsewhere, layout: ColumnLayout, after: list[Callable[[], None]]
+    file: HasVirtual, part: Part, elsewhere: Elsewhere, layout: ColumnLayout, after: list[Callable[[], None]]
 ) -> list[Spread]:
     """Return the parts of other files that fill the output of a part.
 
@@ -59,48 +66,20 @@ def spread(
         )
     if isinstance(part.address, GridAddress):
         part = _slabs(part, layout, after)
-    return list(_virtual(file, elsewhere, layout).parts(file, part, after))
+    return list(virtual_of(file, elsewhere, layout).parts(file, part, after))
 
 
-def _virtual(file: OpenFile, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
+def virtual_of(file: HasVirtual, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
+    """Return a virtual column of a file; it stays in memory."""
     # What it takes to make one grows with the mappings, and there may be thousands.
     if (virtual := file.virtual.get(layout.name)) is None:
         virtual = file.virtual[layout.name] = VirtualColumn.of(file, elsewhere, layout)
     return virtual
 
 
-def _leads(layout: ColumnLayout, other: OpenFile) -> str:
+def leads_to(layout: ColumnLayout, other: OpenFile) -> str:
+    """Return the beginning of an error of a file that has values of a column."""
     return f"{layout.path}: column {layout.name!r} leads to {other.path}"
-
-
-def jobs_on_disk(file: OpenFile, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Job] | None:
-    """Return the work of a part of a read of a local file whose values are in datasets that are read without libhdf5.
-
-    None for another part: h5py reads it, with its guards, or says what is wrong. `after` as in `spread`.
-    """
-    name = name_of(part.address)
-    elsewhere = None if name is None else file.elsewhere_on_disk(name, library)
-    if name is None or elsewhere is None or (elsewhere.how == "virtual" and not isinstance(part.address, str)):
-        return None
-    jobs: list[Job] = []
-    undone: list[Callable[[], None]] = []
-    layout = file.column(name, library)
-    try:
-        if elsewhere.how == "virtual":
-            virtual = _virtual(file, elsewhere, layout)
-            if (joint := virtual.joint(file)) is not None:
-                return virtual.joint_jobs(joint, part)
-        for other, piece in spread(file, part, elsewhere, layout, undone):
-            with other.library() as there:
-                if (reader := other.reader_for(_leads(layout, other), piece.address, there)).needs_library:
-                    file.leave_to_h5py(name)
-                    return None
-                jobs += jobs_of(reader, piece, there)
-    except RayH5Error:
-        file.leave_to_h5py(name)
-        return None
-    after += undone
-    return jobs
 
 
 def _slabs(part: Part, layout: ColumnLayout, after: list[Callable[[], None]]) -> Part:
@@ -170,7 +149,7 @@ class VirtualColumn:
         return bool(self.sources) and blocks and apart and all(each.is_whole for each in self.sources)
 
     @classmethod
-    def of(cls, file: OpenFile, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
+    def of(cls, file: HasVirtual, elsewhere: Elsewhere, layout: ColumnLayout) -> VirtualColumn:
         layouts = gather(lambda column: _layout_of(file.file_of(column.path), column.name), elsewhere.columns)
         sources = []
         for number, here, there in elsewhere.mappings:
@@ -182,20 +161,20 @@ class VirtualColumn:
         bounds = np.array([(each.here[0].begin, each.here[0].end) for each in sources], np.int64).reshape(-1, 2)
         return cls(layout, sources, bounds, _fill(elsewhere, layout))
 
-    def joint(self, file: OpenFile) -> JointColumn | None:
+    def joint(self, file: HasVirtual) -> JointColumn | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
-        known = file.joint_columns.get(self)
+        known = OpenFile.joint_columns.get(self)
         if known is None:
             known = self._joined(file) if self.is_stack else []
-            file.joint_columns.put(self, known)
+            OpenFile.joint_columns.put(self, known)
         return known[0] if known else None
 
-    def _joined(self, file: OpenFile) -> list[JointColumn]:
+    def _joined(self, file: HasVirtual) -> list[JointColumn]:
         columns: list[DirectColumn] = []
         for source in self.sources:
             other = file.file_of(source.path)
             with other.library() as there:
-                column = other.reader_for(_leads(self.layout, other), source.name, there)
+                column = other.reader_for(leads_to(self.layout, other), source.name, there)
             is_block = len(source.there[0]) == source.there[0].end - source.there[0].begin
             if not is_block or not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
                 return []
@@ -217,7 +196,7 @@ class VirtualColumn:
         rows = request.rows + (joint.starts[owner] + self._shifts[owner])
         return joint.jobs(request_of(rows, request.places), out, None)  # type: ignore[arg-type]  # without libhdf5
 
-    def parts(self, file: OpenFile, part: Part, after: list[Callable[[], None]]) -> Iterator[Spread]:
+    def parts(self, file: HasVirtual, part: Part, after: list[Callable[[], None]]) -> Iterator[Spread]:
         """Yield the parts that fill the output, or arrays from which `after` fills it."""
         request, out = part.request.listed(), part.out
         if self.is_stack:
@@ -234,7 +213,7 @@ class VirtualColumn:
         if is_mixed.any():
             yield from self._mixed(file, request.select(is_mixed), out, after)
 
-    def _blocks(self, file: OpenFile, request: RowRequest, out: np.ndarray) -> Iterator[Spread]:
+    def _blocks(self, file: HasVirtual, request: RowRequest, out: np.ndarray) -> Iterator[Spread]:
         """Yield the parts of a stack."""
         found = 0
         for number, low, high in self._near(request.rows):
@@ -264,7 +243,7 @@ class VirtualColumn:
             yield number, int(first[number]), int(stop[number])
 
     def _mixed(
-        self, file: OpenFile, request: RowRequest, out: np.ndarray, after: list[Callable[[], None]]
+        self, file: HasVirtual, request: RowRequest, out: np.ndarray, after: list[Callable[[], None]]
     ) -> Iterator[Spread]:
         """Yield parts whose values are put together row by row."""
         rows, at = np.unique(request.rows, return_inverse=True)

@@ -21,24 +21,26 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.attributes import notes_of
 from ray_h5.manifest.chunk_index import ChunkIndex
-from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, PackedIndex
+from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
-from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
+from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.read.jobs import Asking, Job
-from ray_h5.read.open_files import OpenFile
+from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import Part, jobs_of, name_of
 from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.read.remote.h5py_passes import read_through_h5py
-from ray_h5.read.remote.other_columns import adopt_there, known_there, raw_column
+from ray_h5.read.remote.joined_bytes import JoinedBytes
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.access import Access
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
-    from ray_h5.manifest.manifest import ColumnNotes
-    from ray_h5.read.arrays.direct_column import DirectColumn
-    from ray_h5.read.file_reads import FileRead
+    from ray_h5.manifest.layout import ColumnNotes
+    from ray_h5.read.open_file import ColumnReader, RowsAddress
+    from ray_h5.read.read_parts import FileRead
+    from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
 
 Item = TypeVar("Item")
@@ -61,6 +63,7 @@ class FileInStore(OpenFile):
             raise OptionError(f"{access.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
         super().__init__(access, found)
         self._known: dict[str, KnownColumn] = {}
+        self.virtual: dict[str, VirtualColumn] = {}
         self.held = HeldBytes(self.byte_source)
         self._owns_others = others is None
         self.others = others or OtherFiles(self, FileInStore)
@@ -143,7 +146,7 @@ class FileInStore(OpenFile):
                     self._known[name] = column
                     if column.elsewhere is not None:
                         self._elsewhere[name] = column.elsewhere
-                        adopt_there(self, column)
+                        self._adopt_there(column.elsewhere, column.layout.sources)
 
     def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
         """Return what `adopt` takes."""
@@ -155,9 +158,9 @@ class FileInStore(OpenFile):
         layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
         index = None
         if elsewhere is not None:
-            elsewhere = known_there(self, elsewhere)
+            elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
         elif layout.direct and layout.storage == "chunked":
-            index = PackedIndex.of(self._index_of(name, library))
+            index = PackedIndex.of(self.index_of(name, library))
         return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
@@ -168,11 +171,11 @@ class FileInStore(OpenFile):
             return {name: notes for name, notes in known.items() if notes is not None}
         return super().notes(names)
 
-    def _index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+    def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
         with self._lock:
             if name not in self._indexes and name in self._known and self._known[name].index is not None:
                 self._indexes[name] = self._counted(self._known[name].chunks(self.path, self._size()))
-            return super()._index_of(name, library)
+            return super().index_of(name, library)
 
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None
@@ -206,6 +209,25 @@ class FileInStore(OpenFile):
     def _other_file(self, path: str) -> OpenFile:
         return self.others.file(path)
 
+    def _known_there(self, column: OtherColumn) -> KnownColumn | None:
+        """Return what is known of a dataset that has values of a column."""
+        there = self.file_of(column.path)
+        with there.library() as library:
+            return there.known_columns([column.name], library).get(column.name)
+
+    def _adopt_there(self, elsewhere: Elsewhere, sources: SourceStates) -> None:
+        """Take what an index says of the datasets that have the values of a column."""
+        self.others.expect(sources)
+        for each in elsewhere.columns:
+            if each.known is not None:
+                self.file_of(each.path).adopt({each.name: each.known})
+
+    def _raw_column(self, layout: ColumnLayout, elsewhere: Elsewhere, axes: int = 1) -> DirectColumn:
+        """Return the reader of external storage, whose first `axes` axes are rows."""
+        parts = [(self.others.bytes_of(each.path), each.offset, each.nbytes) for each in elsewhere.raw]
+        stored = replace(grid_layout(layout, axes), storage="contiguous", offset=0, fill=elsewhere.fill, direct=True)
+        return DirectColumn(self.path, stored, JoinedBytes(parts), None)
+
     def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
         """Return where the values of a column are, if they are in other files."""
         layout = self.column(name, library)
@@ -220,24 +242,24 @@ class FileInStore(OpenFile):
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         elsewhere = self.elsewhere(name, library)
         if elsewhere is not None and elsewhere.how == "external":
-            return raw_column(self, self.column(name, library), elsewhere)
+            return self._raw_column(self.column(name, library), elsewhere)
         return super()._column_reader(name, library)
 
-    def _grid(self, address: GridAddress, library: OpenLibrary) -> GridColumn:
-        elsewhere = self.elsewhere(address.name, library)
-        if elsewhere is not None and elsewhere.how == "external":
+    def _reader_of_rows(self, address: RowsAddress, library: OpenLibrary) -> ColumnReader:
+        elsewhere = self.elsewhere(address.name, library) if isinstance(address, GridAddress) else None
+        if elsewhere is not None and elsewhere.how == "external" and isinstance(address, GridAddress):
             layout = self.column(address.name, library)
-            return GridColumn(layout, address.axes, raw_column(self, layout, elsewhere, address.axes))
-        return super()._grid(address, library)
+            return GridColumn(layout, address.axes, self._raw_column(layout, elsewhere, address.axes))
+        return super()._reader_of_rows(address, library)
 
-    def _through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
+    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.sources:
             # libhdf5 would open other files, which it cannot.
             raise UnsupportedColumnError(
                 f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
                 "Copy them into the file with h5repack."
             )
-        return super()._through_h5py(layout, library)
+        return super().through_h5py(layout, library)
 
     def _guarded_source(self, layout: ColumnLayout) -> ByteSource | None:  # noqa: ARG002  libhdf5 reads what was fetched
         return None

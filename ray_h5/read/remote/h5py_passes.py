@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,14 +16,36 @@ from ray_h5.read.read_parts import Part, jobs_of
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn
 
 if TYPE_CHECKING:
-    from ray_h5.read.remote.file_in_store import FileInStore
+    from contextlib import AbstractContextManager
+
+    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.manifest.layout import ColumnLayout
+    from ray_h5.read.open_file import ColumnReader
+    from ray_h5.read.read_parts import Address
+    from ray_h5.storage.byte_source import ByteSource
 
 _PIECE_BYTES = 16 << 20
 _PIECE_ROWS = 1 << 14
 """Rows that h5py reads in one pass: a pass that misses bytes is made again from its beginning."""
 
 
-def read_through_h5py(file: FileInStore, part: Part) -> ReadStats:
+class ReadsHeldBytes(Protocol):
+    """A file that libhdf5 reads from memory."""
+
+    byte_source: ByteSource
+    held: HeldBytes
+
+    def library(self, held: HeldBytes | None = None) -> AbstractContextManager[OpenLibrary]:
+        """Return libhdf5's view of the file, of bytes in memory: `held`, if a read has bytes of its own."""
+
+    def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a column."""
+
+    def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
+        """Return the chunk index of a column; None if there is none that is checked."""
+
+
+def read_through_h5py(file: ReadsHeldBytes, part: Part) -> ReadStats:
     """Read a part of a read that h5py reads: its chunks are fetched first."""
     total = ReadStats()
     for piece in _pieces(part):
@@ -42,7 +64,7 @@ def _pieces(part: Part) -> Iterator[Part]:
         yield Part(part.address, request.select(slice(first, first + step)), part.out)
 
 
-def _read_piece(file: FileInStore, part: Part) -> ReadStats:
+def _read_piece(file: ReadsHeldBytes, part: Part) -> ReadStats:
     data = HeldBytes(file.byte_source, file.held)
 
     def planned() -> list[tuple[int, int]]:

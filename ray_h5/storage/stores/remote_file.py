@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
-from ray_h5.storage.disk_cache import CachedGetter
+from ray_h5.storage.byte_source import Buffer, Costs, Identity, KeptBytes, ObjectIdentity, Span, Then
 from ray_h5.storage.fetching import IN_FLIGHT, read_ranges
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
@@ -25,11 +24,16 @@ class InStore:
     """What counts is how many rows are asked for at once. One batch at a time read 30 MB/s, 16 batches 93 MB/s (60 ms
     to the first byte; shuffled rows of 50 KB)."""
 
+    is_fetched = True
     has_writers = False
 
     def seen(self, path: str, planned: Identity | None) -> Identity | None:  # noqa: ARG002  nothing is asked
         """Return the planned state: each read says which state it wants."""
         return planned
+
+    def real_path(self, path: str) -> str:
+        """Return the URL: in a store, a file has one."""
+        return path
 
 
 class RemoteFile(ABC):
@@ -61,7 +65,7 @@ class RemoteFile(ABC):
         """Return bytes, in a thread that may wait; see `fetch`."""
 
     @property
-    def cached(self) -> CachedGetter | None:
+    def cached(self) -> KeptBytes | None:
         """What has its bytes on a local disk, if they stay there."""
         return None
 

@@ -18,9 +18,10 @@ from ray_h5.options import as_integer
 from ray_h5.order.plan_reads import by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.arrays.joint_columns import MOST_FILES, JointFiles
-from ray_h5.read.file_reads import FileRead, Later, run_reads
+from ray_h5.read.file_reads import Later, run_reads
 from ray_h5.read.kernel.run_tables import COLD_ON, new_times
-from ray_h5.read.open_files import MAX_INDEX_BYTES, max_open
+from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
+from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.messages import few
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.local import LOCAL
+from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.folders import is_hdf5_name
 from ray_h5.writing.output import sync, writing
@@ -29,56 +30,54 @@ _JOURNAL = "journal.json"
 _LOCK = "lock"
 
 
-class Target:
-    """The output of a repack.
-
-    A local one has a hidden folder beside it, with files that are not complete, the list of those that are, and a
-    lock. All of it is removed when the repack has succeeded.
+def target_of(
+    out: str | os.PathLike[str], storage_options: Mapping[str, object] | None, extensions: Collection[str]
+) -> Target:
+    """Return the output of a repack.
 
     Parameters
     ----------
     out : str
         A file, or a folder; a URL for one in a store. A name with an extension of HDF5 is a file.
     storage_options : mapping of str to object, optional
-        How the store is reached.
+        How the store is reached; not used for a disk.
     extensions : collection of str
         Further extensions of files: those of the inputs, such as ``.nc``.
     """
+    path, is_in_store = place_to_write("out", out, "a file or folder")
+    is_named = is_hdf5_name(os.path.basename(path)) or Path(path).suffix in extensions
+    is_file = is_named and not os.path.isdir(path)
+    if not is_in_store:
+        return LocalTarget(path, is_file)
+    storage: Any = storage_for(storage_options, [path])
+    return StoreTarget(path, is_file, storage, storage_options)
 
-    def __init__(
-        self,
-        out: str | os.PathLike[str],
-        storage_options: Mapping[str, object] | None = None,
-        extensions: Collection[str] = (),
-    ) -> None:
-        text = os.fspath(out)
-        if not isinstance(text, str) or not text:
-            raise OptionError(f"out={out!r}: expected the path or URL of a file or folder")
-        self._storage: ObjectStorage | None = None
-        if is_url(text):
-            found: Any = storage_for(storage_options, [text])
-            if found.address(text).kind == "https":
-                raise OptionError(f"out={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
-            self._storage = found
-        else:
-            text = os.path.abspath(text.removeprefix("local://"))
-        self.path = text.rstrip("/")
-        is_named = is_hdf5_name(os.path.basename(self.path)) or Path(self.path).suffix in extensions
-        self.is_file = is_named and not os.path.isdir(self.path)
-        self._folder = os.path.dirname(self.path) if self.is_file else self.path
-        label = f"-{os.path.basename(self.path)}" if self.is_file else ""
-        self._staging = os.path.join(self._folder, f".ray_h5_repack{label}")
-        self._lock: int | None = None
-        self._done: dict[str, list[int]] = {}
-        self._plan = ""
-        self._has_begun = False
+
+class Target:
+    """The output of a repack: a file, or a folder of files.
+
+    Parameters
+    ----------
+    path : str
+        The path or URL.
+    is_file : bool
+        Whether it is that of the one output, not of a folder.
+    """
+
+    storage_options: Mapping[str, object] | None = None
+    """How its store is reached."""
+
+    def __init__(self, path: str, is_file: bool) -> None:
+        self.path, self.is_file = path, is_file
+        self._staging = ""
 
     def place(self, name: str) -> str:
         """Return the path or URL of an output."""
         return self.path if self.is_file else f"{self.path}/{name}"
 
-    def is_remote(self) -> bool:
-        return self._storage is not None
+    def real_path(self, place: str) -> str:
+        """Return the one name of an output; see `Storage.real_path`."""
+        raise NotImplementedError
 
     def begin(self, names: Sequence[str], plan: str, *, resume: bool, overwrite: bool) -> list[str]:
         """Take the lock; return the outputs that are done already.
@@ -99,20 +98,88 @@ class Target:
         OutputExistsError
             If one is there, or another repack writes to the same place.
         """
-        if self._storage is not None:
-            if resume:
-                raise OptionError("resume=True: files in a store cannot be resumed; write to a disk, and copy them")
-            there = [self.place(name) for name in names if self._storage.identity(self.place(name)) is not None]
-            self._check_free(there, overwrite)
-            self._staging = tempfile.mkdtemp(prefix="ray_h5-")
-            self._has_begun = True
-            return []
+        raise NotImplementedError
+
+    def _check_free(self, there: Sequence[str], overwrite: bool) -> None:
+        if there and not overwrite:
+            names = few([whole_path(each) for each in there])
+            raise OutputExistsError(
+                f"{names} exists already. Pass overwrite=True to replace it, resume=True to "
+                "go on with a repack that was interrupted, or write elsewhere."
+            )
+
+    def temporary(self, name: str) -> str:
+        """Return the path of a new local file."""
+        return os.path.join(self._staging, f"{os.path.basename(name)}.{secrets.token_hex(4)}.tmp")
+
+    def put(self, temporary: str, name: str) -> None:
+        """Give a complete file its name."""
+        raise NotImplementedError
+
+    def _end(self, *, is_complete: bool) -> None:
+        """Remove what is not needed any more."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(is_complete=kind is None)
+
+
+class StoreTarget(Target):
+    """An output in a store. Files are made in a folder of this machine, and uploaded."""
+
+    def __init__(self, path: str, is_file: bool, storage: ObjectStorage, options: Mapping[str, object] | None) -> None:
+        super().__init__(path, is_file)
+        self._storage, self.storage_options = storage, options
+
+    def real_path(self, place: str) -> str:
+        return self._storage.real_path(place)
+
+    def begin(self, names: Sequence[str], plan: str, *, resume: bool, overwrite: bool) -> list[str]:  # noqa: ARG002
+        if resume:
+            raise OptionError("resume=True: files in a store cannot be resumed; write to a disk, and copy them")
+        places = [self.place(name) for name in names]
+        self._check_free([place for place in places if self._storage.identity(place) is not None], overwrite)
+        self._staging = tempfile.mkdtemp(prefix="ray_h5-")
+        return []
+
+    def put(self, temporary: str, name: str) -> None:
+        try:
+            self._storage.put_file(self.place(name), temporary)
+        finally:
+            Path(temporary).unlink()
+
+    def _end(self, *, is_complete: bool) -> None:  # noqa: ARG002  nothing of it is in the store
+        if self._staging:
+            shutil.rmtree(self._staging, ignore_errors=True)
+
+
+class LocalTarget(Target):
+    """An output on a disk.
+
+    It has a hidden folder beside it, with files that are not complete, the list of those that are, and a lock. All of
+    it is removed when the repack has succeeded.
+    """
+
+    def __init__(self, path: str, is_file: bool) -> None:
+        super().__init__(path, is_file)
+        self._folder = os.path.dirname(path) if is_file else path
+        label = f"-{os.path.basename(path)}" if is_file else ""
+        self._staging = os.path.join(self._folder, f".ray_h5_repack{label}")
+        self._lock: int | None = None
+        self._done: dict[str, list[int]] = {}
+        self._plan = ""
+        self._has_begun = False
+
+    def real_path(self, place: str) -> str:
+        return LOCAL.real_path(place)
+
+    def begin(self, names: Sequence[str], plan: str, *, resume: bool, overwrite: bool) -> list[str]:
         self._plan = plan
         self._take_lock()
-        for name in os.listdir(self._staging):
-            if name not in {_LOCK, _JOURNAL}:
-                with contextlib.suppress(OSError):
-                    Path(os.path.join(self._staging, name)).unlink()
+        self._remove_parts()
         done = self._journal() if resume else {}
         self._done = {name: done[name] for name in names if name in done and done[name] == _state(self.place(name))}
         there = [self.place(name) for name in names if name not in self._done and os.path.lexists(self.place(name))]
@@ -140,14 +207,6 @@ class Target:
             else:
                 os.close(found)
 
-    def _check_free(self, there: Sequence[str], overwrite: bool) -> None:
-        if there and not overwrite:
-            names = few([whole_path(each) for each in there])
-            raise OutputExistsError(
-                f"{names} exists already. Pass overwrite=True to replace it, resume=True to "
-                "go on with a repack that was interrupted, or write elsewhere."
-            )
-
     def _journal(self) -> dict[str, list[int]]:
         try:
             with open(os.path.join(self._staging, _JOURNAL)) as file:
@@ -168,19 +227,8 @@ class Target:
             json.dump({"plan": self._plan, "done": self._done}, file)
         Path(f"{path}.tmp").replace(path)
 
-    def temporary(self, name: str) -> str:
-        """Return the path of a new local file."""
-        return os.path.join(self._staging, f"{os.path.basename(name)}.{secrets.token_hex(4)}.tmp")
-
     def put(self, temporary: str, name: str) -> None:
-        """Give a complete file its name."""
         place = self.place(name)
-        if self._storage is not None:
-            try:
-                self._storage.put_file(place, temporary)
-            finally:
-                Path(temporary).unlink()
-            return
         # First the list: a kill in between leaves a file that is not there, and not one that is not in the list.
         self._done[name] = _state(temporary)
         self._write_journal()
@@ -189,27 +237,28 @@ class Target:
             Path(temporary).replace(place)
             sync(os.path.dirname(place))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _end(self, *, is_complete: bool) -> None:
         """Remove what is not needed: all, or all but the list of complete files, if there are some and it failed."""
         if self._lock is None and not self._has_begun:
             return
         is_unused = not self._has_begun and not os.path.exists(os.path.join(self._staging, _JOURNAL))
-        if kind is None or is_unused or (self._has_begun and not self._done):
+        if is_complete or is_unused or (self._has_begun and not self._done):
             shutil.rmtree(self._staging, ignore_errors=True)
-            if kind is not None and not self.is_file and self._storage is None:
+            if not is_complete and not self.is_file:
                 with contextlib.suppress(OSError):
                     Path(self._folder).rmdir()  # if nothing is in it
         else:
-            for name in os.listdir(self._staging):
-                if name not in {_LOCK, _JOURNAL}:
-                    with contextlib.suppress(OSError):
-                        Path(os.path.join(self._staging, name)).unlink()
+            self._remove_parts()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _remove_parts(self) -> None:
+        """Remove files that are not complete."""
+        for name in os.listdir(self._staging):
+            if name not in {_LOCK, _JOURNAL}:
+                with contextlib.suppress(OSError):
+                    Path(os.path.join(self._staging, name)).unlink()
 
 
 def _state(path: str) -> list[int]:

@@ -15,10 +15,10 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.splitmix import mix
-from ray_h5.writing.copying import SLAB_BYTES
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, TableWriter, part_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.output import OutputFile
+from ray_h5.writing.repack.copying import SLAB_BYTES
 
 RUN_BYTES = 128 << 20
 """Bytes of the rows that are brought into a random order in memory."""

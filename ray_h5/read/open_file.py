@@ -1,0 +1,425 @@
+"""One open file, and the readers of its columns.
+
+An open file belongs to the process that opened it: after a fork the caches of the child are empty, and a
+pickled `RowReader` opens its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.checks.changed_files import check_same_sources
+from ray_h5.hdf5.checks.chunk_tree import wrong_tree
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
+from ray_h5.hdf5.columns.column import describe_column
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.tree import describe
+from ray_h5.lru import LRU
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
+from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.jobs import Job
+from ray_h5.read.read_parts import Address
+
+if TYPE_CHECKING:
+    import contextlib
+    from contextlib import AbstractContextManager
+
+    from ray_h5.hdf5.files.access import Access
+    from ray_h5.hdf5.files.links import Sources
+    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.hdf5.groups.groups import GroupPattern
+    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
+    from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
+    from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
+    from ray_h5.read.arrays.joint_columns import JointColumn
+    from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn, LastAxisThroughH5py
+    from ray_h5.read.arrays.segmented_column import SegmentedColumn
+    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.read.block_column import BlockAddress, BlocksThroughH5py
+    from ray_h5.read.read_parts import FileRead
+    from ray_h5.read.taken_column import TakenAddress
+    from ray_h5.read.through_h5py.h5py_column import H5pyColumn
+    from ray_h5.storage.byte_source import ByteSource, Identity
+
+MAX_OPEN_FILES = 64
+"""Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
+quarter of them."""
+
+MAX_OTHERS = 256
+"""Most local files in the cache that values of other files come from."""
+
+MAX_INDEX_BYTES = 256 << 20
+"""Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
+
+
+ColumnReader: TypeAlias = (
+    "DirectColumn | H5pyColumn | GridColumn | SegmentedColumn | LastAxisColumn | LastAxisThroughH5py "
+    "| BlocksThroughH5py"
+)
+
+
+RowsAddress: TypeAlias = "GridAddress | LastAxis | BlockAddress | TakenAddress"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def max_open(most: int | None = None) -> int:
+    """Return how many files a cache may hold: at most a quarter of the descriptors of this process."""
+    most = MAX_OPEN_FILES if most is None else most
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if limit == resource.RLIM_INFINITY else max(1, min(most, limit // 4))
+
+
+def _share(found: Sequence[JointColumn]) -> int:
+    """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
+    return max([each.nbytes + len(each) * MAX_INDEX_BYTES // max_open(MAX_OTHERS) for each in found], default=0)
+
+
+class OpenFile(ABC):
+    """One file: its bytes, its layout, and readers and chunk indexes of its columns, which are made when first needed.
+
+    With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
+    described. Size and times then change all the time, so the inode alone identifies the file.
+
+    `FileOnDisk` is one on a disk, `FileInStore` one in a store.
+    """
+
+    joint_columns: ClassVar[LRU[Sequence[JointColumn]]] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, _share, keeps_last=True)
+    """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
+
+    def __init__(self, access: Access, found: Identity) -> None:
+        self.path = access.path
+        self.access = access
+        self._lock = threading.RLock()
+        self._form: Form | None = "" if access.swmr else None
+        self.byte_source, self.identity = self._open(found)
+        self._columns: dict[str, ColumnLayout] = {}
+        self._listed: tuple[str, ...] = ()
+        self._refused: dict[str, RayH5Error] | None = None
+        self._sought: Sources = {}
+        self._readers: dict[str | GridAddress | LastAxis | TakenAddress | BlockAddress, ColumnReader] = {}
+        self._readers_for: dict[tuple[str, str], DirectColumn] = {}
+        self._segmented: WeakKeyDictionary[Segments, tuple[list[DirectColumn], ChunkIndex | None]] = WeakKeyDictionary()
+        self._indexes: dict[str, ChunkIndex] = {}
+        self._elsewhere: dict[str, Elsewhere | None] = {}
+        self.index_bytes = 0
+        self.facts: dict[str, np.ndarray] = {}
+
+    @abstractmethod
+    def _open(self, found: Identity) -> tuple[ByteSource, Identity]:
+        """Open the bytes of the file; return them, and the state that they are of."""
+
+    @abstractmethod
+    def library(self) -> AbstractContextManager[OpenLibrary]:
+        """Return what has libhdf5's view of the file until it ends."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Find out now whether it is HDF5."""
+
+    @property
+    def form(self) -> Form:
+        """The convention that the file follows, as far as it says so."""
+        with self._lock:
+            if self._form is None:
+                with self.library() as library:
+                    self._form = library.tree.form
+            return self._form
+
+    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        """Return the layout of column `name`; raise the error that says why it cannot be read."""
+        with self._lock:
+            if name not in self._columns:
+                self._columns[name] = library.tree.column(name)
+            return self._columns[name]
+
+    def each(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Return the results of `action`."""
+        return [action(item) for item in items]
+
+    def encoding(self, name: str) -> Encoding | None:
+        """Return what a group, or a dataset, encodes; None if it is plain."""
+        with self.library() as library:
+            return library.tree.encoding(name)
+
+    def layout(self) -> FileLayout:
+        """Return the layout of all columns."""
+        with self._lock:
+            if self._refused is None:
+                with self.library() as library:
+                    listed, refused = describe(library.tree)
+                    self._sought = library.tree.sought
+                self._listed = tuple(listed)
+                self._columns.update(listed)
+                self._refused = {name: _fresh(error) for name, error in refused.items()}
+            # `_columns` can have more names than the listing: "/x" is another name of "x".
+            columns = {name: self._columns[name] for name in self._listed}
+            refused = {name: _fresh(error) for name, error in self._refused.items()}
+            sought = tuple(self._sought.items())
+            return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
+
+    def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
+        """Return what the file says about the values of columns."""
+        from ray_h5.hdf5.tree.attributes import notes_of
+
+        names = list(names)
+        with self.library() as library:
+            return dict(zip(names, self.each(lambda name: notes_of(library.dataset(name)), names), strict=True))
+
+    def group_table(
+        self, pattern: GroupPattern, columns: Sequence[str] | None
+    ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        """Return the groups that match a pattern, and the errors of columns that cannot be read."""
+        from ray_h5.hdf5.groups.groups import read_group_table
+
+        with self.library() as library:
+            return read_group_table(library.tree, pattern, columns, self._size())
+
+    def column_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
+        """Return those attributes of a column that are short numbers or one text."""
+        from ray_h5.hdf5.tree.attributes import short_attributes
+
+        with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
+            return short_attributes(library.dataset(column), names)
+
+    def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
+        """Return attributes of the group."""
+        from ray_h5.hdf5.groups.group_attributes import attributes_of
+
+        with self.library() as library, translated(self.path, "reading its attributes"):
+            return attributes_of(library.tree.enter()[0], self.path, names)
+
+    def check_sources(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column have the expected states.
+
+        Their states are those at the time when the column was described, or now if it was not described yet.
+        """
+        if name in self._columns:
+            found, look = self._columns[name].sources, self.access.storage.identity
+            check_same_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
+        else:
+            self._check_unseen(name, expected)
+
+    def sources(self) -> dict[str, SourceStates]:
+        """Return the sources of the columns described so far."""
+        with self._lock:
+            return {name: layout.sources for name, layout in self._columns.items()}
+
+    def _size(self) -> int:
+        return self.byte_source.size
+
+    @abstractmethod
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Raise if the file, or another one that these columns come from, has changed since it was described."""
+
+    @abstractmethod
+    def _check_unseen(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column that was not described have the expected states."""
+
+    @abstractmethod
+    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:
+        """Return whether the file in the cache can be used, for a plan whose sources have these states."""
+
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Return whether the other files that columns come from are unchanged."""
+
+    @abstractmethod
+    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None], libraries: contextlib.ExitStack) -> list[Job]:
+        """Return the work of a read of the file.
+
+        `check` looks at its columns first: an early error is cheaper. Jobs that need libhdf5 have the file open until
+        `libraries` is closed.
+        """
+
+    @abstractmethod
+    def _other_file(self, path: str) -> OpenFile:
+        """Return another file that values come from."""
+
+    def forget(self) -> None:
+        """Remove the file from the cache, so that it is opened again."""
+        FILES.drop(self.access, self)
+
+    @abstractmethod
+    def adopt(self, known: Mapping[str, KnownColumn]) -> None:
+        """Take what an index says of columns, so that libhdf5 need not be asked."""
+
+    @abstractmethod
+    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
+        """Return what `adopt` takes."""
+
+    @abstractmethod
+    def trim(self) -> None:
+        """Drop what is held of the file if it is much."""
+
+    def file_of(self, path: str) -> OpenFile:
+        """Return this file, or another one that values come from."""
+        if path == self.path and self.access.group == "/":
+            return self
+        return self._other_file(path)
+
+    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:  # noqa: ARG002  a file in a store uses it
+        """Return where the values of a column are, if no other way to read them is known; see `elsewhere_on_disk`."""
+        return None
+
+    def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
+        """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
+        chunked = layout.storage == "chunked" and layout.lists_its_chunks and not layout.user_block
+        return self.index_of(layout.name, library) if chunked and not layout.sources else None
+
+    def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many bytes the values of columns take in the file."""
+        with self.library() as library, translated(self.path, "adding up its chunks"):
+            names = list(names)
+            return dict(zip(names, self.each(lambda name: self._bytes_stored(name, library), names), strict=True))
+
+    def _bytes_stored(self, name: str, library: OpenLibrary) -> int:
+        """Return how many bytes the values of a column take, in any file."""
+        if (elsewhere := self.elsewhere(name, library)) is None:
+            dataset = library.dataset(name)
+            if reason := wrong_tree(dataset):  # libhdf5 walks through all of it
+                raise damaged_index(f"{self.path}: column {name!r}", reason)
+            return int(dataset.id.get_storage_size())
+        # libhdf5 would open the other files.
+        total = sum(part.nbytes for part in elsewhere.raw)
+        for column in elsewhere.columns:
+            there = self.file_of(column.path)
+            with there.library() as opened:
+                total += there._bytes_stored(column.name, opened)
+        return total
+
+    def reader_for(self, where: str, address: Address, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a column that `where` leads to, as its errors say."""
+        if not isinstance(address, str) or not self.column(address, library).direct:
+            return self.reader(address, library)
+        with self._lock:
+            if (where, address) not in self._readers_for:
+                self._readers_for[where, address] = self._direct(self.column(address, library), library, where)
+            return self._readers_for[where, address]
+
+    def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+        """Return the chunk index of a dataset; it stays in memory."""
+        with self._lock:
+            if name not in self._indexes:
+                layout = self.column(name, library)
+                self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
+            return self._indexes[name]
+
+    def _segment_reader(self, path: str, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a dataset of a segmented column that h5py reads."""
+        from ray_h5.read.through_h5py.h5py_column import H5pyColumn
+        from ray_h5.read.through_h5py.value_guard import ValueGuard
+
+        dataset = library.dataset(path)
+        if dataset.shape != ():
+            return self.reader(path, library)
+        layout = describe_column(dataset.id, path, path=self.path, at_home=False, sources=(), single_ok=True)
+        refers = layout.stored_dtype.hasobject
+        guard = ValueGuard(self.path, path, remembers=not self.access.swmr).check if refers else None
+        return H5pyColumn(self.path, layout, guard)
+
+    def _direct(self, layout: ColumnLayout, library: OpenLibrary, where: str = "") -> DirectColumn:
+        index = None
+        if layout.storage == "chunked":
+            index = self.index_of(layout.name, library)
+        return DirectColumn(where or self.path, layout, self.byte_source, index)
+
+    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
+        from ray_h5.read.through_h5py.column_guards import ColumnGuards
+        from ray_h5.read.through_h5py.h5py_column import H5pyColumn
+
+        guards = ColumnGuards(self.path, self._index, remembers=not self.access.swmr)
+        return H5pyColumn(self.path, layout, guards.of(layout, library, self._guarded_source(layout), self._size))
+
+    def _guarded_source(self, layout: ColumnLayout) -> ByteSource | None:
+        """Return what the guard of a column reads before libhdf5 does, if it can."""
+        return None if layout.user_block else self.byte_source
+
+    def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
+        with translated(path, f"reading the chunk index of column {layout.name!r}"):
+            index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
+        return self._counted(index)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that the file holds in memory: its layouts and chunk indexes."""
+        facts = sum(each.nbytes for each in self.facts.values())
+        return len(self._columns) * LAYOUT_BYTES + self.index_bytes + facts
+
+    def _counted(self, index: ChunkIndex) -> ChunkIndex:
+        self.index_bytes += index.nbytes
+        self._count()
+        return index
+
+    def _count(self) -> None:
+        """Let the caches know how much memory the file takes."""
+        for cache in (FILES, OTHERS):
+            cache.measure(self.access, self)
+
+    def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a column."""
+        if not isinstance(address, str):
+            from ray_h5.manifest.joined_arrays import Segments
+            from ray_h5.read.arrays.taken_segments import TakenSegments
+
+            if isinstance(address, (Segments, TakenSegments)):
+                return self._segmented_reader(address, library)
+        with self._lock:
+            if address not in self._readers:
+                if isinstance(address, str):
+                    self._readers[address] = self._column_reader(address, library)
+                else:
+                    self._readers[address] = self._reader_of_rows(address, library)
+            return self._readers[address]
+
+    def _reader_of_rows(self, address: RowsAddress, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a column whose rows are no indices of the first axis."""
+        from ray_h5.read.column_readers import reader_of
+
+        return reader_of(self, address, library)
+
+    def _segmented_reader(self, address: Segments | TakenSegments, library: OpenLibrary) -> SegmentedColumn:
+        from ray_h5.manifest.joined_arrays import Segments
+        from ray_h5.read.arrays.segmented_column import SegmentedColumn, class_columns
+
+        segments, taken = (address, None) if isinstance(address, Segments) else (address.segments, address.taken)
+        index_of = partial(self.index_of, library=library)
+        reader_of = partial(self._segment_reader, library=library)
+        if (known := self._segmented.get(segments)) is None:
+            columns, chunks = class_columns(self.path, segments, self.byte_source), None
+            if segments.chunks is not None:
+                where, most = f"{self.path}: column {segments.name!r}", int(segments.first_chunks[-1])
+                chunks = self._counted(segments.chunks.chunks(where, most, self._size()))
+            known = self._segmented[segments] = columns, chunks
+        return SegmentedColumn(self.path, segments, self.byte_source, known[0], index_of, reader_of, known[1], taken)
+
+    def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
+        layout = self.column(name, library)
+        return (self._direct if layout.direct else self.through_h5py)(layout, library)
+
+
+def _fresh(error: RayH5Error) -> RayH5Error:
+    """Return a copy of an error without its traceback, whose frames would keep datasets open."""
+    fresh = type(error)(*error.args)
+    fresh.__dict__.update(error.__dict__)
+    return fresh
+
+
+FILES: LRU[OpenFile] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
+"""The open files of this process that were asked for."""
+
+OTHERS: LRU[OpenFile] = LRU(MAX_OTHERS, MAX_INDEX_BYTES, lambda opened: opened.cached_bytes, keeps_last=True)
+"""Those that values of other files come from."""

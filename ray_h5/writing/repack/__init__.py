@@ -1,0 +1,1 @@
+"""Files -> files that train fast: array by array, or row by row."""

@@ -1,0 +1,169 @@
+"""`repack`: HDF5 files -> HDF5 files that train fast."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+from joblib import cpu_count
+
+from ray_h5.codecs.encode import as_codec
+from ray_h5.errors import OptionError
+from ray_h5.index.file_options import FileOptions
+from ray_h5.options import as_integer, takes_options_of
+from ray_h5.source import Source, SourceOptions
+from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.writing.layouts import Layout
+from ray_h5.writing.repack.file_work import FileWork
+from ray_h5.writing.repack.rate import shuffled_rate
+from ray_h5.writing.repack.result import Repacked
+from ray_h5.writing.repack.row_work import RowChoice, RowWork
+from ray_h5.writing.repack.target import Target, target_of
+from ray_h5.writing.repack.work import Progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ray_h5.storage.local import PathLike
+
+
+@takes_options_of(Source)
+def repack(
+    paths: PathLike | Sequence[PathLike],
+    out: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    chunk_bytes: int | str | None = None,
+    codec: str | None = None,
+    page: int | str | None = None,
+    where: str | pc.Expression | None = None,
+    shuffle_rows: int | None = None,
+    rows_per_file: int | None = None,
+    files: int | None = None,
+    drop: bool = False,
+    verify: bool = True,
+    resume: bool = False,
+    overwrite: bool = False,
+    measure: bool = False,
+    out_storage_options: Mapping[str, object] | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[SourceOptions],
+) -> Repacked:
+    """Rewrite files so that shuffled rows are read fast from them.
+
+    Without options that choose or order rows, each file is copied array by array: groups, attributes, types, links and
+    dimension scales stay. Arrays whose layout is good are copied without decoding. With such options, rows are read as
+    `read_h5` reads them, and written as columns.
+
+    Memory is bounded: 64 MiB of rows, or those that share one input chunk, and 32 MiB of chunks that are encoded. With
+    `shuffle_rows` also the rows of a run: 128 MiB, or a 256th of all rows if that is more.
+
+    Parameters
+    ----------
+    **options
+        The options of `ray_h5.source.Source`, for the input.
+    out : str or path-like
+        A file, if it has an extension of HDF5 files or that of the input, or a folder; or the URL of one in a store.
+    chunk_rows : int, optional
+        Rows of a chunk of each array. By default, arrays that are slow to read get chunks of 64 KiB, and others stay:
+        slow are chunks of several rows and over 1 MiB, rows that are divided, many tiny chunks, and filters that only
+        libhdf5 decodes.
+    chunk_bytes : int or str, optional
+        Bytes of a chunk before it is encoded, instead of `chunk_rows`. A row is never divided.
+    codec : {"zstd", "lz4", "gzip", "blosc", "none", "keep"}, optional
+        How the chunks of each array are encoded, after a byte shuffle. ``"keep"`` takes that of the input. By default
+        zstd for arrays that get other chunks, and others stay as they are.
+    page : int or str, optional
+        Bytes of a page of paged file space, such as ``"4MiB"``: metadata lie together, at the front. Planning a file in
+        a store then takes few requests.
+    where : str or expression, optional
+        Which rows to take: ``"label == 1 and quality >= 0.5"``, or an expression as `H5Dataset` takes it.
+    shuffle_rows : int, optional
+        A seed: rows are in a random order over all outputs, so that reading in path order is mixed already.
+    rows_per_file, files : int, optional
+        The rows of an output, or the number of outputs. By default one for each input.
+    drop : bool
+        Leave out what cannot be kept, such as links to other files, instead of raising.
+    verify : bool
+        Read all that was written back, and compare it with what was read, before it gets its name.
+    resume : bool
+        Go on with a repack that was interrupted: outputs that are complete stay.
+    overwrite : bool
+        Replace outputs that are there.
+    measure : bool
+        Measure a shuffled epoch before and after, on a sample of rows.
+    out_storage_options : mapping of str to object, optional
+        How the store of `out` is reached; by default as that of `paths`.
+    threads : int, optional
+        Threads that decode and encode; by default one for each CPU.
+    progress : callable, optional
+        Called with how much is done, and of how much.
+
+    Returns
+    -------
+    Repacked
+        The outputs, and what was gained.
+
+    Raises
+    ------
+    OutputExistsError
+        If an output is there, or another repack writes to it.
+    UnsupportedColumnError
+        If something cannot be kept, and `drop` is False.
+    VerifyError
+        If what was read back differs.
+    WriteFailedError
+        If the disk is full, or cannot be written to. The part that was written is removed.
+    StaleIndexError
+        If an input changes meanwhile.
+
+    Examples
+    --------
+    >>> import ray_h5
+    >>> print(ray_h5.repack("raw/*.h5", "fast", codec="lz4"))  # doctest: +SKIP
+    """
+    layout = Layout(chunk_rows, chunk_bytes, None if codec is None else as_codec(codec, "keep"), page)
+    choice = RowChoice.of(where, shuffle_rows, rows_per_file, files, options)
+    workers = cpu_count() if threads is None else as_integer("threads", threads, 1)
+    found = FileOptions.of(paths, threads=workers, **options)
+    given = options.get("storage_options") if out_storage_options is None else out_storage_options
+    target = target_of(out, given, {Path(path).suffix for path in found.paths} - {""})
+    common = found, target, layout, drop, workers
+    work = RowWork(*common, choice) if choice.is_any else FileWork(*common)
+    names = work.names()
+    _check_apart(found, target, names)
+    work.survey()
+    with target:
+        kept = target.begin(names, work.fingerprint(options), resume=bool(resume), overwrite=bool(overwrite))
+        work.run(kept, bool(verify), progress or _no_progress)
+    result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
+    return _measured(result, found, target) if measure else result
+
+
+def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
+    """Return the result with the rows a second of a shuffled epoch, before and after."""
+    after = FileOptions.of(result.paths, storage_options=target.storage_options)
+    return replace(result, rate_before=shuffled_rate(files), rate_after=shuffled_rate(after))
+
+
+def _check_apart(files: FileOptions, target: Target, names: Sequence[str]) -> None:
+    """Raise if an output is an input, or several are one file."""
+    inputs = {storage_of(path, files.scope.storage).real_path(path) for path in files.paths}
+    for path in map(target.place, names):
+        if target.real_path(path) in inputs:
+            raise OptionError(
+                f"out: {path} is an input, too. Write to another place, and rename it when you are content."
+            )
+    if target.is_file and len(names) > 1:
+        raise OptionError(
+            f"out={target.path!r}: {len(names)} files would be written; expected the name of a folder, or files=1"
+        )
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Show nothing."""

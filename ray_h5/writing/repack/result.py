@@ -1,0 +1,68 @@
+"""What a repack did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_h5.messages import few
+
+
+@dataclass(frozen=True, slots=True)
+class Repacked:
+    """What a repack did.
+
+    Attributes
+    ----------
+    paths : list of str
+        The outputs.
+    kept : list of str
+        Those that an earlier repack had written.
+    rows : int, optional
+        Rows that were written; None if files were copied array by array.
+    bytes_before, bytes_after : int
+        Size of the files.
+    chunks_before, chunks_after : int
+        Chunks of all arrays; 0 if they are not known.
+    rate_before, rate_after : float
+        Rows a second of a shuffled epoch, measured on a sample; 0 if it was not measured.
+    dropped : tuple of str
+        What was left out.
+    """
+
+    paths: list[str]
+    kept: list[str]
+    rows: int | None
+    bytes_before: int
+    bytes_after: int
+    chunks_before: int = 0
+    chunks_after: int = 0
+    rate_before: float = 0.0
+    rate_after: float = 0.0
+    dropped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return what was gained, in lines."""
+        lines = [f"{len(self.paths)} files, {_size(self.bytes_before)} before, {_size(self.bytes_after)} after"]
+        if self.kept:
+            lines[0] += f"; {len(self.kept)} of them were there"
+        if self.rows is not None:
+            lines.append(f"rows: {self.rows}")
+        if self.chunks_before:
+            lines.append(f"chunks: {self.chunks_before} before, {self.chunks_after} after")
+        if self.rate_before and self.rate_after:
+            gain = self.rate_after / self.rate_before
+            lines.append(
+                f"shuffled epoch, on a sample: {self.rate_before:.0f} rows/s before, {self.rate_after:.0f} after "
+                f"({gain:.1f}x)"
+            )
+        if self.dropped:
+            lines.append(f"left out: {few(list(self.dropped))}")
+        return "\n".join(lines)
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
