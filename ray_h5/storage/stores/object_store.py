@@ -15,7 +15,7 @@ from ray_h5.storage.addresses import Address, check_key, check_listed, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
-from ray_h5.storage.hub import token_for
+from ray_h5.storage.hub import HubPath, token_for
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
@@ -161,6 +161,8 @@ class ObjectStorage(InStore):
             Whether to list what is in its folders, rather than their names.
         """
         address = Address.of(url)
+        if address.kind == "hf":
+            return self._on_hub(url), []
         store, prefix = self._store(url)
         objects: Sequence[Any]
         folders: Sequence[str] = ()
@@ -177,6 +179,18 @@ class ObjectStorage(InStore):
         for name in folders:
             check_listed(url, prefix, name)
         return found, [each.rstrip("/") for each in folders]
+
+    def _on_hub(self, url: str) -> list[Found]:
+        """Return all files below a folder of the Hub. Their states have a size alone: see `RemoteFiles`."""
+        from ray_h5.storage.stores.hub_tree import files_below  # few need it
+
+        of, address = HubPath.of(url), Address.of(url)
+        above = address.key.removesuffix(of.path)
+        found = []
+        for path, size in call(lambda: list(files_below(url, self.options))):
+            check_listed(url, of.path, path)
+            found.append(Found(of.url(path), above + path, ObjectIdentity("", size)))
+        return found
 
     def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
         """Return bytes of a file in an expected state, by one request. This waits, also for Ctrl-C."""
