@@ -162,7 +162,7 @@ class ObjectStorage(InStore):
         """
         address = Address.of(url)
         if address.kind == "hf":
-            return self._on_hub(url), []
+            return _on_hub(url, self.options), []
         store, prefix = self._store(url)
         objects: Sequence[Any]
         folders: Sequence[str] = ()
@@ -179,18 +179,6 @@ class ObjectStorage(InStore):
         for name in folders:
             check_listed(url, prefix, name)
         return found, [each.rstrip("/") for each in folders]
-
-    def _on_hub(self, url: str) -> list[Found]:
-        """Return all files below a folder of the Hub. Their states have a size alone: see `RemoteFiles`."""
-        from ray_h5.storage.stores.hub_tree import files_below  # few need it
-
-        of, address = HubPath.of(url), Address.of(url)
-        above = address.key.removesuffix(of.path)
-        found = []
-        for path, size in call(lambda: list(files_below(url, self.options))):
-            check_listed(url, of.path, path)
-            found.append(Found(of.url(path), above + path, ObjectIdentity("", size)))
-        return found
 
     def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
         """Return bytes of a file in an expected state, by one request. This waits, also for Ctrl-C."""
@@ -342,6 +330,18 @@ def _look(store: Any, key: str, is_web: bool) -> Any:
 
 def _all(store: Any, prefix: str) -> list[Any]:
     return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
+
+
+def _on_hub(url: str, options: StoreOptions) -> list[Found]:
+    """Return all files below a folder of the Hub. Their states have a size alone: see `RemoteFiles`."""
+    from ray_h5.storage.stores.hub_tree import files_below  # few need it
+
+    of = HubPath.of(url)
+    above = Address.of(url).key.removesuffix(of.path)
+    listed: Any = call(lambda: list(files_below(url, options)))
+    for path, _ in listed:
+        check_listed(url, of.path, path)
+    return [Found(of.url(path), above + path, ObjectIdentity("", size)) for path, size in listed]
 
 
 def check_fork() -> None:
