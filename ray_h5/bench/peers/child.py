@@ -123,7 +123,9 @@ def try_out(contestant: Contestant, problem: Problem, out: str) -> Tried:
     for order in orders:
         if not np.array_equal(np.sort(order), np.arange(problem.rows)):
             raise RuntimeError("an epoch does not deliver each row once")
-    resumed = [_resumes(contestant, problem, out, workers, known) for workers in (0, 2)]
+    resumed = [
+        _resumes(contestant, problem, out, workers, known, order) for workers, order in zip((0, 2), orders, strict=True)
+    ]
     return {
         "quality": float(np.mean([_quality(order, problem.batch) for order in orders])),
         "same order": float(np.array_equal(orders[0], orders[1])),
@@ -166,14 +168,17 @@ def _order(batches: Iterable[Any], problem: Problem, known: Mapping[int, int]) -
     return np.array(order)
 
 
-def _resumes(contestant: Contestant, problem: Problem, out: str, workers: int, known: Mapping[int, int]) -> bool:
+def _resumes(
+    contestant: Contestant, problem: Problem, out: str, workers: int, known: Mapping[int, int], order: Rows
+) -> bool:
     """Return whether a new loader goes on where another one was left after half of its batches."""
     load = contestant.resumable or contestant.load
     broken: Any = load(problem, out, workers)
     if not hasattr(broken, "state_dict"):
         return False
-    order = _order(broken, problem, known)
-    broken = load(problem, out, workers)
+    if contestant.resumable is not None:  # its order is another one
+        order = _order(broken, problem, known)
+        broken = load(problem, out, workers)
     half = max(1, problem.rows // problem.batch // 2)
     batches = iter(broken)
     seen = _order((next(batches) for _ in range(half)), problem, known)

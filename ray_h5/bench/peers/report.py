@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Report", "about"]
 
 _MARKS = re.compile(r"(<!-- figures -->\n).*(<!-- end of figures -->)", re.DOTALL)
+_REASON = 200
+"""Letters of a reason that the tables show; the lines of JSON have it whole."""
+
 _CPU = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
 
 
@@ -85,7 +88,8 @@ class Report:
 
 def _left_out(record: dict[str, str]) -> str:
     case = f" ({record['case']})" if record.get("case") else ""
-    return f"{record['contestant']}{case}: {' '.join(record['reason'].split())}"
+    reason = " ".join(record["reason"].split())
+    return f"{record['contestant']}{case}: {reason if len(reason) <= _REASON else reason[:_REASON] + ' ...'}"
 
 
 def about(size: float, turns: int) -> dict[str, Any]:
