@@ -115,7 +115,7 @@ def _signals(folder: str | None, size: float) -> Problem:
 
 
 def _store(folder: str | None, size: float) -> Problem:
-    made = _signals(folder, size)
+    made = _signals(folder, 0.4 * size)
     return replace(made, name="store", store=os.path.dirname(os.path.dirname(made.paths[0])))
 
 
@@ -158,7 +158,7 @@ class _Windows(Problem):
 
 
 def _windows(folder: str | None, size: float) -> Problem:
-    path = make_demos(folder, 0.02 * size, gzip=False).path
+    path = make_demos(folder, max(0.0002, 0.005 * size), gzip=False).path
     with h5py.File(path) as file:
         # In the order of the names, as ours are.
         groups = sorted(file["data"], key=lambda name: int(name.rpartition("_")[2]))
@@ -197,7 +197,7 @@ class _Cells(Problem):
 
 
 def _cells(folder: str | None, size: float) -> Problem:
-    made = make_cells(folder, 0.04 * size, gzip=True)
+    made = make_cells(folder, max(0.0004, 0.01 * size), gzip=True)
     columns = {"X": ("float32", (made.genes,))}
     return _Cells("cells", (made.path,), columns, made.cells, 64, ((made.path, 0, made.cells),), {"X": "X"})
 
