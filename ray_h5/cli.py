@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import re
 import shlex
@@ -159,8 +160,11 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
     bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
     bench.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
+    bench.add_argument("--case", action="append", default=[], help="of `peers`: this case alone; may be repeated")
     bench.add_argument("--goals", action="store_true", help="show what this version is to reach, too")
-    bench.add_argument("--json", action="store_true", help="print a JSON list of objects and nothing else")
+    bench.add_argument(
+        "--json", action="store_true", help="print a JSON list of objects and nothing else; of `peers` lines"
+    )
     bench.set_defaults(run=_bench)
 
 
@@ -257,16 +261,35 @@ def _bench(arguments: argparse.Namespace) -> int:
     from ray_h5.bench import BenchOptions
     from ray_h5.bench.measure import notes, to_json, to_table
 
-    results = benches.BENCHES[arguments.name](BenchOptions(arguments.size, arguments.turns, arguments.folder))
+    options = BenchOptions(arguments.size, arguments.turns, arguments.folder, tuple(arguments.case))
+    if arguments.name == "peers":
+        return _bench_peers(options, as_json=arguments.json)
+    if arguments.case:
+        raise OptionError(f"--case: {arguments.name} measures all its cases; leave it out")
+    results = benches.BENCHES[arguments.name](options)
     if arguments.json:
         print(to_json(results))
-    elif arguments.name == "peers":
-        from ray_h5.bench.peers.table import to_notes, to_wide_table
-
-        print(to_wide_table(results), to_notes(), sep="\n\n")
     else:
         goals = arguments.goals
         print(to_table(results, goals=goals), notes(results, arguments.size, goals=goals), sep="\n\n")
+    return 0
+
+
+def _bench_peers(options: benches.BenchOptions, *, as_json: bool) -> int:
+    """Print what is found, as soon as it is, as lines of JSON; or tables at the end, also if it ends early."""
+    from ray_h5.bench.cases.peers import records
+    from ray_h5.bench.peers.report import Report
+    from ray_h5.bench.peers.table import to_notes
+
+    report = Report()
+    try:
+        for record in records(options):
+            report.add(record)
+            if as_json:
+                print(json.dumps(record), flush=True)
+    finally:
+        if report.results and not as_json:
+            print(report.to_markdown(), to_notes(), sep="\n\n")
     return 0
 
 

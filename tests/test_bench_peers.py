@@ -1,16 +1,25 @@
 """The bench of other formats and libraries, with those that are installed."""
 
-import json
+import os
+import re
+import signal
+import sys
+from contextlib import ExitStack, nullcontext
 
+import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import BENCHES
-from ray_h5.bench.peers import child, contestants
+from ray_h5.bench import BenchOptions
+from ray_h5.bench.cases import peers
+from ray_h5.bench.peers import child, data_loaders
 from ray_h5.bench.peers.contestants import CONTESTANTS, Contestant
+from ray_h5.bench.peers.plot import plot_first_epochs
 from ray_h5.bench.peers.problems import PROBLEMS, make_problem
-from ray_h5.bench.peers.table import to_notes, to_wide_table
-from tests.benchkit import one_turn
+from ray_h5.bench.peers.report import Report
+from ray_h5.bench.peers.report import main as report_main
+from ray_h5.bench.server import FaultServer
+from ray_h5.cli import main
 
 # torchdata calls what this torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -24,11 +33,11 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def without_workers(monkeypatch):
     """Let all loaders run in this process: starting others takes long, and the slow test does it."""
-    monkeypatch.setattr(contestants, "_workers", lambda _: {"num_workers": 0})
+    monkeypatch.setattr(data_loaders, "worker_options", lambda _: {"num_workers": 0})
 
 
 @pytest.mark.usefixtures("without_workers")
-@pytest.mark.parametrize("case", PROBLEMS)
+@pytest.mark.parametrize("case", [case for case in PROBLEMS if case != "store"])
 @pytest.mark.parametrize("name", ["ray_h5", "ray_h5, default", "h5py"])
 def test_every_case_delivers_the_rows_that_a_conversion_writes(case, name, folder, tmp_path):
     problem = make_problem(case, folder, 0.01)
@@ -95,34 +104,123 @@ def test_the_quality_of_a_shuffle_is_that_of_its_batches(order, expected):
 
 
 @pytest.mark.slow
-def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeypatch):
-    from ray_h5.bench.cases import peers
-
-    monkeypatch.setattr(peers, "PROBLEMS", ["images"])
+def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", "h5py"})
-    found = BENCHES["peers"](one_turn(0.02, tmp_path))
-    assert {each.baseline for each in found} == {"h5py"}
-    assert [each.case.rpartition(": ")[2] for each in found] == list(peers._UNITS)
-    assert [each.goal for each in found if each.goal] == [5]
-    memory = next(each for each in found if each.case.endswith("memory"))
+    asked = ["bench", "peers", "--case", "images", "--size", "0.02", "--folder", str(tmp_path), "--json"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out
+    (tmp_path / "peers.json").write_text(lines)
+    report = Report.load(tmp_path / "peers.json")
+    assert {each.baseline for each in report.results} == {"h5py"}
+    assert [each.case.rpartition(": ")[2] for each in report.results] == list(peers._UNITS)
+    assert [each.goal for each in report.results if each.goal] == [5]
+    assert not any(each.ok is not None for each in report.results)  # too small to judge
+    memory = next(each for each in report.results if each.case.endswith("memory"))
     assert 30 < memory.ours < 4000
-    table = to_wide_table(found)
-    assert "| ray_h5 " in table
-    assert "| h5py " in table
-    assert json.dumps([each.case for each in found])
-    missing = [name for name in CONTESTANTS if not peers.is_installed(name)]
-    assert "versions: ray_h5" in to_notes()
-    assert missing
+    assert list(report.seconds) == ["images"]
+    assert {each["contestant"] for each in report.left_out} == {*CONTESTANTS} - {"ray_h5", "h5py"}
+    assert report.about["versions"]["h5py"] == h5py.__version__
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "peers.json"), str(page)])
+    report_main()
+    text = page.read_text()
+    assert re.match(r"before\n<!-- figures -->\n\n`ray-h5 bench peers --size 0.02 --turns 5` on .* cores of ", text)
+    assert text.endswith("\n\n<!-- end of figures -->\nafter\n")
+    assert "old" not in text
+    assert "| h5py " in text
+    assert "- litdata: not installed: pip install litdata" in text
+    assert len(plot_first_epochs(report.results).axes) == 1
     assert not list(tmp_path.glob("peers-*"))  # what they wrote is gone
 
 
-@pytest.mark.slow
-def test_a_contestant_that_fails_is_named_with_its_error(tmp_path):
-    from ray_h5.bench.cases import peers
+def stand_in(failing):
+    """Return a stand-in for the processes of contestants: it fails where a test says."""
 
-    process = peers._Process("h5py", "images", 0.02, str(tmp_path))
+    class Process:
+        def __init__(self, name, *_):
+            self.name, self.stopped = name, 0
+
+        def step(self, what, answer):
+            if failing.get(self.name) == what:
+                raise RuntimeError(f"{what}: no")
+            return answer
+
+        def ready(self):
+            self.step("ready", None)
+
+        def turn(self):
+            return self.step(
+                "turn", dict.fromkeys(("first", "conversion", "disk", "steady 0", "steady 2", "memory"), 1.0)
+            )
+
+        def tried(self):
+            return self.step("try", dict.fromkeys(("quality", "resumes", "same order"), 1.0))
+
+        def stop(self):
+            pass
+
+    return Process
+
+
+@pytest.mark.parametrize("step", ["ready", "turn", "try"])
+def test_a_contestant_that_fails_is_left_out_by_name_and_the_others_go_on(step, monkeypatch, folder):
+    monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", "h5py", "webdataset"})
+    monkeypatch.setattr(peers, "_Process", stand_in({"webdataset": step}))
+    found = list(peers.records(BenchOptions(0.01, 5, folder, ("images", "signals"))))
+    kinds = [kind for record in found for kind in record]
+    assert kinds[0] == "about"
+    assert kinds[-1] == "took"
+    failed = [record["left out"] for record in found if record.get("left out", {}).get("case")]
+    assert failed == [
+        {"contestant": "webdataset", "case": case, "reason": f"{step}: no"} for case in ("images", "signals")
+    ]
+    assert {record["result"]["baseline"] for record in found if "result" in record} == {"h5py"}
+
+
+def test_a_failure_of_ours_is_an_error_after_the_other_cases(monkeypatch, folder):
+    monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", "h5py"})
+    monkeypatch.setattr(peers, "_Process", stand_in({"ray_h5": "try"}))
+    seen = []
+    with pytest.raises(RuntimeError, match="images: try: no; signals: try: no"):
+        seen.extend(peers.records(BenchOptions(0.01, 5, folder, ("images", "signals"))))
+
+
+def test_a_case_that_is_unknown_or_of_another_bench(capsys):
+    assert main(["bench", "peers", "--case", "image"]) == 1
+    assert "Did you mean 'images'" in capsys.readouterr().err
+    assert main(["bench", "read", "--case", "images"]) == 1
+    assert "--case: read measures all its cases" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "said"), [("nothing", "KeyError"), ("exit", "its process has ended"), ("hang", "no answer within 1 s")]
+)
+def test_a_process_says_why_it_gives_no_answer(asked, said, tmp_path, monkeypatch):
+    process = peers._Process("h5py", "images", 0.02, str(tmp_path), {})
     try:
-        with pytest.raises(RuntimeError, match=r"h5py, images: .*KeyError"):
+        process.ready()
+        if asked == "hang":
+            monkeypatch.setattr(peers, "_LIMIT_S", 1)
+            os.kill(process._process.pid, signal.SIGSTOP)
+        if asked == "exit":
+            os.kill(process._process.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=said):
             process._ask("nothing")
     finally:
         process.stop()
+    assert not list(tmp_path.glob("peers-*"))
+
+
+def test_a_store_is_read_by_the_names_of_its_files(folder, tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    problem = make_problem("store", folder, 0.01)
+    with FaultServer(problem.store) as server, ExitStack() as stack:
+        monkeypatch.setattr(peers, "ServerProcess", lambda *_, **__: nullcontext(server))
+        for name, value in peers._store_environment(stack, problem.store).items():
+            monkeypatch.setenv(name, value)
+        found = child.turn(CONTESTANTS["ray_h5"], problem, str(tmp_path))
+        assert found["disk"] > 0  # its cache
+        assert {each.method for each in server.requests()} <= {"GET", "HEAD"}
+        assert sum(each.nbytes for each in server.requests()) > problem.rows * problem.row_bytes / 100

@@ -32,6 +32,8 @@ class BenchOptions:
         Timed turns of each contestant, at least five.
     folder
         The folder of the workloads; by default a folder of this user below the system's temporary folder.
+    cases
+        The cases to measure, of a bench that can leave some out; by default all.
 
     Raises
     ------
@@ -42,6 +44,7 @@ class BenchOptions:
     size: float = 1.0
     turns: int = 5
     folder: str | None = None
+    cases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.size > 0:

@@ -86,14 +86,18 @@ class FileOptions:
         given, filesystem = list_paths(source.paths), source.filesystem
         beside = None if source.zip_files is None else list_paths(source.zip_files)
         if filesystem is None:
-            given = [on_hub(path) for path in given]
-            beside = beside and [on_hub(path) for path in beside]
+            given = [on_hub(path, listed=True) for path in given]
+            beside = beside and [on_hub(path, listed=True) for path in beside]
         remote = None
         if filesystem is not None:
             from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
 
             remote = remote_filesystem(filesystem)
-        named = [*given, *(beside or ()), *(on_hub(path) for table in source.tables for path in list_paths(table.path))]
+        named = [
+            *given,
+            *(beside or ()),
+            *(on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)),
+        ]
         storage = storage_for(
             source.storage_options, [text for path in named if isinstance(text := os.fspath(path), str)], remote
         )

@@ -14,7 +14,7 @@ from ray_h5.messages import near_names
 
 SCHEMES = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az", "abfss": "az",
-    "https": "https", "http": "https",
+    "https": "https", "http": "https", "hf": "hf",
 }  # fmt: skip
 """The kind of store for each scheme of a URL."""
 
@@ -42,13 +42,13 @@ def is_url(path: str) -> bool:
     return "://" in path and scheme_of(path) not in {"", "file", "local"}
 
 
-def on_hub(path: Path) -> Path | str:
-    """Return a path, or the URL of ``https://`` of one of ``hf://``."""
+def on_hub(path: Path, *, listed: bool = False) -> Path | str:
+    """Return a path, or the URL of ``https://`` of one of ``hf://``; see `hub.url_of`."""
     if not isinstance(path, str) or path[:5].lower() != "hf://":
         return path
     from ray_h5.storage.hub import url_of  # few need it
 
-    return url_of(path)
+    return url_of(path, listed=listed)
 
 
 def split_urls(paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -74,7 +74,7 @@ class Address:
 
     Attributes
     ----------
-    kind : {"s3", "gs", "az", "https"}
+    kind : {"s3", "gs", "az", "https", "hf"}
         The kind of store.
     root : str
         The bucket; of ``https://``, scheme and host.

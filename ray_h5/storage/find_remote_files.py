@@ -38,11 +38,13 @@ class RemoteFiles:
 
     def named(self, urls: Sequence[str]) -> dict[str, ObjectIdentity | None]:
         """Return the states of files that are named themselves; None for what does not exist."""
-        plain = [url for url in urls if _is_file_name(self.storage.address(url))]
-        if len(plain) < 2:
-            return {url: self.identity(url) for url in plain}
-        with fetching_threads(min(_THREADS, len(plain)), "ray_h5_look") as pool:
-            return dict(zip(plain, pool.map(self.identity, plain), strict=True))
+        return self._states([url for url in urls if _is_file_name(self.storage.address(url))])
+
+    def _states(self, urls: Sequence[str]) -> dict[str, ObjectIdentity | None]:
+        if len(urls) < 2:
+            return {url: self.identity(url) for url in urls}
+        with fetching_threads(min(_THREADS, len(urls)), "ray_h5_look") as pool:
+            return dict(zip(urls, pool.map(self.identity, urls), strict=True))
 
     def identity(self, url: str) -> ObjectIdentity | None:
         """Return the state of a file; None if it does not exist."""
@@ -69,6 +71,19 @@ class RemoteFiles:
                     "Name the files one by one, or use s3://, gs:// or az:// if it is a store."
                 )
             return None
+        if address.kind == "hf":
+            return self._with_states(self._listed_files(address, by_glob))
+        return self._listed_files(address, by_glob)
+
+    def _with_states(self, found: tuple[States, States] | None) -> tuple[States, States] | None:
+        """Return files with the states that they have where the Hub redirects to: its listing has others."""
+        states = self._states([*found[0], *found[1]] if found else [])
+        if found is None:
+            return None
+        named, others = ({url: state for url in part if (state := states[url])} for part in found)
+        return named, others
+
+    def _listed_files(self, address: Address, by_glob: bool) -> tuple[States, States] | None:
         if has_magic(address.key):
             return self._matches(address, by_glob)
         folder = address.url(address.key.rstrip("/") + "/" if address.key else "")
@@ -128,7 +143,7 @@ def _is_file_name(address: Address) -> bool:
     """Return whether a URL names one file by all appearances, so that nothing has to be listed."""
     if address.kind == "https":
         return bool(address.key) and not has_magic(address.key) and not address.key.endswith("/")
-    return not has_magic(address.key) and bool(posixpath.splitext(address.key)[1])
+    return not has_magic(address.key) and address.kind != "hf" and bool(posixpath.splitext(address.key)[1])
 
 
 def _shown_files(files: Sequence[Found], folder: str) -> States:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from ray_h5.errors import OptionError
 
 _NAME = r"[\w.-]+"
-_HUB = re.compile(rf"(datasets/|spaces/)?({_NAME}/{_NAME})(?:@([^/]+))?/(.+)")
+_HUB = re.compile(rf"(datasets/|spaces/)?(?!(?:datasets|spaces)/)({_NAME}/{_NAME})(?:@([^/*?[]+))?(?:/(.*))?")
+_MAGIC = re.compile(r"[*?[]")
 
 
 def endpoint() -> str:
@@ -22,22 +24,74 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
-def url_of(path: str) -> str:
-    """Return the URL of ``https://`` for one of ``hf://``.
+@dataclass(frozen=True, slots=True)
+class HubPath:
+    """A file, folder or glob of a repository.
+
+    Attributes
+    ----------
+    kind
+        ``"datasets/"``, ``"spaces/"``, or nothing for a model.
+    repository, revision
+        Owner and name; a branch, tag or commit.
+    path
+        The path in the repository.
+    """
+
+    kind: str
+    repository: str
+    revision: str
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> HubPath:
+        """Return the parts of a URL.
+
+        Raises
+        ------
+        OptionError
+            If it names no repository.
+        """
+        found = _HUB.fullmatch(url[len("hf://") :])
+        if found is None:
+            raise OptionError(
+                f"{url}: expected hf://datasets/owner/name/data/run.h5, a folder with a slash at its end, or a glob; "
+                "owner/name@revision for another branch, tag or commit than main"
+            )
+        kind, repository, revision, path = found.groups()
+        return cls(kind or "", repository, revision or "main", path or "")
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it names one file, so that nothing has to be listed."""
+        return bool(self.path) and not self.path.endswith("/") and not _MAGIC.search(self.path)
+
+    def url(self, path: str) -> str:
+        """Return the URL of a file of the repository, as the Hub answers it."""
+        return f"{endpoint()}/{self.kind}{self.repository}/resolve/{self.revision}/{quote(path)}"
+
+
+def url_of(path: str, *, listed: bool = False) -> str:
+    """Return the URL of ``https://`` for a file of ``hf://``.
+
+    Parameters
+    ----------
+    path
+        The URL of ``hf://``.
+    listed
+        Whether folders and globs are listed later: they stay as they are, a repository with a slash at its end.
 
     Raises
     ------
     OptionError
         If the URL names no file.
     """
-    found = _HUB.fullmatch(path[len("hf://") :])
-    if found is None or found[4].endswith("/") or re.search(r"[*?[]", found[4]):
-        raise OptionError(
-            f"{path}: expected one file, such as hf://datasets/owner/name/data/run.h5, or owner/name@revision for "
-            "another branch, tag or commit than main. Files of the Hub are not listed: name each of them."
-        )
-    kind, repository, revision, file = found.groups()
-    return f"{endpoint()}/{kind or ''}{repository}/resolve/{revision or 'main'}/{quote(file)}"
+    found = HubPath.of(path)
+    if found.is_file:
+        return found.url(found.path)
+    if not listed:
+        raise OptionError(f"{path}: expected one file, such as hf://datasets/owner/name/data/run.h5")
+    return f"hf://{path[len('hf://') :]}" + ("" if found.path else "/" * (not path.endswith("/")))
 
 
 def token_for(root: str) -> str:

@@ -170,7 +170,10 @@ class _RemoteReader(io.RawIOBase):
 def find_tables(path: Any, storage: Storage) -> list[TableFile]:
     """Return the files of a table; `storage` is that of files with a URL."""
     found = find_files(
-        [on_hub(each) for each in list_paths(path)], _EXTENSIONS, ignore_missing_paths=None, storage=storage
+        [on_hub(each, listed=True) for each in list_paths(path)],
+        _EXTENSIONS,
+        ignore_missing_paths=None,
+        storage=storage,
     )
     return [_file(each, found.states.get(each), storage_of(each, storage)) for each in found.paths]
 

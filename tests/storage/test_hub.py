@@ -1,7 +1,9 @@
 """``hf://``: files of the Hugging Face Hub, on a server that answers as the Hub does."""
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import h5py
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 
 from ray_h5 import RowReader
 from ray_h5.bench.server import FaultServer
-from ray_h5.errors import NotFoundError, NotReadableError, OptionError, StaleIndexError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError, ReadFailedError, StaleIndexError
+from ray_h5.index.file_options import FileOptions
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.hub import token_for
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, Sidecar
@@ -32,6 +35,7 @@ class Hub:
 
             def answer(self):
                 hub.asked.append((self.command, self.path, self.headers.get("Authorization")))
+                headers, body = {}, b""
                 if "/gated/" in self.path and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                     self.send_response(401)
                     self.send_header("X-Error-Code", "GatedRepo")
@@ -41,26 +45,51 @@ class Hub:
                     self.send_header("X-Linked-ETag", '"sha256-of-the-file"')
                     self.send_header("X-Linked-Size", "1")
                     self.send_header("X-Repo-Commit", "abc")
-                    name = self.path.rpartition("/")[2]
+                    name = quote(unquote(self.path.rpartition("/")[2]))
                     self.send_header("Location", f"{hub.cdn.url.replace('127.0.0.1', 'localhost')}/lfs/{name}?sig=s")
+                elif self.path.startswith("/api/"):
+                    status, headers, body = hub.tree(self.path)
+                    self.send_response(status)
                 else:
                     self.send_response(404)
-                self.send_header("Content-Length", "0")
+                for name, value in {**headers, "Content-Length": len(body)}.items():
+                    self.send_header(name, value)
                 self.end_headers()
+                self.wfile.write(body)
 
             do_GET = do_HEAD = answer  # noqa: N815
 
             def log_message(self, *_):
                 pass
 
+        self.files, self.failures, self.host = ["a.h5"], [], ""
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def tree(self, path):
+        """Answer for `files`, two a page, or with the next failure."""
+        if self.failures:
+            status, headers = self.failures.pop(0)
+            return status, headers, b""
+        asked = urlsplit(path)
+        below = asked.path.partition("/tree/main")[2].strip("/")
+        assert asked.path.startswith("/api/datasets/owner/")
+        assert "recursive=true" in asked.query
+        files = [each for each in self.files if each.startswith(f"{below}/" if below else "")]
+        if below and not files:
+            return 404, {"X-Error-Code": "EntryNotFound"}, b""
+        start = int(parse_qs(asked.query).get("cursor", ["0"])[0])
+        entries = [{"type": "file", "path": each, "size": 1, "oid": "x"} for each in files[start : start + 2]]
+        entries += [{"type": "directory", "path": "folder.h5", "oid": "x"}]
+        link = f'<{self.host or self.url}{asked.path}?recursive=true&cursor={start + 2}>; rel="next"'
+        return 200, {"Link": link} if start + 2 < len(files) else {}, json.dumps(entries).encode()
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     (tmp_path / "lfs").mkdir()
-    write(tmp_path / "lfs" / "a.h5")
+    for name in ("a.h5", "b.h5", "c 1.h5"):
+        write(tmp_path / "lfs" / name)
     (tmp_path / "lfs" / "labels.csv").write_text("label\n" + "".join(f"{i}\n" for i in range(50)))
     with FaultServer(tmp_path) as cdn:
         made = Hub(cdn)
@@ -129,10 +158,80 @@ def test_a_file_that_is_not_there():
         H5Dataset("hf://datasets/owner/name/none.h5", **OPTIONS)
 
 
-@pytest.mark.parametrize("url", ["hf://datasets/a.h5", "hf://datasets/o/n/", "hf://datasets/o/n/*.h5", "hf://o/n"])
-def test_urls_that_name_no_file(url):
+FILES = ["a.h5", "b.h5", "data/a.h5", "data/b.h5", "data/c 1.h5", "data/deep/a.h5", "data/.hidden.h5", "notes.md"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", ["a.h5", "b.h5", "data/a.h5", "data/b.h5", "data/c 1.h5", "data/deep/a.h5"]),
+        ("/", ["a.h5", "b.h5", "data/a.h5", "data/b.h5", "data/c 1.h5", "data/deep/a.h5"]),
+        ("/*.h5", ["a.h5", "b.h5"]),
+        ("/data/", ["data/a.h5", "data/b.h5", "data/c 1.h5", "data/deep/a.h5"]),
+        ("/data/[ab].h5", ["data/a.h5", "data/b.h5"]),
+        ("/data/?.h5", ["data/a.h5", "data/b.h5"]),
+        ("/**/a.h5", ["a.h5", "data/a.h5", "data/deep/a.h5"]),
+    ],
+)
+def test_folders_and_globs_are_listed_page_by_page(path, expected, hub):
+    hub.files = FILES
+    found = FileOptions.of(f"hf://datasets/owner/name{path}", **OPTIONS)
+    base = f"{hub.url}/datasets/owner/name/resolve/main/"
+    assert found.paths == [base + quote(each) for each in expected]
+    assert all(found.states[each].etag for each in found.paths)
+    listed = len([each for each in FILES if each.startswith("data/")]) if path.startswith("/data") else len(FILES)
+    assert len([1 for _, asked, _ in hub.asked if asked.startswith("/api/")]) == -(-listed // 2)
+
+
+def test_the_rows_of_a_glob(hub):
+    hub.files = FILES
+    dataset = H5Dataset("hf://datasets/owner/name/data/*.h5", ["x"], **OPTIONS)
+    assert len(dataset) == 150
+    assert np.array_equal(dataset[149].x, ROWS[49])
+
+
+def test_a_listing_is_repeated_and_its_token_stays_at_the_hub(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.failures = [(503, {})]
+    assert len(FileOptions.of("hf://datasets/owner/gated/*.h5", **OPTIONS).paths) == 1
+    assert {token for _, path, token in hub.asked if path.startswith("/api/")} == {f"Bearer {TOKEN}"}
+    hub.files, hub.host = FILES, hub.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(ReadFailedError, match="another host"):
+        FileOptions.of("hf://datasets/owner/name/*.h5", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("path", "failure", "error", "said"),
+    [
+        ("name/*.nc", None, NotFoundError, "a glob that matches nothing"),
+        ("name/none/", None, NotFoundError, "the folder is empty"),
+        ("name/none/*.h5", None, NotFoundError, "a glob that matches nothing"),
+        ("gated/*.h5", None, NotReadableError, "HF_TOKEN"),
+        ("name/*.h5", (404, {"X-Error-Code": "RevisionNotFound"}), NotFoundError, "no such branch"),
+        ("name/*.h5", (418, {}), ReadFailedError, "418"),
+    ],
+)
+def test_what_is_not_listed_is_an_error_that_says_why(path, failure, error, said, hub):
+    hub.failures = [failure] if failure else []
+    with pytest.raises(error, match=said):
+        FileOptions.of(f"hf://datasets/owner/{path}", **OPTIONS)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_listing_by_http_must_be_allowed():
+    with pytest.raises(OptionError, match="allow_http"):
+        FileOptions.of("hf://datasets/owner/name/*.h5")
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/a.h5", "hf://o", "hf://datasets/o/*/a.h5"])
+def test_urls_that_name_no_repository(url):
     with pytest.raises(OptionError, match="hf://datasets/owner/name/"):
-        H5Dataset(url)
+        FileOptions.of(url)
+
+
+def test_a_reader_of_one_file_takes_no_glob():
+    with pytest.raises(OptionError, match="expected one file"):
+        RowReader("hf://datasets/o/n/*.h5")
 
 
 def test_urls(monkeypatch):

@@ -8,31 +8,48 @@ and a resumed epoch with a whole one. Contestants whose library is not installed
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import site
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from ray_h5.bench.cases.remote import LATENCY_S, RATE, TOTAL
 from ray_h5.bench.measure import OURS, Result, turn_order
 from ray_h5.bench.peers.contestants import CONTESTANTS
 from ray_h5.bench.peers.memory import PeakMemory
 from ray_h5.bench.peers.problems import PROBLEMS, make_problem
+from ray_h5.bench.peers.report import Report, about
+from ray_h5.bench.server import ServerProcess
+from ray_h5.errors import OptionError
+from ray_h5.messages import near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ray_h5.bench import BenchOptions
 
-__all__ = ["bench_peers"]
+__all__ = ["bench_peers", "records"]
 
 _GOAL = 5.0
 _PATIENCE_S = 10
+_LIMIT_S = 600
+"""How long a contestant may take for one answer: a turn, or all that is tried."""
+
+_WORDS = 500
+"""How much of the errors of a process that ended is shown."""
+
 _UNITS = {
     "first epoch": "s",
     "conversion": "s",
@@ -47,39 +64,87 @@ _UNITS = {
 
 
 def bench_peers(options: BenchOptions) -> list[Result]:
-    """Measure all cases.
+    """Measure all cases and return their figures; `records` yields these and more.
 
     Raises
     ------
     RuntimeError
-        If a contestant fails, or delivers other rows than h5py.
+        If ours fails, or delivers other rows than h5py.
     """
-    return [result for case in PROBLEMS for result in _measure(case, options)]
+    report = Report()
+    for each in records(options):
+        report.add(each)
+    return report.results
 
 
-def _measure(case: str, options: BenchOptions) -> list[Result]:
+def records(options: BenchOptions) -> Iterator[dict[str, Any]]:
+    """Measure cases, and yield what `Report.add` takes, as soon as it is known.
+
+    Raises
+    ------
+    OptionError
+        If a case is unknown.
+    RuntimeError
+        At the end, if ours fails, or delivers other rows than h5py.
+    """
+    for case in options.cases:
+        if case not in PROBLEMS:
+            raise OptionError(f"--case {case}: expected {', '.join(PROBLEMS)}.{near_names(case, PROBLEMS)}")
+    yield {"about": about(options.size, options.turns)}
+    for name, each in CONTESTANTS.items():
+        if not is_installed(name):
+            yield {"left out": {"contestant": name, "reason": f"not installed: pip install {each.package}"}}
+    failed = []
+    for case in options.cases or PROBLEMS:
+        start = time.perf_counter()
+        for record in _measure(case, options):
+            failed += [record] if record.get("left out", {}).get("contestant") == OURS else []
+            yield record
+        yield {"took": {"case": case, "seconds": time.perf_counter() - start}}
+    if failed:
+        raise RuntimeError("; ".join("{case}: {reason}".format(**each["left out"]) for each in failed))
+
+
+def _measure(case: str, options: BenchOptions) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a case. A contestant that fails is left out by name, and the others go on."""
     problem = make_problem(case, options.folder, options.size)
-    names = [name for name, each in CONTESTANTS.items() if case in each.cases and is_installed(name)]
-    turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    root = os.path.dirname(os.path.dirname(problem.paths[0]))
     running: dict[str, _Process] = {}
-    try:
-        for name in names:
-            running[name] = _Process(name, case, options.size, os.path.dirname(os.path.dirname(problem.paths[0])))
-        for turn in range(options.turns):
-            for name in turn_order(names, turn):
-                turns[name].append(running[name].turn())
-        tried = {name: running[name].tried() for name in names}
-    finally:
-        for each in running.values():
-            each.stop()
+    turns: dict[str, list[dict[str, float]]] = {}
+    tried: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        environment = _store_environment(stack, root) if problem.store else {}
+        for name in [name for name, each in CONTESTANTS.items() if case in each.cases and is_installed(name)]:
+            running[name] = _Process(name, case, options.size, root, environment)
+            stack.callback(running[name].stop)
+            turns[name] = []
+        steps: list[Callable[[str], object]] = [lambda name: running[name].ready()]
+        steps += [lambda name: turns[name].append(running[name].turn())] * options.turns
+        steps += [lambda name: tried.update({name: running[name].tried()})]
+        for number, step in enumerate(steps):
+            for name in turn_order(list(running), number):
+                try:
+                    step(name)
+                except RuntimeError as exc:
+                    running.pop(name).stop()
+                    yield {"left out": {"contestant": name, "case": case, "reason": str(exc)}}
+            if OURS not in running:
+                return
     label = f"{case}, {problem.rows} rows of {problem.row_bytes / 1e3:.3g} kB"
-    found = {name: _measures(turns[name], tried[name]) for name in names}
-    return [
-        _result(f"{label}: {measure}", name, measure, found[OURS][measure], values)
-        for name in names
-        if name != OURS
-        for measure, values in found[name].items()
-    ]
+    found = {name: _measures(turns[name], tried[name]) for name in running}
+    ours = found.pop(OURS)
+    for name, measures in found.items():
+        for measure, values in measures.items():
+            result = _result(f"{label}: {measure}", name, measure, ours[measure], values)
+            yield {"result": asdict(result if options.size >= 1 else replace(result, ok=None))}
+
+
+def _store_environment(stack: ExitStack, root: str) -> dict[str, str]:
+    """Start the server of a folder, and return what leads clients of S3 to it."""
+    server = stack.enter_context(ServerProcess(root, latency=LATENCY_S, rate=RATE, total=TOTAL))
+    secrets = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}  # the server checks none
+    where = {"AWS_ENDPOINT_URL": server.url, "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**secrets, **where, "S3_ENDPOINT_URL": server.url, "AWS_ALLOW_HTTP": "true"}
 
 
 def is_installed(name: str) -> bool:
@@ -132,16 +197,14 @@ def _result(case: str, baseline: str, measure: str, ours: list[float], theirs: l
 class _Process:
     """A contestant in a process of its own."""
 
-    def __init__(self, name: str, case: str, size: float, workloads: str) -> None:
-        self._name = f"{name}, {case}"
+    def __init__(self, name: str, case: str, size: float, workloads: str, environment: Mapping[str, str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="peers-", dir=workloads)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by stop
         self._out = ""
         child = [sys.executable, "-m", "ray_h5.bench.peers.child", name, case, str(size), workloads]
         # Some libraries keep copies of what they read below the home of the user.
         # TMPDIR stays: sockets of workers lie there, and the system allows them about 100 letters.
-        own = {"HOME": self._folder, "PYTHONUSERBASE": site.getuserbase()}
-        environment = {**os.environ, **own, "PYTHONWARNINGS": "ignore"}
+        own = {"HOME": self._folder, "PYTHONUSERBASE": site.getuserbase(), "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(  # noqa: S603  this very Python
             child,
             stdin=subprocess.PIPE,
@@ -149,8 +212,11 @@ class _Process:
             stderr=self._errors,
             text=True,
             start_new_session=True,
-            env=environment,
+            env={**os.environ, **own, **environment},
         )
+
+    def ready(self) -> None:
+        """Wait until its libraries are imported."""
         self._answer()
 
     def turn(self) -> dict[str, float]:
@@ -167,28 +233,41 @@ class _Process:
 
     def _ask(self, what: str) -> dict[str, float]:
         assert self._process.stdin is not None
-        print(json.dumps({"do": what, "out": self._out}), file=self._process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the answer says that it has ended
+            print(json.dumps({"do": what, "out": self._out}), file=self._process.stdin, flush=True)
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
+        limit, start = threading.Timer(_LIMIT_S, self._kill), time.monotonic()
+        limit.start()
         line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process has ended"}
+        limit.cancel()
+        is_late = time.monotonic() - start >= _LIMIT_S
+        ended = f"no answer within {_LIMIT_S} s" if is_late else f"its process has ended: {self._last_words()}"
+        answer: dict[str, Any] = json.loads(line) if line else {"error": ended}
         if "error" in answer:
-            self._errors.seek(0)
-            raise RuntimeError(f"{self._name}: {answer['error']}\n{self._errors.read()[-2000:]}")
+            raise RuntimeError(answer["error"])
         return answer
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-_WORDS:]
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with all that it started
 
     def stop(self) -> None:
         """End it, and remove what it wrote."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # threads of some libraries do not end
-            self._process.wait()
+        self._kill()  # threads of some libraries do not end
+        self._process.wait()
         self._process.stdout.close()
         self._errors.close()
         shutil.rmtree(self._folder, ignore_errors=True)

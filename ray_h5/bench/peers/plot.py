@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ray_h5.bench.measure import OURS
+from ray_h5.bench.peers.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.figure import Figure
+
+    from ray_h5.bench.measure import Result
 
 __all__ = ["plot_first_epochs"]
 
@@ -19,15 +21,15 @@ _WIDTH, _BAR = 9.0, 0.3
 _OURS, _PEER = "#0b62c4", "#9aa5b1"
 
 
-def plot_first_epochs(results: Sequence[dict[str, Any]]) -> Figure:
+def plot_first_epochs(results: Sequence[Result]) -> Figure:
     """Return a panel for each case: seconds to the end of the first epoch of each contestant."""
     from matplotlib.figure import Figure
 
     cases: dict[str, dict[str, float]] = {}
     for each in results:
-        case, _, measure = each["case"].rpartition(": ")
-        if measure == "first epoch":
-            cases.setdefault(case, {OURS: each["ours"]})[each["baseline"]] = each["theirs"]
+        case, _, measure = each.case.rpartition(": ")
+        if measure == "first epoch" and each.theirs is not None:
+            cases.setdefault(case, {OURS: each.ours})[each.baseline] = each.theirs
     heights = [len(seconds) for seconds in cases.values()]
     figure = Figure(figsize=(_WIDTH, _BAR * sum(heights) + 0.55 * len(cases) + 0.5), layout="constrained", dpi=100)
     panels = figure.subplots(len(cases), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -52,5 +54,4 @@ def plot_first_epochs(results: Sequence[dict[str, Any]]) -> Figure:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as given:
-        plot_first_epochs(json.load(given)).savefig(sys.argv[2], dpi=80)
+    plot_first_epochs(Report.load(sys.argv[1]).results).savefig(sys.argv[2], dpi=80)

@@ -6,7 +6,9 @@ The names of columns are short, because some formats take no slash in a name.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+import tempfile
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -54,6 +56,8 @@ class Problem:
         Pieces of the files, for those who convert.
     names
         Our name of each column.
+    store
+        The folder that a server of S3 has: its first folders are buckets. Empty if files are read from the disk.
     """
 
     name: str
@@ -63,6 +67,15 @@ class Problem:
     batch: int
     parts: tuple[tuple[Any, ...], ...]
     names: dict[str, str]
+    store: str = ""
+
+    def url(self, path: str) -> str:
+        """Return where a file or folder is read."""
+        return f"s3://{os.path.relpath(path, self.store)}" if self.store else path
+
+    def kept(self, out: str) -> str | None:
+        """Return a new folder for what a reader of a store keeps; None if files are read from the disk."""
+        return tempfile.mkdtemp(prefix="kept-", dir=out) if self.store else None
 
     def ours(self) -> dict[str, Any]:
         """Return the options of our loader."""
@@ -99,6 +112,11 @@ def _table(name: str, workload: str, size: float, folder: str | None, files: sli
 
 def _signals(folder: str | None, size: float) -> Problem:
     return _table("signals", "signals", 0.25 * size, folder, slice(None), ("fhr_st", "target", "weight"))
+
+
+def _store(folder: str | None, size: float) -> Problem:
+    made = _signals(folder, 0.4 * size)
+    return replace(made, name="store", store=os.path.dirname(os.path.dirname(made.paths[0])))
 
 
 def _images(folder: str | None, size: float) -> Problem:
@@ -140,7 +158,7 @@ class _Windows(Problem):
 
 
 def _windows(folder: str | None, size: float) -> Problem:
-    path = make_demos(folder, 0.02 * size, gzip=False).path
+    path = make_demos(folder, max(0.0002, 0.005 * size), gzip=False).path
     with h5py.File(path) as file:
         # In the order of the names, as ours are.
         groups = sorted(file["data"], key=lambda name: int(name.rpartition("_")[2]))
@@ -179,7 +197,7 @@ class _Cells(Problem):
 
 
 def _cells(folder: str | None, size: float) -> Problem:
-    made = make_cells(folder, 0.04 * size, gzip=True)
+    made = make_cells(folder, max(0.0004, 0.01 * size), gzip=True)
     columns = {"X": ("float32", (made.genes,))}
     return _Cells("cells", (made.path,), columns, made.cells, 64, ((made.path, 0, made.cells),), {"X": "X"})
 
@@ -242,6 +260,7 @@ PROBLEMS: dict[str, Callable[[str | None, float], Problem]] = {
     "windows": _windows,
     "cells": _cells,
     "patches": _patches,
+    "store": _store,
 }
 """The cases by name."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from ray_h5.bench.measure import OURS, figure
-from ray_h5.bench.peers.contestants import CONTESTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,15 +63,9 @@ def _cell(measure: str, value: float | None) -> str:
 
 
 def to_notes() -> str:
-    """Return what the columns mean, which versions were measured, and what was left out."""
-    versions, missing = [], []
-    for name, each in CONTESTANTS.items():
-        try:
-            versions.append(f"{name} {version(each.package)}")
-        except PackageNotFoundError:
-            missing.append(name)
+    """Return what the columns mean."""
     notes = {
-        "convert, disk": "what is written before the first epoch; nothing where HDF5 is read as it is",
+        "convert, disk": "what is written; of a store, what its reader keeps on the disk, too",
         "first epoch": "from nothing to the end of the first epoch, conversion included, libraries imported",
         "rows/s, 0 and 2": "the second epoch, without workers and with two (threads of ray_h5)",
         "memory": "the most that all its processes hold, without pages of files",
@@ -81,8 +73,5 @@ def to_notes() -> str:
         "same order": "tried: two workers deliver the order of none",
         "resumes": "tried: a new loader goes on exactly after half an epoch, without workers and with two",
         "we are sooner": "seconds to the end of the first epoch, theirs / ours: median (least .. greatest turn)",
-        "versions": ", ".join(versions),
     }
-    if missing:
-        notes["left out, not installed"] = ", ".join(missing)
     return "\n".join(f"{what}: {said}" for what, said in notes.items())

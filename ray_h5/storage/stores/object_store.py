@@ -15,7 +15,7 @@ from ray_h5.storage.addresses import Address, check_key, check_listed, shown
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
-from ray_h5.storage.hub import token_for
+from ray_h5.storage.hub import HubPath, token_for
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
@@ -161,6 +161,8 @@ class ObjectStorage(InStore):
             Whether to list what is in its folders, rather than their names.
         """
         address = Address.of(url)
+        if address.kind == "hf":
+            return _on_hub(url, self.options), []
         store, prefix = self._store(url)
         objects: Sequence[Any]
         folders: Sequence[str] = ()
@@ -328,6 +330,18 @@ def _look(store: Any, key: str, is_web: bool) -> Any:
 
 def _all(store: Any, prefix: str) -> list[Any]:
     return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
+
+
+def _on_hub(url: str, options: StoreOptions) -> list[Found]:
+    """Return all files below a folder of the Hub. Their states have a size alone: see `RemoteFiles`."""
+    from ray_h5.storage.stores.hub_tree import files_below  # few need it
+
+    of = HubPath.of(url)
+    above = Address.of(url).key.removesuffix(of.path)
+    listed: Any = call(lambda: list(files_below(url, options)))
+    for path, _ in listed:
+        check_listed(url, of.path, path)
+    return [Found(of.url(path), above + path, ObjectIdentity("", size)) for path, size in listed]
 
 
 def check_fork() -> None:

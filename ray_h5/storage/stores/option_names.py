@@ -32,8 +32,9 @@ STORE_NAMES = {
         "token", "use_azure_cli", "use_emulator", "use_fabric_endpoint",
     }),
     "https": frozenset(),
+    "hf": frozenset(),
 }  # fmt: skip
-_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_", "azure_storage_"), "https": ()}
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_", "azure_storage_"), "https": (), "hf": ()}
 """Names with these prefixes are the same options."""
 
 _ELSEWHERE = {

@@ -1,0 +1,158 @@
+"""What the documents name is there: errors, options, commands, flags, extras; and numbers are those of the code."""
+
+import ast
+import builtins
+import inspect
+import re
+import runpy
+from importlib import import_module
+
+import pytest
+
+import ray_h5
+from ray_h5 import errors, torch_data
+from ray_h5.bench import BENCHES
+from ray_h5.cli import _parser
+from tests.docs.pages import PAGES, ROOT, prose, text_of
+
+OF_OTHERS = {"TrainingFailedError"}
+"""Errors of Ray."""
+
+GONE = {("CHANGELOG.md", "H5Dataset(cache_size=)")}
+"""Calls of which a page says that they are gone."""
+
+NAMED = {
+    name: getattr(home, name)
+    for home in (torch_data, ray_h5)
+    for name in dir(home)
+    if callable(getattr(home, name)) and not name.startswith("_")
+}
+"""Every public function and class."""
+
+SPANS = [(page, code) for page in PAGES for code in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def flags_of(parser):
+    """Return the flags of a command and of all commands below it."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        for below in (action.choices or {}).values() if isinstance(action.choices, dict) else ():
+            found |= flags_of(below)
+    return found
+
+
+def calls():
+    """Return (page, code, call) of each call that a page names in its text, where it is Python or nearly so."""
+    for page, code in SPANS:
+        try:
+            tree = ast.parse(re.sub(r"=(?=[,)])", "=0", code.replace("\n", " ")))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield page, code, node
+
+
+def test_every_error_that_a_page_names_exists():
+    named = {(page, name) for page, code in SPANS for name in re.findall(r"\b\w+Error\b", code)}
+    known = {*errors.__all__, *dir(builtins), *dir(torch_data), *OF_OTHERS}
+    assert [(page, name) for page, name in sorted(named) if name not in known] == []
+    assert len(named) > 30
+
+
+def test_every_call_that_a_page_names_has_these_options():
+    tried = 0
+    for page, code, call in calls():
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in NAMED and (page, code) not in GONE:
+            tried += 1
+            options = inspect.signature(NAMED[name]).parameters
+            open_ended = any(each.kind is each.VAR_KEYWORD for each in options.values())
+            unknown = [each.arg for each in call.keywords if each.arg and each.arg not in options]
+            assert open_ended or not unknown, f"{page}: {code} has no {unknown}"
+    assert tried > 50
+
+
+def test_every_flag_that_a_page_names_exists():
+    programs = [path.read_text() for folder in ("examples", "cluster", "docs") for path in (ROOT / folder).glob("*.py")]
+    known = flags_of(_parser()) | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))
+    for page, code in SPANS:
+        words = code.split()
+        if words[:1] == ["ray-h5"] or len(words) == 1:
+            for flag in re.findall(r"(?:^| )(--[a-z][\w-]+)", code):
+                assert flag in known, f"{page}: {code}"
+
+
+def test_every_command_that_a_page_names_exists():
+    (commands,) = [each.choices for each in _parser()._actions if isinstance(each.choices, dict)]
+    for page in PAGES:
+        for command in re.findall(r"\bray-h5 ([a-z]+)\b", text_of(page)):
+            assert command in commands, f"{page}: ray-h5 {command}"
+        for bench in re.findall(r"\bray-h5 bench ([a-z]+)\b", text_of(page)):
+            assert bench in BENCHES, f"{page}: ray-h5 bench {bench}"
+
+
+def test_every_extra_that_a_page_names_exists():
+    known = re.findall(r"^(\w+) = \[", text_of("pyproject.toml").partition("optional-dependencies]")[2], re.MULTILINE)
+    for page in PAGES:
+        for names in re.findall(r"ray_h5\[([\w,]+)\]", text_of(page)):
+            assert set(names.split(",")) <= set(known), f"{page}: ray_h5[{names}]"
+
+
+def test_every_option_of_read_h5_is_in_a_group_of_the_page_of_options():
+    groups = runpy.run_path(str(ROOT / "docs" / "make_options.py"))["READ_H5"]
+    assert sorted(inspect.signature(ray_h5.read_h5).parameters) == sorted(" ".join(groups.values()).split())
+
+
+MIB, KIB = 1 << 20, 1 << 10
+NUMBERS = [
+    ("docs/glossary.md", r"of about (\d+) MiB by default", "order.blocks.BLOCK_BYTES", MIB),
+    ("docs/performance.md", r"sized by bytes: about (\d+) MiB", "order.blocks.BLOCK_BYTES", MIB),
+    ("docs/performance.md", r"At most (\d+) of them wait", "torch_data.batches.transform_thread.AHEAD_ITEMS", 1),
+    ("docs/performance.md", r"begun while (\d+) MiB wait", "torch_data.batches.transform_thread.AHEAD_BYTES", MIB),
+    ("docs/performance.md", r"Each worker makes (\d+) batches", "torch_data.batches.processes._BATCHES", 1),
+    ("docs/performance.md", r"more than (\d+) MiB, and begins", "torch_data.batches.processes._WAITING_BYTES", MIB),
+    ("docs/performance.md", r"default (\d+) MiB a file", "torch_data.batches.row_source.KEPT_BYTES_A_FILE", MIB),
+    ("docs/performance.md", r"a file, at most (\d+) MiB", "torch_data.batches.row_source.MOST_KEPT_BYTES", MIB),
+    ("docs/rows.md", r"one of more than (\d+) MiB is read only", "rows.grid_rows._MOST_CONSTANT_BYTES", MIB),
+    ("docs/object-stores.md", r"with (\d+) MiB of answers", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
+    ("docs/object-stores.md", r"under way at once: up to (\d+)", "storage.stores.remote_file.STORE_COSTS.in_flight", 1),
+    ("docs/object-stores.md", r"lie within (\d+) KiB", "storage.stores.remote_file.STORE_COSTS.gap_bytes", KIB),
+    ("docs/object-stores.md", r"a process, of (\d+) to", "storage.stores.remote_file.STORE_COSTS.part_bytes.0", MIB),
+    ("docs/object-stores.md", r"of 1 to (\d+) MiB", "storage.stores.remote_file.STORE_COSTS.part_bytes.1", MIB),
+    ("docs/clusters.md", r"its block, and (\d+) MiB for its requests", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
+    ("docs/training.md", r"started again up to (\d+) times", "ray_data.tasks._MAX_ATTEMPTS", 1),
+    ("docs/writing.md", r"Memory: (\d+) MiB of rows", "writing.copying.SLAB_BYTES", MIB),
+    ("docs/writing.md", r"(\d+) MiB of chunks that are encoded", "writing.output.IN_FLIGHT_BYTES", MIB),
+    ("docs/writing.md", r"also (\d+) MiB, or a 256th", "writing.row_batches.RUN_BYTES", MIB),
+    ("docs/writing.md", r"more than (\d+) MiB, rows that are divided", "writing.layouts.LARGE_BYTES", MIB),
+    ("SECURITY.md", r"may take (\d+) times the bytes", "read.reader._TIMES_OF_FILE", 1),
+    ("SECURITY.md", r"and (\d+) MiB in any case", "read.reader._ALWAYS_BYTES", MIB),
+]
+"""Where a page says a number, and the constant of the code; its unit."""
+
+
+def constant(path):
+    """Return the value of a dotted path below the package."""
+    parts, found, names = path.split("."), None, []
+    while found is None:
+        try:
+            found = import_module(".".join(["ray_h5", *parts]))
+        except ModuleNotFoundError:
+            names.insert(0, parts.pop())
+    for name in names:
+        found = found[int(name)] if name.isdigit() else getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize(("page", "pattern", "path", "unit"), NUMBERS)
+def test_a_number_of_a_page_is_that_of_the_code(page, pattern, path, unit):
+    text = " ".join(text_of(page).split())
+    (said,) = re.findall(pattern, text)
+    assert int(said) * unit == constant(path)
+
+
+def test_the_reads_ahead_are_those_of_the_loop():
+    (said,) = re.findall(r"up to (\d+) reads ahead", text_of("docs/performance.md").replace("\n", " "))
+    loop = text_of("ray_h5/read/kernel/loop.c")
+    assert re.findall(r"AHEAD_READS = (\d+)", loop) == [said]
