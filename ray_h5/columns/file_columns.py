@@ -37,7 +37,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.groups import GroupPattern
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, FileLayout
 from ray_h5.manifest.manifest import Encoding
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import RowReader
@@ -93,6 +93,7 @@ class FileColumns:
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.joined: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self._listed: Listing | None = None
+        self._layout: FileLayout | None = None
         self._known: dict[str, Values] = {}
         self._singles: dict[str, Stored | None] = {}
 
@@ -109,7 +110,8 @@ class FileColumns:
             names = self._names()
             if self._reader.form == "anndata" and (tables := self._tables()) and "X" not in names:
                 raise _of_mudata(self._reader.path, tables)
-            refused: dict[str, Exception] = dict(self._reader.layout.refused)
+            self._layout = self._reader.layout
+            refused: dict[str, Exception] = dict(self._layout.refused)
             chosen = []
             for name in names:
                 error = refused.get(name)
@@ -236,14 +238,18 @@ class FileColumns:
         return found
 
     def _single(self, name: str) -> Stored | None:
-        try:
-            self._reader.find([name], missing_ok=True)
-        except UnsupportedColumnError as exc:
-            if is_single(exc) and not any(each in name for each in "*?["):
-                table, _ = self._reader.group_table(GroupPattern(name.strip("/"), name=name))
-                segments = table.columns.get(name)
-                return None if segments is None else Stored.of(segments)
-        return None
+        if self._layout is not None and name in self._layout.columns:
+            return None
+        error = None if self._layout is None else self._layout.refused.get(name)
+        if error is None:
+            try:
+                self._reader.find([name], missing_ok=True)
+            except UnsupportedColumnError as exc:
+                error = exc
+        if error is None or not is_single(error) or any(each in name for each in "*?["):
+            return None
+        segments = self._reader.single(name)
+        return None if segments is None else Stored.of(segments)
 
     # What a column is made of ---------------------------------------------------------------------
 
@@ -295,8 +301,12 @@ class FileColumns:
 
     def _values_of_dataset(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
-        if not self._looks_first and not self._reader.form and (found := self._plain(name)) is not None:
-            return found
+        if not self._looks_first and not self._reader.form:
+            listed = None if self._layout is None else self._layout.columns.get(name)
+            if listed is not None and not listed.sources and not self._reader.learns:
+                return self._decoded(listed)
+            if (found := self._plain(name)) is not None:
+                return found
         plain = name.strip("/")
         encoding = self._encoding(plain)
         if (

@@ -29,8 +29,8 @@ from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import References
 from ray_h5.hdf5.tree.encodings import text_attribute
-from ray_h5.hdf5.tree.tree import OF_MATLAB, H5Tree, not_utf8
-from ray_h5.manifest.joined_arrays import GroupTable, Paths, Texts
+from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
+from ray_h5.manifest.joined_arrays import GroupTable, Paths, Segments, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.local_listing import natural_key
 
@@ -111,6 +111,28 @@ def read_group_table(
         table = walk.table()
     check_places(tree.path, table, file_bytes)
     return table, walk.refused
+
+
+def read_single(tree: H5Tree, name: str, file_bytes: int) -> Segments | None:
+    """Return a dataset with a single value as a column of one segment; None if it cannot be one.
+
+    It is the column of `read_group_table` for the pattern `name`, without the search for what matches.
+    """
+    pattern = GroupPattern(name.strip("/"), name=name)
+    with translated(tree.path, f"opening {name!r}"):
+        dataset, sources = tree.dataset_id(name)
+        is_plain_name = not name.startswith(FROM_ROOT) and not sources
+        if not is_plain_name or are_references(dataset.get_type()):
+            return read_group_table(tree, pattern, None, file_bytes)[0].columns.get(name)
+        column = GroupColumn(tree.path, name, shared=tree.shared)
+        try:
+            column.add(pattern.pattern, dataset)
+        except UnsupportedColumnError:
+            return None
+    paths = Paths.of([pattern.pattern])
+    segments = column.segments(paths)
+    check_places(tree.path, GroupTable(paths, {name: segments}, {}), file_bytes)
+    return segments
 
 
 @contextlib.contextmanager
