@@ -1,5 +1,6 @@
 """How files are looked up: what is read ahead, and how often each is opened."""
 
+import itertools
 import os
 import threading
 
@@ -8,21 +9,43 @@ import numpy as np
 import pytest
 
 from ray_h5.hdf5.files import opening
+from ray_h5.index import lookup
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.lookup import read_ahead
 from ray_h5.rows.groups_and_grids import Groups
 
 
-def test_a_pipe_holds_nobody_up(tmp_path):
+def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "_waits", itertools.count(0, 1000).__next__)
     pipe = str(tmp_path / "pipe.h5")
     os.mkfifo(pipe)
-    groups = [["first"], [pipe, str(tmp_path), str(tmp_path / "gone.h5")]]
+    groups = [["first"], ["second"], [pipe, str(tmp_path), str(tmp_path / "gone.h5")]]
     done = []
     thread = threading.Thread(target=lambda: done.extend(read_ahead(lambda group: group, groups)), daemon=True)
     thread.start()
     thread.join(20)
     assert done == groups
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("waits", [0, 1000])
+def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
+    monkeypatch.setattr(lookup, "_waits", itertools.count(0, waits).__next__)
+    groups = [[f"{group}{number}" for number in range(3)] for group in "abc"]
+    fetched, is_done = [], threading.Event()
+
+    def fetch(path):
+        fetched.append(path)
+        if len(fetched) == len(groups[2]):
+            is_done.set()
+
+    def work(group):
+        assert not waits or group != groups[1] or is_done.wait(20)
+        return group
+
+    monkeypatch.setattr(lookup, "_fetch", fetch)
+    assert list(read_ahead(work, groups)) == groups
+    assert sorted(fetched) == (groups[2] if waits else [])
 
 
 @pytest.fixture

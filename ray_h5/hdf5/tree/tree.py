@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
-from ray_h5.hdf5.columns.value_types import Shared
+from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
 from ray_h5.hdf5.files.access import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
@@ -33,6 +34,7 @@ from ray_h5.hdf5.tree.loop_guard import Descent, Level
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.manifest import Encoding, Form
 from ray_h5.messages import few, near_names, printable
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import MissingBytes
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ class H5Tree:
     @cached_property
     def shared(self) -> Shared:
         """What the datasets of the file share."""
-        return Shared.of(self.file.id)
+        at_home = None if is_url(self.path) else os.pread(self.file.id.get_vfd_handle(), HEAD_BYTES, 0)
+        return (Shared.of_head(at_home) if at_home else None) or Shared.of(self.file.id)
 
     @property
     def path(self) -> str:
