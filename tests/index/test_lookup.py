@@ -1,5 +1,6 @@
 """How files are looked up: what is read ahead, and how often each is opened."""
 
+import gc
 import itertools
 import os
 import threading
@@ -12,7 +13,7 @@ from ray_h5.hdf5.files import opening
 from ray_h5.index import lookup
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.lookup import read_ahead
-from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.groups_and_grids import Files, Groups
 
 
 def test_a_pipe_holds_nobody_up(tmp_path, monkeypatch):
@@ -46,6 +47,27 @@ def test_beginnings_are_read_ahead_once_the_work_waits(monkeypatch, waits):
     monkeypatch.setattr(lookup, "_fetch", fetch)
     assert list(read_ahead(work, groups)) == groups
     assert sorted(fetched) == (groups[2] if waits else [])
+
+
+def test_planning_leaves_no_circles_of_objects(tmp_path):
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"], file["label"], file["null"] = np.zeros((3, 2)), 1, h5py.Empty("f4")
+    FileOptions.of(str(tmp_path / "0.h5"), rows=Files()).index()  # imports
+    gc.collect()
+    gc.disable()
+    try:
+        for number in (1, 2):
+            FileOptions.of(str(tmp_path / f"{number}.h5"), rows=Files()).index()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        # They would keep what libhdf5 has open until they are collected.
+        kept = [each for each in gc.garbage if isinstance(each, (h5py.h5d.DatasetID, h5py.h5f.FileID, BaseException))]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert kept == []
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ _H5PY = "h5py calls"
 
 def bench_plan_files(options: BenchOptions) -> list[Result]:
     """Measure the planning of files of three columns, and of files that are rows, with and without an index."""
-    count = max(100, round(_FILES * options.size))
+    count = max(70, round(_FILES * options.size))
     results = []
     for case, write, rows, files, most in (
         ("3 columns", _write_columns, None, _MANY, _MANY_S),

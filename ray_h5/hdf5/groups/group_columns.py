@@ -16,7 +16,6 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import describe_column, is_plain
-from ray_h5.hdf5.columns.value_types import Shared
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments
 from ray_h5.manifest.layout import ColumnLayout
 
@@ -68,7 +67,6 @@ class GroupColumn:
     by_unit: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
     layouts: list[ColumnLayout] = field(default_factory=list)
     empties: set[int] = field(default_factory=set)
-    shared: Shared | None = None
 
     def __len__(self) -> int:
         return len(self.class_of)
@@ -146,9 +144,7 @@ class GroupColumn:
 
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
-        layout = describe_column(
-            dataset, path, path=self.path, at_home=True, sources=(), single_ok=True, shared=self.shared
-        )
+        layout = describe_column(dataset, path, path=self.path, at_home=True, sources=(), single_ok=True)
         array_shape = layout.shape[max(1, axes) :]
         found = _Class(dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, self.described)
         self.described += 1
@@ -239,8 +235,6 @@ def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
         sizes.append(size.astype(np.int64))
         named.append((column.paths, np.flatnonzero(there)))
     begin, size = np.concatenate([*begins, np.empty(0, np.int64)]), np.concatenate([*sizes, np.empty(0, np.int64)])
-    if len(begin) < 2:
-        return
     order = np.lexsort((size, begin))
     begin, size = begin[order], size[order]
     # Two names of one dataset have the same bytes.

@@ -256,7 +256,7 @@ class H5Tree:
         except TransientIOError:
             raise
         except RayH5Error as exc:
-            return exc
+            return exc.with_traceback(None)  # its frames lead back to it, and would keep the file's objects
 
     def _describe(
         self, name: str, found: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
