@@ -26,7 +26,7 @@ from ray_h5.read.open_files import forget_all
 from ray_h5.rows.groups_and_grids import Files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ray_h5.bench import BenchOptions
 
@@ -43,13 +43,13 @@ def bench_plan_files(options: BenchOptions) -> list[Result]:
     """Measure the planning of files of three columns, and of files that are rows, with and without an index."""
     count = max(70, round(_FILES * options.size))
     results = []
-    for case, write, rows, files, most in (
-        ("3 columns", _write_columns, None, _MANY, _MANY_S),
-        ("a row each, 4 columns", _write_bag, Files(), _BAGS, _BAGS_S),
+    for case, rows, files, most in (
+        ("3 columns", None, _MANY, _MANY_S),
+        ("a row each, 4 columns", Files(), _BAGS, _BAGS_S),
     ):
-        paths = _files(options.folder, count, write)
+        paths = _files(options.folder, count, _write_columns if rows is None else _write_bag)
         plan = partial(_plan, paths, Lookup(Scope(rows=rows)))
-        calls = {OURS: plan, _H5PY: partial(_h5py_calls, paths)}
+        calls: dict[str, Callable[[], object]] = {OURS: plan, _H5PY: partial(_h5py_calls, paths)}
         scaled = _scaled(run_turns(calls, options.turns, clock=time.process_time), files / count)
         contest = Contest("plan", f"{files} files, {case}, CPU", scaled)
         results += [contest.within(most), contest.against(_H5PY, amount=files, unit="files/s", goal=None)]
@@ -65,16 +65,15 @@ def bench_plan_files(options: BenchOptions) -> list[Result]:
     return results
 
 
-def _files(folder: str | None, count: int, write: object) -> list[str]:
+def _files(folder: str | None, count: int, write: Callable[[h5py.File, int], None]) -> list[str]:
     """Return the files of a case; make them unless an earlier call has made them."""
-    assert callable(write)
 
     def fill(target: str) -> None:
         for number in range(count):
             with h5py.File(os.path.join(target, f"{number:06d}.h5"), "w") as file:
                 write(file, number)
 
-    made = cached_folder(folder, f"plan{write.__name__}-{count}", fill)
+    made = cached_folder(folder, f"plan-{'bags' if write is _write_bag else 'columns'}-{count}", fill)
     return sorted(glob.glob(os.path.join(glob.escape(made), "*.h5")))
 
 

@@ -76,14 +76,7 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
 def _opened(path: str, swmr: bool) -> h5py.File:
     """Return what ``h5py.File(path, "r", swmr=swmr)`` does, without making two property lists for each file."""
     flags = h5py.h5f.ACC_RDONLY | (h5py.h5f.ACC_SWMR_READ if swmr else 0)
-    return _Opened(h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties()))
-
-
-class _Opened(h5py.File):  # type: ignore[misc]  # h5py has no types
-    """A file of an identifier, for which `h5py.File` would ask libhdf5 again."""
-
-    def __init__(self, found: h5py.h5f.FileID) -> None:
-        h5py.Group.__init__(self, found)
+    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties()))
 
 
 @functools.cache
