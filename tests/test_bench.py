@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ray_h5.bench import BENCHES
+from ray_h5.bench.cases import plan_files
 from ray_h5.bench.measure import run_turns
 from ray_h5.bench.workloads import make_workload
 from ray_h5.storage.local import LocalFile
@@ -103,4 +104,19 @@ def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
     assert [(each.case, each.baseline) for each in found] == [
         ("JPEG 0 threads", "Pillow"),
         ("JPEG 1 threads", "Pillow"),
+    ]
+
+
+@pytest.mark.slow
+def test_bench_plan_measures_the_planning_of_many_files(tmp_path):
+    found = plan_files.bench_plan_files(one_turn(0.001, tmp_path))
+    assert [(each.case, each.baseline, each.unit) for each in found] == [
+        ("100000 files, 3 columns, CPU", "-", "s"),
+        ("100000 files, 3 columns, CPU", "h5py calls", "files/s"),
+        ("3 columns, plan, a file", "-", "B"),
+        ("100000 files, 3 columns, CPU with index_dir", "-", "s"),
+        ("11759 files, a row each, 4 columns, CPU", "-", "s"),
+        ("11759 files, a row each, 4 columns, CPU", "h5py calls", "files/s"),
+        ("a row each, 4 columns, plan, a file", "-", "B"),
+        ("11759 files, a row each, 4 columns, CPU with index_dir", "-", "s"),
     ]

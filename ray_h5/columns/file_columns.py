@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.groups import GroupPattern
-from ray_h5.manifest.layout import ColumnLayout, Encoding
+from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.messages import few, near_names
 from ray_h5.read.reader import RowReader
 
@@ -92,8 +93,13 @@ class FileColumns:
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.joined: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self._listed: Listing | None = None
+        self._layout: FileLayout | None = None
         self._known: dict[str, Values] = {}
         self._singles: dict[str, Stored | None] = {}
+
+    @cached_property
+    def _form(self) -> Form:
+        return self._reader.form
 
     def table(self, **others: Any) -> RowTable:
         """Return what was found out so far, with what a row kind knows."""
@@ -103,12 +109,13 @@ class FileColumns:
 
     def listing(self) -> Listing:
         if self._listed is None:
-            if self._reader.form == "loom" and not self._is_reversed:
+            if self._form == "loom" and not self._is_reversed:
                 raise _of_loom(self._reader.path)
-            names = self._names()
-            if self._reader.form == "anndata" and (tables := self._tables()) and "X" not in names:
+            self._layout = self._reader.layout
+            names = self._names(self._layout)
+            if self._form == "anndata" and (tables := self._tables()) and "X" not in names:
                 raise _of_mudata(self._reader.path, tables)
-            refused: dict[str, Exception] = dict(self._reader.layout.refused)
+            refused: dict[str, Exception] = dict(self._layout.refused)
             chosen = []
             for name in names:
                 error = refused.get(name)
@@ -120,19 +127,18 @@ class FileColumns:
             self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
         return self._listed
 
-    def _names(self) -> list[str]:
+    def _names(self, found: FileLayout) -> list[str]:
         """Return the names of what may be columns."""
-        found = self._reader.layout
         names = [*found.columns, *found.refused]
-        if self._reader.form == "10x":
+        if self._form == "10x":
             return ["matrix", "matrix/barcodes"]
-        if self._reader.form == "pandas":
+        if self._form == "pandas":
             return self._of_pandas(names)
-        if self._reader.form == "loom":
+        if self._form == "loom":
             return [name for name in names if name.split("/")[0] in _OF_CELLS]
-        if self._reader.form == "ray_h5":
+        if self._form == "ray_h5":
             return list(dict.fromkeys(map(self._encoded_above, names)))
-        return self._of_observations(names) if self._reader.form == "anndata" else names
+        return self._of_observations(names) if self._form == "anndata" else names
 
     def _tables(self) -> list[str]:
         """Return the tables of a MuData file, each of which is as a file of AnnData."""
@@ -235,14 +241,18 @@ class FileColumns:
         return found
 
     def _single(self, name: str) -> Stored | None:
-        try:
-            self._reader.find([name], missing_ok=True)
-        except UnsupportedColumnError as exc:
-            if is_single(exc) and not any(each in name for each in "*?["):
-                table, _ = self._reader.group_table(GroupPattern(name.strip("/"), name=name))
-                segments = table.columns.get(name)
-                return None if segments is None else Stored.of(segments)
-        return None
+        if self._layout is not None and name in self._layout.columns:
+            return None
+        error = None if self._layout is None else self._layout.refused.get(name)
+        if error is None:
+            try:
+                self._reader.find([name], missing_ok=True)
+            except UnsupportedColumnError as exc:
+                error = exc
+        if error is None or not is_single(error) or any(each in name for each in "*?["):
+            return None
+        segments = self._reader.single(name)
+        return None if segments is None else Stored.of(segments)
 
     # What a column is made of ---------------------------------------------------------------------
 
@@ -253,7 +263,7 @@ class FileColumns:
         return self._known[name]
 
     def _values(self, name: str) -> Values:
-        if self._reader.form == "loom" and not self._is_reversed:
+        if self._form == "loom" and not self._is_reversed:
             raise _of_loom(self._reader.path)
         if self._is_reversed:
             if (encoding := self._encoding(name.strip("/"))) is not None and encoding.kind == "references":
@@ -294,15 +304,15 @@ class FileColumns:
 
     def _values_of_dataset(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
-        if not self._looks_first and not self._reader.form and (found := self._plain(name)) is not None:
-            return found
+        if not self._looks_first and not self._form:
+            listed = None if self._layout is None else self._layout.columns.get(name)
+            if listed is not None and not listed.sources and not self._reader.learns:
+                return self._decoded(listed)
+            if (found := self._plain(name)) is not None:
+                return found
         plain = name.strip("/")
         encoding = self._encoding(plain)
-        if (
-            self._reader.form == "pandas"
-            and not self._can_find(plain)
-            and (found := self._in_pandas(plain)) is not None
-        ):
+        if self._form == "pandas" and not self._can_find(plain) and (found := self._in_pandas(plain)) is not None:
             return found
         if encoding is None and "/" in plain and not self._can_find(plain):
             return self._field(name)
@@ -403,7 +413,7 @@ class FileColumns:
                 f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
                 f"{name!r}: one number or text for each"
             )
-        if codes.dtype.kind not in "iu" or (codes.layout.row_shape and self._reader.form == "anndata"):
+        if codes.dtype.kind not in "iu" or (codes.layout.row_shape and self._form == "anndata"):
             raise CorruptFileError(
                 f"{self._reader.path}: column {name!r}: expected integers as codes, found {codes.dtype} of shape "
                 f"{codes.layout.shape}"
@@ -428,16 +438,18 @@ class FileColumns:
         parent = name.strip("/").rpartition("/")[0]
         found = self._compound(name.strip("/"))
         if found is None or found[0].dtype.names is None:
-            if self._reader.form == "anndata":
+            if self._form == "anndata":
                 known = (
-                    self._names() if parent.split("/", maxsplit=1)[0] in _OF_ROWS else [*self._reader.layout.columns]
+                    self._names(self._reader.layout)
+                    if parent.split("/", maxsplit=1)[0] in _OF_ROWS
+                    else [*self._reader.layout.columns]
                 )
                 raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")
             return self._decoded(self._dataset(name))  # raises, with near names
         layout, field = found
         stored = stored_fields(layout, (field,), name, is_one=True)
         categories = _COMPOUND_CATEGORIES.format(field)
-        if layout.name.strip("/") in _OF_ROWS and self._reader.form == "anndata":
+        if layout.name.strip("/") in _OF_ROWS and self._form == "anndata":
             if stored.array.row_shape or stored.dtype.kind not in "biufSO":
                 raise UnsupportedColumnError(
                     f"{self._reader.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or "

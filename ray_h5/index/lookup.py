@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import threading
 import time
 from collections import deque
@@ -33,24 +34,37 @@ _BATCH_FILES = 64
 _THREADS = 8
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
+_WAITS_A_FILE = 0.25
+"""Files in memory take next to no wait each, and others at least one."""
 
 Spread = Callable[[Callable[[list[str]], list[FileFacts]], Sequence[list[str]]], Iterable[list[FileFacts]]]
 """Applies a function to lists of paths, several at a time, and yields the results in the order of the lists."""
 
 
 def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
-    """Do the work in this process, list by list, while threads read the beginnings of the next files.
+    """Do the work in this process, list by list. Once it waits, threads read the beginnings of the next files.
 
-    To do the work in threads is two to three times slower (measured): they take turns with the lock of libhdf5 and
-    with that of Python. But they can share the wait for a disk or a network.
+    Files in memory need no threads, which cost more than the reading. To do the work itself in threads is two to three
+    times slower (measured): they take turns with the lock of libhdf5 and with that of Python. But they can share the
+    wait for a disk or a network.
     """
+    waits = False
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
-            heads = deque(following)
+            heads = deque(following if waits else ())
             for _ in range(min(_THREADS, len(heads))):
                 pool.submit(_fetch_all, heads)
-            yield work(list(batch))
+            before = _waits()
+            found = work(list(batch))
+            waits = waits or _waits() - before >= _WAITS_A_FILE * len(batch)  # threads make it wait, too
+            yield found
             heads.clear()
+
+
+def _waits() -> float:
+    """Return how often this thread waited so far; more each time where the system does not say."""
+    of_thread = getattr(resource, "RUSAGE_THREAD", None)
+    return time.monotonic_ns() if of_thread is None else resource.getrusage(of_thread).ru_nvcsw
 
 
 def _fetch_all(paths: deque[str]) -> None:

@@ -188,6 +188,13 @@ class OpenFile(ABC):
         with self.library() as library:
             return read_group_table(library.tree, pattern, columns, self._size())
 
+    def single(self, name: str) -> Segments | None:
+        """Return a dataset with a single value as a column of one segment; None if it cannot be one."""
+        from ray_h5.hdf5.groups.groups import read_single
+
+        with self.library() as library:
+            return read_single(library.tree, name, self._size())
+
     def column_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
         """Return those attributes of a column that are short numbers or one text."""
         from ray_h5.hdf5.tree.attributes import short_attributes

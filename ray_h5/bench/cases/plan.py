@@ -1,4 +1,4 @@
-"""``ray-h5 bench plan``: time and memory of the driver for planning an epoch; no file is made or read."""
+"""``ray-h5 bench plan``: time and memory of the driver for planning an epoch, and CPU for planning many files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.bench.cases.plan_files import bench_plan_files
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.lookup import Lookup
@@ -35,8 +36,8 @@ COLUMNS = {
 
 
 def bench_plan(options: BenchOptions) -> list[Result]:
-    """Measure an epoch's planning after the index, in seconds and in memory of the driver."""
-    results: list[Result] = []
+    """Measure the index of many files; then an epoch's planning, in seconds and in memory of the driver."""
+    results = bench_plan_files(options)
     cases = {
         "10^8 rows, shuffled rows": (10**8, 1, None),
         "10^8 rows, shuffled chunks": (10**8, 16, None),

@@ -144,8 +144,7 @@ class GroupColumn:
 
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
-        opened = h5py.Dataset(dataset, readonly=True)
-        layout = describe_column(opened.id, path, path=self.path, at_home=True, sources=(), single_ok=True)
+        layout = describe_column(dataset, path, path=self.path, at_home=True, sources=(), single_ok=True)
         array_shape = layout.shape[max(1, axes) :]
         found = _Class(dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, self.described)
         self.described += 1

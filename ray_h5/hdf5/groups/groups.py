@@ -6,7 +6,7 @@ import contextlib
 import fnmatch
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import h5py
@@ -21,6 +21,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.checks.attributes import TextGuard
+from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.file_bytes import address_of
 from ray_h5.hdf5.files.links import Trail, stored_name
@@ -29,8 +30,8 @@ from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import References
 from ray_h5.hdf5.tree.encodings import text_attribute
-from ray_h5.hdf5.tree.tree import OF_MATLAB, H5Tree, not_utf8
-from ray_h5.manifest.joined_arrays import GroupTable, Paths, Texts
+from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.local_listing import natural_key
 
@@ -111,6 +112,41 @@ def read_group_table(
         table = walk.table()
     check_places(tree.path, table, file_bytes)
     return table, walk.refused
+
+
+def read_single(tree: H5Tree, name: str, file_bytes: int) -> Segments | None:
+    """Return a dataset with a single value as a column of one segment; None if it cannot be one.
+
+    It is the column of `read_group_table` for the pattern `name`, without the search for what matches.
+    """
+    pattern = GroupPattern(name.strip("/"), name=name)
+    with translated(tree.path, f"opening {name!r}"):
+        dataset, sources = tree.dataset_id(name)
+        is_plain_name = not name.startswith(FROM_ROOT) and not sources
+        properties = dataset.get_create_plist()
+        if not is_plain_name or not is_plain(properties) or are_references(dataset.get_type()):
+            return read_group_table(tree, pattern, None, file_bytes)[0].columns.get(name)
+        try:
+            layout = describe_column(
+                dataset,
+                name,
+                path=tree.path,
+                at_home=True,
+                sources=(),
+                single_ok=True,
+                shared=tree.shared,
+                properties=properties,
+            )
+        except UnsupportedColumnError:
+            return None
+    paths, offset = Paths.of([pattern.pattern]), NOT_WRITTEN if layout.offset is None else layout.offset
+    shapes = np.array([layout.row_shape], np.int64)
+    segments = Segments(
+        name, paths, (replace(layout, offset=None),), np.zeros(1, np.int32), shapes, np.array([offset]), single=True
+    )
+    if offset + layout.row_bytes > file_bytes:
+        check_places(tree.path, GroupTable(paths, {name: segments}, {}), file_bytes)  # raises
+    return segments
 
 
 @contextlib.contextmanager

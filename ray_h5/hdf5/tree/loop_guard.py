@@ -19,8 +19,8 @@ class Level:
     ----------
     group : h5py.Group
         The group.
-    names : iterator of (str or bytes)
-        The names of the links in it that were not followed yet.
+    links : iterator of (str or bytes, int)
+        The names of the links in it that were not followed yet, and the kind of each, as in ``h5py.h5l``.
     prefix : str
         First part of the names of columns below it.
     address : tuple of int
@@ -36,7 +36,7 @@ class Level:
     """
 
     group: h5py.Group
-    names: Iterator[str | bytes]
+    links: Iterator[tuple[str | bytes, int]]
     prefix: str
     address: Address
     trail: Trail

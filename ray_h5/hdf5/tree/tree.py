@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,15 +24,16 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
-from ray_h5.hdf5.columns.value_types import Shared
+from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
 from ray_h5.hdf5.files.access import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of
-from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open_object
+from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.encodings import encoding_of, form_of
 from ray_h5.hdf5.tree.loop_guard import Descent, Level
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import few, near_names, printable
+from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import MissingBytes
 
 if TYPE_CHECKING:
@@ -91,8 +93,10 @@ class H5Tree:
     _beside: tuple[h5py.Group, Trail] | None = None
 
     @cached_property
-    def _shared(self) -> Shared:
-        return Shared.of(self.file.id)
+    def shared(self) -> Shared:
+        """What the datasets of the file share."""
+        at_home = None if is_url(self.path) else os.pread(self.file.id.get_vfd_handle(), HEAD_BYTES, 0)
+        return (Shared.of_head(at_home) if at_home else None) or Shared.of(self.file.id)
 
     @property
     def path(self) -> str:
@@ -105,6 +109,11 @@ class H5Tree:
     def dataset(self, name: str) -> h5py.Dataset:
         """Return the dataset of column `name`."""
         return as_object(self._find(name)[0])
+
+    def dataset_id(self, name: str) -> tuple[h5py.h5d.DatasetID, Sources]:
+        """Return the identifier of the dataset of column `name`, and the other files that links to it lead to."""
+        found, trail = self._find(name)
+        return found, trail.sources
 
     def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
@@ -246,7 +255,7 @@ class H5Tree:
         except TransientIOError:
             raise
         except RayH5Error as exc:
-            return exc
+            return exc.with_traceback(None)  # its frames lead back to it, and would keep the file's objects
 
     def _describe(
         self, name: str, found: h5py.h5d.DatasetID, trail: Trail, address: Address | None = None
@@ -270,7 +279,7 @@ class H5Tree:
             # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or as_object(found).file == self.file
             sources = tuple(trail.sources.items())
-            shared = self._shared if at_home else None
+            shared = self.shared if at_home else None
             layout = describe_column(
                 found,
                 name,
@@ -408,21 +417,21 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
 
 
 def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
-    return Level(group, iter(group), prefix, address_of(group.id), trail)
+    return Level(group, links_in(group), prefix, address_of(group.id), trail)
 
 
 def _listed(
     level: Level,
 ) -> Iterator[tuple[str, h5py.Group | h5py.h5d.DatasetID | RayH5Error | MissingBytes, Trail]]:
     """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
-    for name in level.names:
+    for name, kind in level.links:
         if isinstance(name, bytes):  # h5py returns a name that is not UTF-8 as bytes
             if (nameless := not_utf8(level.group, name, level.trail.path)) is not None:
                 yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
             continue
         path, trail = level.prefix + name, level.trail.branch()
         try:
-            found = trail.take_id(level.group, name, path)
+            found = trail.take_id(level.group, name, path, kind)
         except TransientIOError:
             raise  # the whole listing is repeated
         except (RayH5Error, MissingBytes) as exc:

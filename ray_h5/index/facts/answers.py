@@ -14,7 +14,7 @@ import pyarrow as pa
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.index.facts.file_facts import FileFacts, Question
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
@@ -113,12 +113,13 @@ def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] 
         for error in layout.refused.values():
             if isinstance(error, UnsupportedColumnError) and error.is_encoded:
                 raise error  # the file is opened as one whose columns may be made of several datasets
-    layouts, left_out = readable(layout)
+    known, left_out = readable(layout)
+    layouts = {name: layout.columns[name] for name in known}
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
     sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
     if reader.base.learns:
         reader.find(list(layouts))  # for the manifest
-    return replace(facts.described(layouts), listing=tuple(layouts), left_out=left_out, sought=sought)
+    return replace(facts.described(layouts, known), listing=tuple(layouts), left_out=left_out, sought=sought)
 
 
 def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, columns: Sequence[str] | None) -> FileFacts:
@@ -177,9 +178,9 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
     return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
 
 
-def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tuple[str, str], ...]]:
+def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnFacts], tuple[tuple[str, str], ...]]:
     """Return the columns that can be delivered, and why the others cannot."""
-    found: dict[str, ColumnLayout] = {}
+    found: dict[str, ColumnFacts] = {}
     refused = {}
     for name, error in layout.refused.items():
         if not isinstance(error, UnsupportedColumnError) and not getattr(error, "is_dangling", False):
@@ -187,11 +188,9 @@ def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnLayout], tuple[tupl
         refused[name] = error
     for name, column in layout.columns.items():
         try:
-            ColumnSpec.of(column)
+            found[name] = ColumnFacts.of(column)
         except UnsupportedColumnError as exc:
             refused[name] = exc
-        else:
-            found[name] = column
     for error in refused.values():
         logger.debug("left out: %s", error)  # a warning says it once for all files
     said = {name: error for name, error in refused.items() if getattr(error, "has_rows", True)}

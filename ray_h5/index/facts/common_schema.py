@@ -51,9 +51,10 @@ def common_columns(
                 reader.column(name)  # raises, with near names
     facts = _with_common_shapes(facts, columns)
     facts = _with_common_values(facts, columns, cast)
-    first = _schema(facts[0].chosen(columns), cast)
-    if any(_schema(each.chosen(columns), cast) != first for each in facts):
-        raise _mismatch(facts, [_schema(each.chosen(columns), cast) for each in facts], columns)
+    schemas = _schemas(facts, columns, cast)
+    first = schemas[0]
+    if any(schema != first for schema in schemas):
+        raise _mismatch(facts, schemas, columns)
     names = list(first) if columns is None else columns
     for name in names:
         check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
@@ -83,21 +84,25 @@ def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | Non
     if not ragged:
         return facts
 
+    specs: dict[tuple[str, np.dtype], ColumnSpec] = {}  # many files share one
+
     def as_ragged(column: ColumnFacts) -> ColumnFacts:
         spec = column.spec
         if spec.name not in ragged or len(spec.ragged_shape or spec.row_shape) != len(shapes[spec.name]):
             return column
         element = spec.dtype if spec.element is None else spec.element
-        new = ColumnSpec(
-            spec.name,
-            "ragged",
-            np.dtype(object),
-            (),
-            element,
-            ragged_shape=shapes[spec.name],
-            mean_bytes=sizes[spec.name],
-        )
-        return replace(column, spec=new)
+        new = specs.get((spec.name, element))
+        if new is None:
+            new = specs[spec.name, element] = ColumnSpec(
+                spec.name,
+                "ragged",
+                np.dtype(object),
+                (),
+                element,
+                ragged_shape=shapes[spec.name],
+                mean_bytes=sizes[spec.name],
+            )
+        return ColumnFacts(new, column.num_rows, column.chunk_rows, column.enum)
 
     return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
 
@@ -191,9 +196,17 @@ def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
     return spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
 
 
-def _schema(columns: Mapping[str, ColumnFacts], cast: Cast) -> Schema:
-    """Return the columns of a file as they are compared."""
-    return {name: _delivered(each.spec, cast) for name, each in columns.items()}
+def _schemas(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> list[Schema]:
+    """Return the columns of each file as they are compared. Files share specs, which are delivered once."""
+    known: dict[int, ColumnSpec] = {}
+
+    def delivered(spec: ColumnSpec) -> ColumnSpec:
+        found = known.get(id(spec))
+        if found is None:
+            found = known[id(spec)] = _delivered(spec, cast)
+        return found
+
+    return [{name: delivered(column.spec) for name, column in each.chosen(columns).items()} for each in facts]
 
 
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:

@@ -177,9 +177,11 @@ class FileFacts:
             raise SchemaMismatchError(f"{self.path}: found no column that can be delivered: {why}")
         return common_rows(self.path, chosen, sources=self.state.sources) if chosen or columns is None else 0
 
-    def described(self, layouts: Mapping[str, ColumnLayout]) -> FileFacts:
-        """Return these facts together with those of more columns."""
-        columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()}
+    def described(
+        self, layouts: Mapping[str, ColumnLayout], known: Mapping[str, ColumnFacts] | None = None
+    ) -> FileFacts:
+        """Return these facts together with those of more columns: `known`, if the caller has them."""
+        columns = {name: ColumnFacts.of(layout) for name, layout in layouts.items()} if known is None else known
         sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
         return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
 

@@ -130,6 +130,7 @@ class JointIndex:
         self._counts = Counter(os.path.dirname(path) for path in paths)
         for folder, count in [*self._counts.items()]:
             self._counts[f"{os.path.dirname(folder)}/*"] += count
+        self._above: dict[str, str] = {}
         self._where: dict[str, str] = {}
         self._folders: dict[str, _Folder] = {}
         self._found: dict[str, dict[str, FileFacts]] = {}
@@ -138,7 +139,9 @@ class JointIndex:
     def _names(self, path: str) -> tuple[str, str]:
         """Return the folder of a file, and the one above it, in which folders of few files are together."""
         folder = os.path.dirname(path)
-        return folder, f"{os.path.dirname(folder)}/*"
+        if folder not in self._above:
+            self._above[folder] = f"{os.path.dirname(folder)}/*"
+        return folder, self._above[folder]
 
     def get(self, path: str) -> FileFacts | None:
         """Return what is stored of a file in its present state."""
