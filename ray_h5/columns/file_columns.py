@@ -45,6 +45,7 @@ from ray_h5.read.reader import RowReader
 if TYPE_CHECKING:
     from ray_h5.columns.row_entries import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.read.taken_column import Runs
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
 """The groups of an AnnData file whose members have a row for each observation."""
@@ -292,6 +293,18 @@ class FileColumns:
         from ray_h5.columns.row_parts import segment_part
 
         return segment_part(self._reader, made, whole, segments, self._values_of_dataset)
+
+    def block_part(
+        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
+    ) -> tuple[tuple[Runs | None, ...], RowEntries | None]:
+        """Return the part of blocks that the user asks for: positions along each axis, and what is drawn."""
+        made = self._made.get(name)
+        if not isinstance(made, RowPart):
+            return (), None
+        from ray_h5.columns.row_parts import entries_of, taken_of_blocks
+
+        taken = taken_of_blocks(self._reader, made, array, cut, self._values_of_dataset)
+        return taken, None if made.random is None else entries_of(made, array.where)
 
     def _values_of_dataset(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""

@@ -367,7 +367,8 @@ def part(
         The column.
     axes : mapping of int to (slice or sequence of int or str), optional
         What is taken of each axis of a row, in this order: positions, a slice, or names that are in `names`. Axis 0 is
-        the first axis of a row: of windows, that of a step. ``part("fields", {0: [0, 5, 7], 2: slice(0, 64)})``
+        the first axis of a row: of windows, that of a step; of `Patches`, that of the array, and parts are of axes that
+        blocks have as a whole. ``part("fields", {0: [0, 5, 7], 2: slice(0, 64)})``
     names : str, optional
         The dataset with the names of the positions of an axis. Each file may have them in an order of its own.
     random : int, optional
