@@ -63,6 +63,11 @@ class Csr:
     def name(self) -> str:
         return self.group
 
+    def __repr__(self) -> str:
+        given = {"dense": None if self.dense else False, "take": self.take and list(self.take), "names": self.names}
+        options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"csr({', '.join([repr(self.group), *options])})"
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -241,7 +246,7 @@ def csr(
     Examples
     --------
     >>> csr("X", take=["CD3E", "MS4A1"], names="var/_index")
-    Csr(group='X', dense=True, take=('CD3E', 'MS4A1'), names='var/_index')
+    csr('X', take=['CD3E', 'MS4A1'], names='var/_index')
     """
     group = _path("csr: group", group)
     if not isinstance(dense, (bool, np.bool_)):
