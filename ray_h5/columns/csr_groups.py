@@ -114,9 +114,7 @@ def width_of(reader: RowReader, name: str, encoding: Encoding, num_rows: int) ->
     return width
 
 
-def taken_positions(
-    reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]
-) -> np.ndarray | None:
+def taken_positions(reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]) -> np.ndarray | None:
     """Return the positions of a row that the user asks for; None for all."""
     if made.take is None:
         return None

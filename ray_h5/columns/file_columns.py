@@ -30,6 +30,7 @@ from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, R
 from ray_h5.columns.values import Stored, Values, read_all, stored_fields
 from ray_h5.errors import (
     CorruptFileError,
+    MissingSourceError,
     RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
@@ -383,8 +384,12 @@ class FileColumns:
             raise UnsupportedColumnError(*exc.args) from None
         return referred_values(self._reader.path, name, table, is_reversed=self._is_reversed)
 
-    def _joined(self, made: JoinedColumn) -> Stored:
+    def _joined(self, made: JoinedColumn) -> Values:
         """Return the values of several datasets, end to end."""
+        if made.name not in self.joined and len(names := self._in_other_files(made)):
+            from ray_h5.columns.end_to_end import end_to_end
+
+            return end_to_end(self._reader, made, names)
         table = self._datasets(made.name, made.pattern)
         segments = table.columns.get(made.name)
         if segments is None:
@@ -399,6 +404,20 @@ class FileColumns:
             )
         layout = replace(segments.unit, name=made.name, shape=(int(segments.starts[-1]), *shape))
         return Stored(layout, segments, name=made.name)
+
+    def _in_other_files(self, made: JoinedColumn) -> np.ndarray:
+        """Return the names of datasets that a column consists of, if links to other files are among them."""
+
+        def names() -> np.ndarray:
+            try:
+                self._datasets(made.name, made.pattern)
+            except (UnsupportedColumnError, MissingSourceError) as exc:
+                from ray_h5.columns.end_to_end import linked_datasets
+
+                return linked_datasets(self._reader, made, exc)
+            return np.empty(0, object)
+
+        return self._reader.fact(f"{made}: datasets in other files", names)
 
     def _dataset(self, name: str) -> ColumnLayout:
         return self._reader.find([name])[name]
