@@ -466,5 +466,10 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     for each in special:
         if names.count(each.name) > 1:
             other = ". Pass joined(..., name=) for another name" if isinstance(each, JoinedColumn) else ""
+            if isinstance(each, RowPart):
+                other = (
+                    ", and keeps the name of its dataset. Take what you need of each axis in one part(...), and cut "
+                    "it in a transform or a batch"
+                )
             raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way{other}")
     return as_names(names), tuple(special)
