@@ -318,7 +318,10 @@ def _as_times(at: Any) -> Any:
         elif isinstance(times, str) and times.strip("/"):
             found.append((str(column), times))
         else:
-            raise OptionError(f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time): finite numbers, and a rate above 0")
+            raise OptionError(
+                f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time): finite numbers, and a "
+                "rate above 0"
+            )
     if not found:
         raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
     return tuple(found)
