@@ -17,7 +17,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
-from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, Piece, pipeline_number
+from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
 from ray_h5.read.taken_column import Runs
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
 from ray_h5.storage.byte_source import ByteSource
@@ -279,24 +279,35 @@ class BlockColumn(DirectColumn):
         offsets, sizes, begins, outer, places = (each[order] for each in (offsets, sizes, begins, outer, places))
         ends = offsets + sizes
         apart = (offsets[1:] - ends[:-1] > _GAP_BYTES) | (outer[1:] != outer[:-1]) | (places[1:] != places[:-1])
-        split = RowRuns.split(apart)
+        extents = np.ones((len(offsets), axes), np.int64)
+        extents[:, axes - inner :] = inside[order]
+        return [TableJob(self._copies_of(RowRuns.split(apart), offsets, ends, begins, extents, out))]
+
+    def _copies_of(
+        self,
+        split: RowRuns,
+        offsets: np.ndarray,
+        ends: np.ndarray,
+        begins: np.ndarray,
+        extents: np.ndarray,
+        out: np.ndarray,
+    ) -> JobTable:
+        """Return the table that reads runs of byte ranges, each run at once, and copies boxes out of them."""
         jobs = np.zeros((len(Field), len(split.start)), np.int64)
         jobs[Field.FILE], jobs[Field.PIPELINE] = self.file, RAW
         jobs[Field.OFFSET] = offsets[split.start]
         jobs[Field.SIZE] = np.maximum.reduceat(ends, split.start) - jobs[Field.OFFSET]
         jobs[Field.DECODED] = jobs[Field.SIZE]
         numbers = np.full(len(split.start), -1)
-        if inner == 1 and len(offsets) == len(split.start):
+        if len(offsets) == len(split.start) and (extents[:, :-1] == 1).all():
             jobs[Field.DESTINATION] = begins
-            return [TableJob(self._table(jobs, NO_PIECES, out, numbers, NO_BOXES))]
+            return self._table(jobs, NO_PIECES, out, numbers, NO_BOXES)
         jobs[Field.BEGIN], jobs[Field.END] = split.start, split.stop
         pieces = np.zeros((len(Piece), len(offsets)), np.int64)
         pieces[Piece.SOURCE] = offsets - np.repeat(jobs[Field.OFFSET], split.stop - split.start)
         pieces[Piece.DESTINATION] = begins
-        extents = np.ones((len(offsets), axes), np.int64)
-        extents[:, axes - inner :] = inside[order]
-        copied, pieces[Piece.BOX] = self._copied(extents, file_strides)
-        return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
+        copied, pieces[Piece.BOX] = self._copied(extents, _strides(self._shape, self._item))
+        return self._table(jobs, pieces, out, numbers, copied)
 
 
 class BlocksThroughH5py:
