@@ -52,6 +52,11 @@ class ChunkedBy:
     size: int = field(default=1)
 
 
+def rows_key(name: str) -> str:
+    """Return the key of the rows that each group has of a column, among the bounds of a file."""
+    return f"rows of {name}"
+
+
 def bounds_of_offsets(offsets: np.ndarray, where: str, base: int = 0) -> Bounds:
     """Return the bounds of rows that follow each other; the first value has the number `base`.
 

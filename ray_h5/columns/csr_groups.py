@@ -10,7 +10,7 @@ import numpy as np
 from ray_h5.columns.bounds import Bounds, ChunkedBy
 from ray_h5.columns.range_columns import SparseRows
 from ray_h5.columns.user_columns import Csr
-from ray_h5.columns.values import Values, read_all
+from ray_h5.columns.values import Stored, Values, read_all
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
@@ -41,43 +41,55 @@ def sparse_rows(
         Returns another column of the file, such as names of genes.
     """
     path, name = reader.path, made.group
+    encoding = checked_encoding(path, made, name, encoding)
+    key, bounds = offsets(f"{name}/indptr")
+    indices, data = (Stored.of(reader.column(f"{name}/{each}")) for each in ("indices", "data"))
+    where = f"{path}: sparse matrix {name!r}"
+    check_types(where, indices.array, data.array)
+    check_entries(where, bounds, indices.array.num_rows, data.array.num_rows)
+    width = width_of(reader, name, encoding, len(bounds))
+    chunked = ChunkedBy(key, max(indices.array.chunk_rows, data.array.chunk_rows))
+    take = taken_positions(reader, made, width, column)
+    return SparseRows(name, indices, data, bounds, width, made.dense, take, path), chunked
+
+
+def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding:
+    """Return what a group encodes; raise `UnsupportedColumnError` unless it is a matrix that is compressed by rows."""
     if encoding is None or encoding.kind not in {"csr", "csc", "compressed"}:
         said = "" if encoding is None else f" ({encoding.said})"
         raise UnsupportedColumnError(
-            f"{path}: csr({name!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, indptr "
-            "and a shape"
+            f"{path}: csr({made.group!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, "
+            "indptr and a shape"
         )
     if encoding.kind == "csc":
         raise UnsupportedColumnError(
             f"{path}: {name!r} is a {encoding.said}: it is compressed along its columns: each row is spread "
             "over all of it. Write it again compressed along its rows: adata.X = adata.X.tocsr(), then write_h5ad."
         )
-    key, bounds = offsets(f"{name}/indptr")
-    indices, data = reader.column(f"{name}/indices"), reader.column(f"{name}/data")
-    width = _width(reader, name, encoding, len(bounds))
-    _check_entries(path, name, indices, data, bounds)
-    chunked = ChunkedBy(key, max(indices.chunk_rows, data.chunk_rows))
-    take = _take(reader, made, width, column)
-    return SparseRows(name, indices, data, bounds, width, made.dense, take, path), chunked
+    return encoding
 
 
-def _check_entries(path: str, name: str, indices: ColumnLayout, data: ColumnLayout, bounds: Bounds) -> None:
-    where = f"{path}: sparse matrix {name!r}"
+def check_types(where: str, indices: ColumnLayout, data: ColumnLayout) -> None:
+    """Raise unless positions are integers, and values numbers."""
     if indices.row_shape or indices.dtype.kind not in "iu":
         raise CorruptFileError(f"{where}: indices are {indices.dtype} of shape {indices.shape}; expected integers")
     if data.row_shape or data.kind not in {"number", "bool"}:
         raise UnsupportedColumnError(f"{where}: data are {data.kind} of shape {data.shape}; expected numbers")
+
+
+def check_entries(where: str, bounds: Bounds, indices: int, data: int) -> None:
+    """Raise `CorruptFileError` unless there are as many positions as values, and rows are among them."""
     if len(bounds) and bounds.starts[0] != 0:
         raise CorruptFileError(f"{where}: indptr begins with {bounds.starts[0]}; expected 0")
     end = int(bounds.stops[-1]) if len(bounds) else 0
-    if not indices.num_rows == data.num_rows >= end:
+    if not indices == data >= end:
         raise CorruptFileError(
-            f"{where}: indptr ends with {end}, and there are {indices.num_rows} indices and {data.num_rows} "
-            "values; expected equal numbers"
+            f"{where}: indptr ends with {end}, and there are {indices} indices and {data} values; expected equal "
+            "numbers"
         )
 
 
-def _width(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
+def width_of(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
     """Return the length of a row: that of the axis which is not compressed."""
     where = f"{reader.path}: sparse matrix {name!r}"
     shape = encoding.shape
@@ -101,7 +113,8 @@ def _width(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> i
     return width
 
 
-def _take(reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]) -> np.ndarray | None:
+def taken_positions(reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]) -> np.ndarray | None:
+    """Return the positions of a row that the user asks for; None for all."""
     if made.take is None:
         return None
     return positions_of(reader, f"csr({made.group!r})", made.take, made.names, width, column)

@@ -31,6 +31,7 @@ from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, R
 from ray_h5.columns.values import Stored, Values, read_all, stored_fields
 from ray_h5.errors import (
     CorruptFileError,
+    MissingSourceError,
     RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
@@ -45,6 +46,7 @@ from ray_h5.read.reader import RowReader
 if TYPE_CHECKING:
     from ray_h5.columns.row_entries import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.read.taken_column import Runs
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
 """The groups of an AnnData file whose members have a row for each observation."""
@@ -302,6 +304,18 @@ class FileColumns:
 
         return segment_part(self._reader, made, whole, segments, self._values_of_dataset)
 
+    def block_part(
+        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
+    ) -> tuple[tuple[Runs | None, ...], RowEntries | None]:
+        """Return the part of blocks that the user asks for: positions along each axis, and what is drawn."""
+        made = self._made.get(name)
+        if not isinstance(made, RowPart):
+            return (), None
+        from ray_h5.columns.row_parts import entries_of, taken_of_blocks
+
+        taken = taken_of_blocks(self._reader, made, array, cut, self._values_of_dataset)
+        return taken, None if made.random is None else entries_of(made, array.where)
+
     def _values_of_dataset(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
         if not self._looks_first and not self._form:
@@ -379,8 +393,12 @@ class FileColumns:
             raise UnsupportedColumnError(*exc.args) from None
         return referred_values(self._reader.path, name, table, is_reversed=self._is_reversed)
 
-    def _joined(self, made: JoinedColumn) -> Stored:
+    def _joined(self, made: JoinedColumn) -> Values:
         """Return the values of several datasets, end to end."""
+        if made.name not in self.joined and len(names := self._in_other_files(made)):
+            from ray_h5.columns.end_to_end import end_to_end
+
+            return end_to_end(self._reader, made, names)
         table = self._datasets(made.name, made.pattern)
         segments = table.columns.get(made.name)
         if segments is None:
@@ -395,6 +413,20 @@ class FileColumns:
             )
         layout = replace(segments.unit, name=made.name, shape=(int(segments.starts[-1]), *shape))
         return Stored(layout, segments, name=made.name)
+
+    def _in_other_files(self, made: JoinedColumn) -> np.ndarray:
+        """Return the names of datasets that a column consists of, if links to other files are among them."""
+
+        def names() -> np.ndarray:
+            try:
+                self._datasets(made.name, made.pattern)
+            except (UnsupportedColumnError, MissingSourceError) as exc:
+                from ray_h5.columns.end_to_end import linked_datasets
+
+                return linked_datasets(self._reader, made, exc)
+            return np.empty(0, object)
+
+        return self._reader.fact(f"{made}: datasets in other files", names)
 
     def _dataset(self, name: str) -> ColumnLayout:
         return self._reader.find([name])[name]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ray_h5.columns.bounds import Bounds, bounds_in, check_bounds
-from ray_h5.columns.user_columns import Ragged
-from ray_h5.columns.values import Values, read_units
+from ray_h5.columns.bounds import Bounds, bounds_in, check_bounds, rows_key
+from ray_h5.columns.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
+from ray_h5.columns.range_columns import SparseRows
+from ray_h5.columns.user_columns import Csr, Ragged
+from ray_h5.columns.values import Stored, Values, read_units
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.joined_arrays import Paths, Segments
 from ray_h5.read.reader import RowReader
@@ -18,8 +20,9 @@ def ragged_in_groups(
     reader: RowReader,
     made: Ragged,
     content: Segments,
-    datasets: Mapping[str, tuple[Segments, Values]],
+    datasets: Mapping[str, tuple[Segments, Values | None]],
     groups: Paths,
+    check: Callable[[Bounds, int, int], None] | None = None,
 ) -> tuple[Bounds, Bounds]:
     """Return where the rows of all groups begin and end in the units of `content`, and which rows each group has.
 
@@ -35,6 +38,8 @@ def ragged_in_groups(
         The datasets that say where rows begin and end, by option of `ragged`.
     groups : Paths
         The names of groups.
+    check : callable, optional
+        Raises for bounds in a group that has so many values, given its number, unless `check_bounds` does.
 
     Raises
     ------
@@ -56,7 +61,10 @@ def ragged_in_groups(
         own = {option: values[of.starts[group] : of.starts[group + 1]] for option, (of, values) in read.items()}
         path = f"{reader.path}: group {groups[group]!r}"
         bounds = bounds_in(own, made, f"{path}: column {made.name!r}, {' and '.join(map(repr, made.given.values()))}")
-        check_bounds(bounds, made, length, path)
+        if check is None:
+            check_bounds(bounds, made, length, path)
+        else:
+            check(bounds, length, group)
         found.append(Bounds(bounds.starts + first, bounds.stops + first))
     ends = np.cumsum(np.array([len(each) for each in found], np.int64))
     nothing = np.empty(0, np.int64)
@@ -65,6 +73,67 @@ def ragged_in_groups(
     return Bounds(starts, stops), Bounds(np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)], ends)
 
 
-def rows_key(name: str) -> str:
-    """Return the key of the rows that each group has of a column, among the bounds of a file."""
-    return f"rows of {name}"
+def sparse_in_groups(
+    reader: RowReader,
+    made: Csr,
+    parts: Mapping[str, Segments],
+    groups: Paths,
+    known: dict[str, Bounds],
+    column: Callable[[str], Values],
+) -> SparseRows:
+    """Return the rows of a sparse matrix in each group, one group after the other.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    made : Csr
+        The column.
+    parts : mapping of str to Segments
+        The datasets of matrices: ``data``, ``indices`` and ``indptr``.
+    groups : Paths
+        The names of groups.
+    known : dict of str to Bounds
+        Bounds that are known; those of the column are added.
+    column : callable
+        Returns another column of the file, such as names of positions.
+
+    Raises
+    ------
+    CorruptFileError, SchemaMismatchError, UnsupportedColumnError
+        If they are no matrices of one width.
+    """
+    indices, data = (Stored.of(parts[each]) for each in ("indices", "data"))
+    path, name = reader.path, made.group
+    check_types(f"{path}: sparse matrix {name!r}", indices.array, data.array)
+    offsets = Ragged(f"{name}/indices", offsets=f"{name}/indptr")
+    if rows_key(name) not in known:
+
+        def check(bounds: Bounds, length: int, group: int) -> None:
+            where = f"{path}: sparse matrix {f'{groups[group]}/{name}'!r}"
+            check_entries(where, bounds, length, int(parts["data"].lengths[group]))
+
+        datasets = {"offsets": (parts["indptr"], Stored.of(parts["indptr"])), "data": (parts["data"], None)}
+        found = ragged_in_groups(reader, offsets, parts["indices"], datasets, groups, check)
+        known[offsets.bounds_key], known[rows_key(name)] = found
+    rows = known[rows_key(name)]
+
+    def widths() -> np.ndarray:
+        found = []
+        for group, count in enumerate((rows.stops - rows.starts).tolist()):
+            each = f"{groups[group]}/{name}"
+            encoding = checked_encoding(path, made, each, reader.encoding(each))
+            found.append(width_of(reader, each, encoding, count))
+        return np.array(found, np.int64)
+
+    of_groups = reader.fact(f"{name}: widths in {groups[0]!r} and {len(groups) - 1} others", widths, of_file=True)
+    if (differ := np.flatnonzero(of_groups != of_groups[0])).size:
+        at = int(differ[0])
+        raise SchemaMismatchError(
+            f"{path}: sparse matrix {name!r}: rows have length {of_groups[0]} in group {groups[0]!r}, and "
+            f"{of_groups[at]} in {groups[at]!r}. Choose groups that agree with the pattern, or leave the column out."
+        )
+    width = int(of_groups[0])
+    bounds = known[offsets.bounds_key]
+    take = taken_positions(reader, made, width, column)
+    return SparseRows(name, indices, data, bounds, width, made.dense, take, path)

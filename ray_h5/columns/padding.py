@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,15 +83,11 @@ class Padding:
         self.check_names(columns)
         found = {}
         for name, spec in columns.items():
-            if spec.kind == "list" and spec.row_shape and name in self.names:
-                raise UnsupportedColumnError(
-                    f"pad: a row of column {name!r} is {spec.row_shape} arrays of varying length; expected one array a "
-                    "row. Leave it out of pad={...}, and a batch has a list of its rows."
-                )
             if spec.element is None or spec.varying_shape is None:
                 continue
-            if (fill := self.fill(name, spec.element, columns)) is not None:
-                found[name] = fill
+            has_steps = spec.kind == "list" and bool(spec.row_shape)
+            if (fill := self.fill(name, spec.element.base if has_steps else spec.element, columns)) is not None:
+                found[name] = FillOfSteps(fill) if has_steps else fill
         return found
 
     def fill(self, name: str, dtype: np.dtype, columns: Collection[str]) -> float | None:
@@ -100,6 +97,12 @@ class Padding:
             _fill_of(name, found, dtype)
             check_length_name(name, columns)
         return found
+
+
+class FillOfSteps(float):
+    """What fills up a column whose rows are several arrays of varying length, such as windows of lists."""
+
+    is_of_steps = True
 
 
 def check_length_name(name: str, columns: Collection[str]) -> None:
@@ -152,6 +155,29 @@ def cast_rows(
             raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
     return found
+
+
+def pad_column(
+    rows: np.ndarray, spec: ColumnSpec, fill: float, shape: tuple[int | None, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a column as one array, and their lengths, as `pad_rows` does.
+
+    Parameters
+    ----------
+    rows : numpy.ndarray
+        Objects: an array for each row, or several.
+    spec : ColumnSpec
+        The column.
+    fill : float
+        The value after the end of a shorter array.
+    shape : tuple of (int or None)
+        The shape of a row, with None for axes along which rows differ.
+    """
+    own = shape[rows.ndim - 1 :]
+    element = None if spec.element is None else spec.element.base if rows.ndim > 1 else spec.element
+    cast = cast_rows(list(rows.reshape(-1)), replace(spec, element=element))
+    array, lengths = pad_rows(spec.name, cast, fill, element, len(own), own)
+    return array.reshape(*rows.shape, *array.shape[1:]), lengths.reshape(*rows.shape, *lengths.shape[1:])
 
 
 def pad_rows(

@@ -14,7 +14,6 @@ from ray_h5.columns.values import Reading, Units, Values
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest
-from ray_h5.read.read_parts import Part
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_entries import RowEntries
@@ -139,8 +138,8 @@ class SparseRows:
     ----------
     name : str
         Name.
-    indices, data : ColumnLayout
-        The layouts of the two datasets.
+    indices, data : Values
+        The positions and values of all entries.
     bounds : Bounds
         The entries of each row.
     width : int
@@ -154,8 +153,8 @@ class SparseRows:
     """
 
     name: str
-    indices: ColumnLayout
-    data: ColumnLayout
+    indices: Values
+    data: Values
     bounds: Bounds
     width: int
     dense: bool
@@ -169,8 +168,9 @@ class SparseRows:
 
     @property
     def array(self) -> ColumnLayout:
-        chunk = rows_a_chunk(self.bounds, max(self.indices.chunk_rows, self.data.chunk_rows))
-        entry = index_dtype(self.delivered_width).itemsize + self.data.stored_dtype.itemsize
+        indices, data = self.indices.array, self.data.array
+        chunk = rows_a_chunk(self.bounds, max(indices.chunk_rows, data.chunk_rows))
+        entry = index_dtype(self.delivered_width).itemsize + data.stored_dtype.itemsize
         share = self.delivered_width / max(self.width, 1)
         return ColumnLayout(
             self.name,
@@ -179,11 +179,11 @@ class SparseRows:
             np.dtype(object),
             "contiguous" if chunk == 1 else "chunked",
             chunk_shape=None if chunk == 1 else (chunk,),
-            element=self.data.dtype,
+            element=data.dtype,
             ragged_shape=(self.delivered_width,),
             item_bytes=max(1, round(mean_count(self.bounds) * entry * share)),
-            sources=tuple(dict.fromkeys([*self.indices.sources, *self.data.sources])),
-            direct=self.indices.direct and self.data.direct,
+            sources=tuple(dict.fromkeys([*indices.sources, *data.sources])),
+            direct=indices.direct and data.direct,
             dense=self.dense,
             path=self.path,
         )
@@ -195,7 +195,7 @@ class SparseRows:
 
     def blank(self, dtype: np.dtype) -> SparseRow:  # noqa: ARG002  as the other values have it
         indices = np.empty(0, index_dtype(self.delivered_width))
-        return SparseRow(Entries(indices, np.empty(0, self.data.dtype)), 0, 0)
+        return SparseRow(Entries(indices, np.empty(0, self.data.array.dtype)), 0, 0)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
@@ -203,7 +203,8 @@ class SparseRows:
         runs, ends = runs_of(self.bounds, rows)
         total = int(ends[-1]) if len(ends) else 0
         where = f"column {self.name!r}"
-        indices, data = (empty((total,), each.dtype, where) for each in (self.indices, self.data))
+        indices, data = (empty((total,), each.array.dtype, where) for each in (self.indices, self.data))
+        read = (self.indices.reading(runs, indices), self.data.reading(runs, data)) if len(runs) else ()
 
         def finish() -> None:
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
@@ -213,7 +214,7 @@ class SparseRows:
                 found, kept, indptr = self._taken(found, data, indptr)
             out[places] = rows_of(Entries(found, kept), indptr)
 
-        return Reading([Part(self.indices.name, runs, indices), Part(self.data.name, runs, data)], finish)
+        return Reading([part for each in read for part in each.parts], finish)
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
@@ -222,7 +223,7 @@ class SparseRows:
             return
         row = int(rows[int(np.searchsorted(indptr, at, side="right")) - 1])
         raise CorruptFileError(
-            f"{self.path}: column {self.name!r}, row {row}: {self.indices.name!r} has {indices[at]}; expected "
+            f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[at]}; expected "
             f"positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
         )
 

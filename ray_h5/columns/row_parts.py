@@ -22,6 +22,7 @@ from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.reader import RowReader
+from ray_h5.read.taken_column import Runs, runs_of_positions
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 
@@ -152,7 +153,19 @@ def _taken(
             f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so many "
             f"axes, found {found}"
         )
-    taken: list[np.ndarray | None] = [None] * (max(axes) + 1)
+    return take(values, _positions(reader, made, axes, shape, column, first_axis))
+
+
+def _positions(
+    reader: RowReader,
+    made: RowPart,
+    axes: dict[int, Positions],
+    shape: tuple[int, ...],
+    column: Callable[[str], Values],
+    first_axis: int = 0,
+) -> tuple[np.ndarray | None, ...]:
+    """Return the positions along each axis of a shape; None for all."""
+    taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
     for axis, at in axes.items():
         what = f"part({made.name!r}, {{{axis + first_axis}: ...}})"
         taken[axis] = (
@@ -160,7 +173,31 @@ def _taken(
             if isinstance(at, Cut)
             else positions_of(reader, what, at, made.names, shape[axis], column)
         )
-    return take(values, tuple(taken))
+    return tuple(taken)
+
+
+def taken_of_blocks(
+    reader: RowReader, made: RowPart, array: ColumnLayout, cut: tuple[int, ...], column: Callable[[str], Values]
+) -> tuple[Runs | None, ...]:
+    """Return the positions along the axes of an array that blocks have as a whole, those in `cut` being theirs.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If a part is along an axis that blocks cut.
+    """
+    asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
+    others = [axis for axis in range(len(array.shape)) if axis not in cut]
+    for axis in asked:
+        if axis not in others:
+            raise UnsupportedColumnError(
+                f"{array.where} has shape {array.shape}, of which blocks cut the axes {list(cut)}; {made} takes parts "
+                f"of axis {axis}. Take parts of "
+                + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
+                + ", and choose other blocks with rows=Patches(...)."
+            )
+    found = _positions(reader, made, dict(made.axes), array.shape, column)
+    return tuple(None if at is None else runs_of_positions(at) for at in found)
 
 
 def _of_sparse(reader: RowReader, made: RowPart, values: SparseRows, column: Callable[[str], Values]) -> SparseRows:

@@ -108,8 +108,9 @@ class ColumnSpec:
     @property
     def varying_shape(self) -> tuple[int | None, ...] | None:
         """Shape of a row, with None for axes along which rows differ; None if all rows have one shape."""
-        if self.kind == "list" and not self.row_shape:
-            return (None,)
+        if self.kind == "list":
+            own = self.element.shape if self.element is not None and self.row_shape else ()
+            return (*self.row_shape, None, *own)
         return self.ragged_shape if self.kind == "ragged" else None
 
     @property

@@ -63,6 +63,11 @@ class Csr:
     def name(self) -> str:
         return self.group
 
+    def __repr__(self) -> str:
+        given = {"dense": None if self.dense else False, "take": self.take and list(self.take), "names": self.names}
+        options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"csr({', '.join([repr(self.group), *options])})"
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -238,7 +243,7 @@ def csr(
     Examples
     --------
     >>> csr("X", take=["CD3E", "MS4A1"], names="var/_index")
-    Csr(group='X', dense=True, take=('CD3E', 'MS4A1'), names='var/_index')
+    csr('X', take=['CD3E', 'MS4A1'], names='var/_index')
     """
     group = _path("csr: group", group)
     if not isinstance(dense, (bool, np.bool_)):
@@ -364,7 +369,8 @@ def part(
         The column.
     axes : mapping of int to (slice or sequence of int or str), optional
         What is taken of each axis of a row, in this order: positions, a slice, or names that are in `names`. Axis 0 is
-        the first axis of a row: of windows, that of a step. ``part("fields", {0: [0, 5, 7], 2: slice(0, 64)})``
+        the first axis of a row: of windows, that of a step; of `Patches`, that of the array, and parts are of axes that
+        blocks have as a whole. ``part("fields", {0: [0, 5, 7], 2: slice(0, 64)})``
     names : str, optional
         The dataset with the names of the positions of an axis. Each file may have them in an order of its own.
     random : int, optional
@@ -457,5 +463,10 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     for each in special:
         if names.count(each.name) > 1:
             other = ". Pass joined(..., name=) for another name" if isinstance(each, JoinedColumn) else ""
+            if isinstance(each, RowPart):
+                other = (
+                    ", and keeps the name of its dataset. Take what you need of each axis in one part(...), and cut "
+                    "it in a transform or a batch"
+                )
             raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way{other}")
     return as_names(names), tuple(special)

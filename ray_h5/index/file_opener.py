@@ -81,8 +81,9 @@ class Scope:
 
             check_episodes(rows, windows)
         has_groups = _is_groups(rows)
-        if rows is not None and rows.is_block and (columns or axes == "reversed"):
-            given = f"columns: {columns[0]}" if columns else "axes='reversed'"
+        others = _not_of_datasets(columns) if axes == "reversed" or (rows is not None and rows.is_block) else []
+        if rows is not None and rows.is_block and (others or axes == "reversed"):
+            given = f"columns: {others[0]}" if others else "axes='reversed'"
             raise OptionError(f"{given}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out")
         if rows is not None and (end_to_end := _end_to_end(columns)):
             raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
@@ -98,7 +99,6 @@ class Scope:
             raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
         if axes not in {"stored", "reversed"}:
             raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
-        others = _not_of_datasets(columns) if axes == "reversed" else []
         if axes == "reversed" and (has_groups or others or decode_cf):
             other = rows if has_groups else next(iter((*others, "decode_cf=True")))
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")

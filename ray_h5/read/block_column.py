@@ -17,7 +17,8 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
-from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, Piece, pipeline_number
+from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
+from ray_h5.read.taken_column import Runs
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
 from ray_h5.storage.byte_source import ByteSource
 
@@ -40,14 +41,17 @@ class BlockAddress:
     name : str
         The dataset.
     axes : tuple of int
-        The axes that blocks cut; they have the others as a whole.
+        The axes that blocks cut; they have the others as a whole, or parts of them.
     shape : tuple of int
         The shape of a block along `axes`.
+    taken : tuple of (Runs or None)
+        The positions along each axis, of those that blocks do not cut; None for all.
     """
 
     name: str
     axes: tuple[int, ...]
     shape: tuple[int, ...]
+    taken: tuple[Runs | None, ...] = ()
 
     def extents(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the lengths of the axes that blocks cut."""
@@ -58,6 +62,9 @@ class BlockAddress:
         found = list(shape)
         for axis, length in zip(self.axes, self.shape, strict=True):
             found[axis] = length
+        for axis, runs in enumerate(self.taken):
+            if runs is not None:
+                found[axis] = sum(count for _, count in runs)
         return tuple(found)
 
     def corners(self, rows: np.ndarray, layout: ColumnLayout) -> np.ndarray:
@@ -65,6 +72,36 @@ class BlockAddress:
         found = np.zeros((len(rows), len(layout.shape)), np.int64)
         found[:, list(self.axes)] = np.stack(np.unravel_index(rows, self.extents(layout)), axis=1)
         return found
+
+    def boxes(self, corners: np.ndarray, lengths: np.ndarray, places: np.ndarray) -> _Boxes:
+        """Return the boxes of the array that blocks with these corners consist of: one each, if all is taken."""
+        found = _Boxes(corners, lengths, np.zeros_like(corners), places)
+        for axis, runs in enumerate(self.taken):
+            if runs is not None:
+                found = found.cut(axis, *np.array(runs, np.int64).reshape(-1, 2).T)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Boxes:
+    """Boxes of an array: their corners and lengths, where they begin in their blocks, and the places of these."""
+
+    corners: np.ndarray
+    lengths: np.ndarray
+    begins: np.ndarray
+    places: np.ndarray
+
+    def cut(self, axis: int, firsts: np.ndarray, counts: np.ndarray) -> _Boxes:
+        """Return the boxes of some runs of positions along an axis, which lie one after the other in a block."""
+        parts = (self.corners, self.lengths, self.begins, self.places)
+        found = _Boxes(*(np.repeat(each, len(firsts), axis=0) for each in parts))
+        ends = np.cumsum(counts)
+        for values, of_runs in ((found.corners, firsts), (found.lengths, counts), (found.begins, ends - counts)):
+            values[:, axis] = np.tile(of_runs, len(self.places))
+        return found
+
+    def select(self, part: slice) -> _Boxes:
+        return _Boxes(self.corners[part], self.lengths[part], self.begins[part], self.places[part])
 
 
 class BlockColumn(DirectColumn):
@@ -122,14 +159,14 @@ class BlockColumn(DirectColumn):
             for place, some in zip(wanted.places.tolist(), lengths.tolist(), strict=True):
                 out[(place, *map(slice, some))] = self.layout.fill
             return []
-        if self.index is None:
-            return self._of_contiguous(corners, lengths, wanted.places, out)
-        return self._of_chunks(corners, lengths, wanted.places, out)
+        boxes = self._address.boxes(corners, lengths, wanted.places)
+        return self._of_contiguous(boxes, out) if self.index is None else self._of_chunks(boxes, out)
 
     # Chunks -------------------------------------------------------------------------------------
 
-    def _of_chunks(self, corners: np.ndarray, lengths: np.ndarray, places: np.ndarray, out: np.ndarray) -> list[Job]:
+    def _of_chunks(self, boxes: _Boxes, out: np.ndarray) -> list[Job]:
         assert self.index is not None
+        corners, lengths, places = boxes.corners, boxes.lengths, boxes.places
         chunk = np.array(self._padded(self.grid.chunk_shape), np.int64)
         counts_of = np.array(self._padded(self.grid.counts), np.int64)
         first, last = corners // chunk, (corners + lengths - 1) // chunk
@@ -143,8 +180,8 @@ class BlockColumn(DirectColumn):
         low = np.maximum(corners[of], cells * chunk)
         extents = np.minimum(corners[of] + lengths[of], (cells + 1) * chunk) - low
         sources = ((low - cells * chunk) * _strides(chunk, self._item)).sum(axis=1)
-        begins = ((low - corners[of]) * _strides(self._block, self._item)).sum(axis=1)
-        begins += places[of] * self._block_bytes
+        inside = low - corners[of] + boxes.begins[of]
+        begins = (inside * _strides(self._block, self._item)).sum(axis=1) + places[of] * self._block_bytes
 
         runs = RowRuns.split(numbers[1:] != numbers[:-1])
         numbers = numbers[runs.start]
@@ -152,7 +189,7 @@ class BlockColumn(DirectColumn):
         missing = offsets == UNALLOCATED
         if missing.any():
             at = units_of(runs.start[missing], (runs.stop - runs.start)[missing])
-            self._fill(low[at] - corners[of[at]], extents[at], places[of[at]], out)
+            self._fill(inside[at], extents[at], places[of[at]], out)
         keep = np.flatnonzero(~missing)
         if not len(keep):
             return []
@@ -170,22 +207,22 @@ class BlockColumn(DirectColumn):
         several = several - whole
         ends = np.cumsum(several)
         jobs[Field.BEGIN], jobs[Field.END] = ends - several, ends
-        pieces, boxes = NO_PIECES, NO_BOXES
+        pieces, copied = NO_PIECES, NO_BOXES
         if ends[-1]:
             at = units_of(start, several)
             pieces = np.empty((len(Piece), len(at)), np.int64)
             pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = sources[at], begins[at] + out.ctypes.data
-            boxes, pieces[Piece.BOX] = self._boxes(extents[at], _strides(chunk, self._item))
+            copied, pieces[Piece.BOX] = self._copied(extents[at], _strides(chunk, self._item))
             pieces[Piece.SIZE] = 0
-        return [TableJob(self._table(jobs, pieces, out, numbers, boxes))]
+        return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
 
     def _padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return a shape of the grid with the axes of an array type, which chunks do not cut."""
         extra = self.layout.shape[len(shape) :]
         return (*shape, *(extra if shape == self.grid.chunk_shape else (1,) * len(extra)))
 
-    def _boxes(self, extents: np.ndarray, source_strides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the boxes of pieces with these extents, and the box of each piece."""
+    def _copied(self, extents: np.ndarray, source_strides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the boxes of `JobTable` for pieces with these extents, and the box of each piece."""
         # As numbers: rows of a table take ten times as long to compare.
         most = extents.max(axis=0) + 1
         numbers, of = np.unique((extents * _strides(most, 1)).sum(axis=1), return_inverse=True)
@@ -210,54 +247,67 @@ class BlockColumn(DirectColumn):
     def _fill(self, begins: np.ndarray, extents: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
         """Fill the parts of blocks whose chunks were never written. Now, and not in a job."""
         for place, begin, extent in zip(places.tolist(), begins.tolist(), extents.tolist(), strict=True):
-            where = tuple(slice(low, low + length) for low, length in zip(begin, extent, strict=True))
-            out[(place, *where)] = self.layout.fill
+            out[(place, *_slices(begin, extent))] = self.layout.fill
 
     # Contiguous arrays --------------------------------------------------------------------------
 
-    def _of_contiguous(
-        self, corners: np.ndarray, lengths: np.ndarray, places: np.ndarray, out: np.ndarray
-    ) -> list[Job]:
-        """Return the work that reads lines of blocks, or planes whose lines are close to each other."""
+    def _of_contiguous(self, boxes: _Boxes, out: np.ndarray) -> list[Job]:
+        """Return the work that reads lines of boxes, or planes whose lines are close to each other."""
         assert self.layout.offset is not None
-        axes = len(self._shape)
+        axes, count = len(self._shape), len(boxes.places)
         file_strides, block_strides = _strides(self._shape, self._item), _strides(self._block, self._item)
         gap = (self._shape[-1] - self._block[-1]) * self._item
         inner = 2 if axes > 1 and gap <= _GAP_BYTES else 1
-        per_block = int(self._block[: axes - inner].prod())
-        if len(places) > 1 and per_block * len(places) > _MOST_JOBS:
-            step = max(1, _MOST_JOBS // per_block)
-            parts = [slice(at, at + step) for at in range(0, len(places), step)]
-            return [
-                Unplanned(
-                    self.byte_source, partial(self._of_contiguous, corners[each], lengths[each], places[each], out)
-                )
-                for each in parts
-            ]
-        counts = lengths[:, : axes - inner].prod(axis=1)
-        of = np.repeat(np.arange(len(corners)), counts)
-        cells = _unraveled(units_of(np.zeros(len(counts), np.int64), counts), lengths[of][:, : axes - inner])
-        offsets = ((corners * file_strides).sum(axis=1) + self.layout.offset)[of]
-        offsets += (cells * file_strides[: axes - inner]).sum(axis=1)
-        begins = places[of] * self._block_bytes + (cells * block_strides[: axes - inner]).sum(axis=1)
-        inside = lengths[of][:, axes - inner :]
+        per_box = int(self._block[: axes - inner].prod())
+        if count > 1 and per_box * count > _MOST_JOBS:
+            step = max(1, _MOST_JOBS // per_box)
+            parts = [boxes.select(slice(at, at + step)) for at in range(0, count, step)]
+            return [Unplanned(self.byte_source, partial(self._of_contiguous, each, out)) for each in parts]
+        counts = boxes.lengths[:, : axes - inner].prod(axis=1)
+        of = np.repeat(np.arange(count), counts)
+        lengths = boxes.lengths[of]
+        cells = _unraveled(units_of(np.zeros(len(counts), np.int64), counts), lengths[:, : axes - inner])
+        outer = ((boxes.corners[of, : axes - inner] + cells) * file_strides[: axes - inner]).sum(axis=1)
+        offsets = (boxes.corners * file_strides)[of, axes - inner :].sum(axis=1) + outer + self.layout.offset
+        places = boxes.places[of]
+        begins = places * self._block_bytes + (boxes.begins * block_strides).sum(axis=1)[of]
+        begins += (cells * block_strides[: axes - inner]).sum(axis=1) + out.ctypes.data
+        inside = lengths[:, axes - inner :]
         sizes = inside[:, -1] * self._item + (inside[:, :-1] - 1).sum(axis=1) * (file_strides[-2] if inner > 1 else 0)
-        order = np.argsort(offsets, kind="stable")
-        jobs = np.zeros((len(Field), len(offsets)), np.int64)
+        # Boxes of one block that are close in one line or plane are read together.
+        order = np.lexsort((offsets, outer, places)) if self._address.taken else np.argsort(offsets)
+        offsets, sizes, begins, outer, places = (each[order] for each in (offsets, sizes, begins, outer, places))
+        ends = offsets + sizes
+        apart = (offsets[1:] - ends[:-1] > _GAP_BYTES) | (outer[1:] != outer[:-1]) | (places[1:] != places[:-1])
+        extents = np.ones((len(offsets), axes), np.int64)
+        extents[:, axes - inner :] = inside[order]
+        return [TableJob(self._copies_of(RowRuns.split(apart), offsets, ends, begins, extents, out))]
+
+    def _copies_of(
+        self,
+        split: RowRuns,
+        offsets: np.ndarray,
+        ends: np.ndarray,
+        begins: np.ndarray,
+        extents: np.ndarray,
+        out: np.ndarray,
+    ) -> JobTable:
+        """Return the table that reads runs of byte ranges, each run at once, and copies boxes out of them."""
+        jobs = np.zeros((len(Field), len(split.start)), np.int64)
         jobs[Field.FILE], jobs[Field.PIPELINE] = self.file, RAW
-        jobs[Field.OFFSET], jobs[Field.SIZE] = offsets[order], sizes[order]
+        jobs[Field.OFFSET] = offsets[split.start]
+        jobs[Field.SIZE] = np.maximum.reduceat(ends, split.start) - jobs[Field.OFFSET]
         jobs[Field.DECODED] = jobs[Field.SIZE]
-        pieces, boxes = NO_PIECES, NO_BOXES
-        if inner == 1:
-            jobs[Field.DESTINATION] = begins[order] + out.ctypes.data
-        else:
-            jobs[Field.BEGIN], jobs[Field.END] = np.arange(len(offsets)), np.arange(len(offsets)) + 1
-            pieces = np.zeros((len(Piece), len(offsets)), np.int64)
-            pieces[Piece.DESTINATION] = begins[order] + out.ctypes.data
-            extents = np.ones((len(offsets), axes), np.int64)
-            extents[:, axes - inner :] = inside[order]
-            boxes, pieces[Piece.BOX] = self._boxes(extents, file_strides)
-        return [TableJob(self._table(jobs, pieces, out, np.full(len(offsets), -1), boxes))]
+        numbers = np.full(len(split.start), -1)
+        if len(offsets) == len(split.start) and (extents[:, :-1] == 1).all():
+            jobs[Field.DESTINATION] = begins
+            return self._table(jobs, NO_PIECES, out, numbers, NO_BOXES)
+        jobs[Field.BEGIN], jobs[Field.END] = split.start, split.stop
+        pieces = np.zeros((len(Piece), len(offsets)), np.int64)
+        pieces[Piece.SOURCE] = offsets - np.repeat(jobs[Field.OFFSET], split.stop - split.start)
+        pieces[Piece.DESTINATION] = begins
+        copied, pieces[Piece.BOX] = self._copied(extents, _strides(self._shape, self._item))
+        return self._table(jobs, pieces, out, numbers, copied)
 
 
 class BlocksThroughH5py:
@@ -293,14 +343,14 @@ class BlocksThroughH5py:
             guard(RowRange(0, 0, len(dataset)), worker, library)
             self._is_checked = True
         corners = self._address.corners(request.rows, layout)
-        shape = self._address.block_shape(layout.shape)
-        for place, corner in zip(request.places.tolist(), corners.tolist(), strict=True):
-            lengths = [min(n, end - low) for n, end, low in zip(shape, layout.shape, corner, strict=True)]
-            where = tuple(slice(low, low + n) for low, n in zip(corner, lengths, strict=True))[: dataset.ndim]
-            if list(shape) != lengths:
-                out[place] = np.zeros((), out.dtype)
+        shape = np.array(self._address.block_shape(layout.shape))
+        lengths = np.minimum(shape, np.array(layout.shape) - corners)
+        out[request.places[(lengths < shape).any(axis=1)]] = np.zeros((), out.dtype)
+        boxes = self._address.boxes(corners, lengths, request.places)
+        parts = (boxes.places, boxes.corners, boxes.lengths, boxes.begins)
+        for place, corner, count, begin in zip(*(each.tolist() for each in parts), strict=True):
             try:
-                out[(place, *map(slice, lengths))] = dataset[where]
+                out[(place, *_slices(begin, count))] = dataset[_slices(corner, count)[: dataset.ndim]]
             except OSError as exc:
                 said = f"{self._column.path}: column {layout.name!r}, block at {tuple(corner)}"
                 if is_transient(exc):
@@ -326,6 +376,10 @@ def _unraveled(numbers: np.ndarray, shapes: np.ndarray) -> np.ndarray:
 def _strides(shape: np.ndarray, item: int) -> np.ndarray:
     """Return the strides of a C-contiguous array, in bytes."""
     return np.append(np.cumprod(shape[:0:-1])[::-1], 1) * item
+
+
+def _slices(corner: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(low, low + length) for low, length in zip(corner, lengths, strict=True))
 
 
 def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:

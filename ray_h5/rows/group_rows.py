@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.bounds import Bounds
+from ray_h5.columns.bounds import Bounds, rows_key
 from ray_h5.columns.cf_columns import CF_ATTRIBUTES, cf_of_groups
 from ray_h5.columns.coded_columns import Category, Optional
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
-from ray_h5.columns.user_columns import Fields, MadeColumn, Ragged, RowPart
+from ray_h5.columns.user_columns import Csr, Fields, MadeColumn, Ragged, RowPart
 from ray_h5.columns.values import InMemory, Stored, Values, stored_fields
 from ray_h5.errors import (
     CorruptFileError,
@@ -35,6 +35,9 @@ from ray_h5.rows.windows import Windows
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
 """The datasets of an encoded column: its codes or values, and what says what they mean."""
+
+_SPARSE = {"csr", "csc", "compressed"}
+_MATRIX = {"data", "indices", "indptr", "shape"}
 
 _SCALARS = {"number", "bool", "string"}
 
@@ -78,6 +81,7 @@ class GroupRows:
         self._kind = kind
         self._groups = None if table is None else table.groups
         self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self._sparse: set[str] = set()
         self._refused: dict[str, RayH5Error] = {}
         self._listed = False
         self._windows = windows
@@ -107,16 +111,18 @@ class GroupRows:
                     "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
                 )
             self._groups, self._refused, self._listed = table, dict(refused), True
-            parents = {name.rpartition("/")[0]: None for name in table.columns if name.endswith(("/codes", "/values"))}
+            endings = ("/codes", "/values", "/indptr")
+            parents = {name.rpartition("/")[0]: None for name in table.columns if name.endswith(endings)}
             for name in filter(None, parents):
                 self._encode(name)
-        names = [*self._own_names(), *(name for name in self._known.columns if not self._is_part(name))]
+        names = [*self._own_names(), *(name for name in self._known.columns if not self._is_part(name)), *self._sparse]
         return Listing(tuple(dict.fromkeys(names)), self._refused)
 
     def _own_names(self) -> list[str]:
         return [*([] if self._kind.key is None else [self._kind.key]), *self._kind.attrs]
 
     def prepare(self, names: Iterable[str]) -> None:
+        names = [part for name in names for part in self._datasets_of(name)]
         known = set() if self._groups is None else {*self._groups.columns}
         absent = [name for name in names if name not in known and name not in self._own_names()]
         if self._listed or (self._groups is not None and not absent):
@@ -128,8 +134,15 @@ class GroupRows:
         for name in absent:
             if name not in table.columns:
                 self._encode(name)
-            if name not in self._known.columns:
+            if name not in self._known.columns and name not in self._sparse:
                 self._add_field(name)
+
+    def _datasets_of(self, name: str) -> list[str]:
+        """Return the datasets that a column is read from, as far as its name says so."""
+        made = self._range(name)
+        if made is None:
+            return [name]
+        return [made.content] if isinstance(made, Ragged) else [f"{made.group}/{each}" for each in ("indices", "data")]
 
     def _encode(self, name: str) -> None:
         """Make a column of the datasets of an encoded member of each group, if the groups have one of that name.
@@ -139,7 +152,10 @@ class GroupRows:
         groups = self._known.names
         first = self._encoding(f"{groups[0]}/{name}")
         if first is None or first.kind not in _PARTS:
-            if first is not None and first.kind in {"csr", "csc", "compressed"}:
+            if first is not None and first.kind in _SPARSE and self._windows is not None:
+                self._sparse.add(name)
+                self.prepare([name])
+            elif first is not None and first.kind in _SPARSE:
                 self._refused[name] = UnsupportedColumnError(
                     f"{self._reader.path}: {name!r} in group {groups[0]!r} is a sparse matrix: a row of Groups would "
                     "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
@@ -192,6 +208,8 @@ class GroupRows:
     def _is_part(self, name: str) -> bool:
         """Return whether a column is a part of an encoded one."""
         parent, _, last = name.rpartition("/")
+        if parent in self._sparse:
+            return last in _MATRIX
         return parent in self._known.columns and any(last in parts for parts in _PARTS.values())
 
     def _encoded(self, name: str, segments: Segments) -> Values | None:
@@ -292,17 +310,27 @@ class GroupRows:
     def is_constant(self, name: str) -> bool:
         return name in self._own_names() or (self._range(name) is None and is_single(self._segments(name)))
 
-    def _range(self, name: str) -> Ragged | None:
-        """Return how a column with rows of varying length in each group is made; None for other columns."""
+    def _range(self, name: str) -> Ragged | Csr | None:
+        """Return how a column whose rows are ranges in each group is made; None for other columns."""
         given = self._made.get(name)
         made = given.of if isinstance(given, RowPart) else given
-        return made if isinstance(made, Ragged) else None
+        if isinstance(made, (Ragged, Csr)):
+            return made
+        # A table that is known has the rows of matrices alone beside those that the user describes.
+        is_sparse = not isinstance(made, Fields) and (name in self._sparse or rows_key(name) in self._bounds)
+        return Csr(name) if is_sparse else None
 
-    def _rows_of(self, made: Ragged) -> tuple[Values, Bounds]:
-        """Return the rows of a ragged column in all groups, and which of them each group has."""
-        from ray_h5.columns.group_ranges import ragged_in_groups, rows_key
+    def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
+        """Return the rows of a column in all groups, and which of them each group has."""
+        from ray_h5.columns.group_ranges import ragged_in_groups, sparse_in_groups
         from ray_h5.columns.range_columns import RaggedRows
 
+        if isinstance(made, Csr):
+            names = ["data", "indices", *([] if rows_key(made.name) in self._bounds else ["indptr"])]
+            self.prepare(f"{made.group}/{each}" for each in names)
+            parts = {each: self._segments(f"{made.group}/{each}") for each in names}
+            rows = sparse_in_groups(self._reader, made, parts, self._known.names, self._bounds, self._names_of)
+            return self._taken(made.name, rows), self._bounds[rows_key(made.name)]
         content, key = self._segments(made.content), rows_key(made.name)
         if content.unit_shape is None:
             raise UnsupportedColumnError(

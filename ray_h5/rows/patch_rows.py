@@ -14,7 +14,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import InMemory, Stored, read_all
+from ray_h5.columns.values import InMemory, Stored, Values, read_all
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.block_column import BlockAddress, block_layout
@@ -99,7 +99,7 @@ class PatchRows:
         if name.strip("/") in self._kind.shapes:
             return RowColumn(name, self._blocks(name.strip("/")), self._units)
         if (single := self._columns.single(name)) is not None:
-            return RowColumn(name, single, np.zeros_like)
+            return RowColumn(name, self._columns.part_of(name, single), np.zeros_like)
         array = self._columns.values(name).array
         raise UnsupportedColumnError(
             f"{array.where} has shape {array.shape}, and is not in shapes= of Patches: name it there with the shape of "
@@ -111,7 +111,7 @@ class PatchRows:
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _blocks(self, name: str) -> Stored | CF:
+    def _blocks(self, name: str) -> Values:
         values = self._columns.values(name)
         stored = values.values if isinstance(values, CF) else values
         if (
@@ -122,9 +122,21 @@ class PatchRows:
             raise UnsupportedColumnError(
                 f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
             )
-        address = BlockAddress(stored.address, self._arrays[0][name], self._kind.block)
+        if stored.field is not None:
+            raise UnsupportedColumnError(
+                f"{values.array.where}: {name!r} is a field of compound values; blocks are of arrays of numbers or "
+                "booleans. Write the field as a dataset of its own, or read whole rows: leave rows= out."
+            )
+        axes = self._arrays[0][name]
+        taken, drawn = self._columns.block_part(name, stored.layout, axes)
+        address = BlockAddress(stored.address, axes, self._kind.block, taken)
         cut = replace(stored, layout=block_layout(stored.layout, address), address=address)
-        return replace(values, values=cut) if isinstance(values, CF) else cut
+        blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
+        if drawn is None:
+            return blocks
+        from ray_h5.columns.row_parts import DrawnEntries
+
+        return DrawnEntries(blocks, drawn)
 
     @property
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:

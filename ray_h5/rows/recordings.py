@@ -188,8 +188,16 @@ class TimesOf:
             )
 
         times = read_units(self._reader, samples.values, int(counts.sum()))
-        times = times.astype("M8[ns]").astype(np.int64) / 1e9 if times.dtype.kind == "M" else times.astype(np.float64)
+        lost = np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times)
         ends = np.cumsum(counts)
+        if (wrong := np.flatnonzero(lost)).size:
+            recording, at = int(np.searchsorted(ends, wrong[0], side="right")), int(wrong[0])
+            raise CorruptFileError(
+                f"{self.where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}; "
+                f"expected a finite time for each sample of {column!r}. Write the times again, or pass "
+                f"at={{{column!r}: (rate, first time)}}."
+            )
+        times = times.astype("M8[ns]").astype(np.int64) / 1e9 if times.dtype.kind == "M" else times.astype(np.float64)
         gaps = np.diff(times)
         is_within = np.ones(len(gaps), bool)
         is_within[ends[(ends > 0) & (ends < len(times))] - 1] = False
@@ -221,6 +229,11 @@ class TimesOf:
                 starts[lacks] = read_units(self._reader, first.values, int(first.lengths.sum()))[
                     lacks[first.lengths > 0]
                 ]
+        if (wrong := np.flatnonzero(np.isinf(starts))).size:
+            raise CorruptFileError(
+                f"{self.where(int(wrong[0]))}: column {column!r}: its first time is {starts[wrong[0]]}; expected a "
+                f"finite one. Pass at={{{column!r}: (rate, first time)}}."
+            )
         return rates, np.nan_to_num(starts)
 
 

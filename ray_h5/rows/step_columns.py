@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ray_h5.columns.group_ranges import rows_key
+from ray_h5.columns.bounds import rows_key
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.manifest.joined_arrays import GroupTable, Segments

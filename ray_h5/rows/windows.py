@@ -312,12 +312,16 @@ def _as_times(at: Any) -> Any:
         return at
     found: list[tuple[str, Any]] = []
     for column, times in at.items() if isinstance(at, Mapping) else ():
-        if isinstance(times, (tuple, list)) and len(times) == 2 and all(map(is_number, times)) and times[0] > 0:
+        is_pair = isinstance(times, (tuple, list)) and len(times) == 2 and all(map(is_number, times))
+        if is_pair and all(map(math.isfinite, times)) and times[0] > 0:
             found.append((str(column), (float(times[0]), float(times[1]))))
         elif isinstance(times, str) and times.strip("/"):
             found.append((str(column), times))
         else:
-            raise OptionError(f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time)")
+            raise OptionError(
+                f"Windows: at: {column!r}: {times!r}: expected a dataset, or (rate, first time): finite numbers, and a "
+                "rate above 0"
+            )
     if not found:
         raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
     return tuple(found)

@@ -471,11 +471,9 @@ class H5Dataset(BatchedDataset):
                 own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
                 padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
                 continue
-            from ray_h5.columns.padding import cast_rows, pad_rows
+            from ray_h5.columns.padding import pad_column
 
-            spec = self._varying[name]
-            rows = cast_rows(list(arrays[name]), spec)
-            array, lengths = pad_rows(name, rows, self._fills[name], spec.element, len(shape), shape)
+            array, lengths = pad_column(arrays[name], self._varying[name], self._fills[name], shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

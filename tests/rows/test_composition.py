@@ -250,7 +250,6 @@ PARTS = {
 REFUSED = {
     ("groups", "part of reversed"): "rows lie along the last axis",
     ("groups", "reversed"): "rows lie along the last axis",
-    ("groups", "sparse"): "rows of rows",
 }
 """What has no meaning, with windows or without, and what the error says of it."""
 

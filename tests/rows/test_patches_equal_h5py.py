@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Patches, Shuffle, Windows, between, where
-from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5 import Files, Patches, Shuffle, Windows, between, part, ragged, where
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
+from ray_h5.index.file_options import FileOptions
 from ray_h5.order.position import Remainder, read_block
 from ray_h5.rows.patches import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader, mix
@@ -273,3 +274,147 @@ def test_empty_and_odd_arrays(tmp_path):
         H5Dataset(tmp_path / "1.h5", ["other"], rows=Patches({"x": (3, 3)}))
     with pytest.raises(UnknownColumnError, match="Did you mean 'other'"):
         H5Dataset(tmp_path / "1.h5", rows=Patches({"othr": (3,)}))
+
+
+@st.composite
+def parts_of_channels(draw):
+    """Draw an array with channels before, between or after the axes of blocks, and parts of them."""
+    axes = draw(st.integers(1, 3))
+    extents = [draw(st.integers(1, 8)) for _ in range(axes)]
+    channels = [draw(st.integers(1, 6)) for _ in range(draw(st.integers(1, 2)))]
+    at = sorted(draw(st.permutations(range(axes + len(channels))))[:axes])
+    cut, others = iter(extents), iter(channels)
+    shape = [next(cut) if axis in at else next(others) for axis in range(axes + len(channels))]
+    taken = {}
+    for axis in sorted({*range(len(shape))} - {*at}):
+        places = st.lists(st.integers(0, shape[axis] - 1), min_size=1, unique=True)
+        ends = st.integers(-shape[axis], shape[axis])
+        slices = st.builds(slice, ends, ends, st.sampled_from([None, 2, -1]))
+        if (taken_at := draw(st.one_of(st.none(), places, slices))) is not None:
+            taken[axis] = taken_at
+    if not taken:
+        taken[min({*range(len(shape))} - {*at})] = [0]
+    block = tuple(draw(st.integers(1, n)) for n in extents)
+    options = {}
+    if draw(st.booleans()):
+        options = {"chunks": tuple(draw(st.integers(1, n)) for n in shape), **draw(st.sampled_from(PIPELINES))}
+    return tuple(shape), tuple(at), block, taken, options
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts_of_channels(),
+    st.sampled_from(["<i2", ">f4", "?"]),
+    st.sampled_from(["all", "part", "none"]),
+    st.sampled_from(["inside", "zero"]),
+    st.sampled_from([None, "link", "virtual"]),
+    st.integers(0, 1 << 20),
+)
+def test_parts_of_channels_equal_h5py(tmp_path_factory, made, dtype, written, pad, through, seed):
+    shape, at, block, taken, options = made
+    path = tmp_path_factory.mktemp("parts") / "a.h5"
+    rng = np.random.default_rng(seed)
+    with h5py.File(path, "w") as file:
+        raw = file.create_dataset("raw", shape, dtype, fillvalue=1, **options)
+        if written != "none":
+            some = shape[0] if written == "all" else (shape[0] + 1) // 2
+            raw[:some] = rng.integers(0, 100, (some, *shape[1:])).astype(dtype)
+        if through == "link":
+            file["x"] = h5py.SoftLink("/raw")
+        elif through == "virtual":
+            layout = h5py.VirtualLayout(shape, dtype)
+            layout[...] = h5py.VirtualSource(raw)
+            file.create_virtual_dataset("x", layout)
+        values = raw[()]
+    if pad == "zero":
+        block = tuple(n + 1 for n in block)
+    name = "raw" if through is None else "x"
+    column = part(name, taken)
+    kind = Patches({name: block}, stride=2, axes={name: at}, pad=pad)
+    dataset = H5Dataset(path, [column, "corner"], rows=kind)
+    expected = values
+    for axis, each in taken.items():
+        expected = expected[(slice(None),) * axis + (each,)]
+    rows = rng.integers(0, len(dataset), 5).tolist()
+    found = dataset[rows]
+    for row, corner in zip(found[name].numpy(), found["corner"].numpy(), strict=True):
+        cut = [slice(None)] * len(shape)
+        for axis, low, length in zip(at, corner, block, strict=True):
+            cut[axis] = slice(low, low + length)
+        assert_block(row, expected[tuple(cut)])
+
+
+def test_blocks_read_the_chunks_of_their_channels_alone(scans):
+    folder, _ = scans
+    rows = Patches(SHAPES, stride=8, key="scan")
+    scope = FileOptions.of(str(folder / "scan_0.h5"), columns=[part("raw", {0: [1]})], rows=rows).scope
+    with scope.open(str(folder / "scan_0.h5")) as reader:
+        found = reader.read(["raw"])["raw"]
+        assert reader.stats.chunks_decoded == 2 * 3 * 3  # half of what both channels have
+    assert found.shape == (18, 1, 8, 8, 8)
+    expected = H5Dataset(folder / "scan_0.h5", ["raw"], rows=rows)[list(range(18))]["raw"].numpy()
+    np.testing.assert_array_equal(found, expected[:, [1]])
+
+
+@pytest.mark.parametrize(("axis", "least"), [(0, 2), (2, 1)])
+def test_contiguous_blocks_read_the_lines_of_their_channels_once(tmp_path, axis, least):
+    shape = (4, 30, 2000) if axis == 0 else (30, 2000, 4)
+    values = np.random.default_rng(0).random(shape, dtype="f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = values
+    kind = Patches({"x": (10, 2000)}, axes={"x": (1, 2) if axis == 0 else (0, 1)})
+    scope = FileOptions.of(str(tmp_path / "a.h5"), columns=[part("x", {axis: [3, 0]})], rows=kind).scope
+    with scope.open(str(tmp_path / "a.h5")) as reader:
+        reader.find(["x"])
+        before = reader.stats.bytes_read
+        found = reader.read(["x"], [1])["x"][0]
+        nbytes = reader.stats.bytes_read - before
+    cut = (slice(None), slice(10, 20)) if axis == 0 else (slice(10, 20),)
+    np.testing.assert_array_equal(found, values[cut].take([3, 0], axis=axis))
+    assert nbytes <= 10 * 2000 * 4 * 4 // least
+
+
+def test_parts_of_blocks_name_align_and_draw_channels(tmp_path):
+    rng, names = np.random.default_rng(0), ["t", "u", "v"]
+    values = []
+    for i in range(2):
+        order = rng.permutation(3)
+        stored = rng.integers(0, 99, (3, 6, 8)).astype("i2")
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file.create_dataset("x", data=stored, chunks=(1, 3, 4), compression="gzip")
+            file["x"].attrs["scale_factor"] = 0.5
+            file["names"] = np.array(names, object)[order]
+        values.append(stored[np.argsort(order)] * 0.5)
+    rows = Patches({"x": (3, 4)}, axes={"x": (1, 2)})
+    dataset = H5Dataset(tmp_path, [part("x", {0: ["v", "t"]}, names="names")], rows=rows, decode_cf=True)
+    np.testing.assert_array_equal(dataset[1]["x"], values[0][[2, 0], :3, 4:])
+    np.testing.assert_array_equal(dataset[6]["x"], values[1][[2, 0], 3:, :4])
+    whole = H5Dataset(tmp_path, ["x"], rows=rows)[list(range(8))]["x"].numpy()
+    drawn = H5Dataset(tmp_path, [part("x", random=2)], rows=rows)[list(range(8))]["x"].numpy()
+    for one, each in zip(whole, drawn, strict=True):
+        places = [[np.array_equal(a, b) for b in one].index(True) for a in each]
+        assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (part("raw", {2: [0]}), r"of which blocks cut the axes \[1, 2, 3\].* takes parts of axis 2.*the axes \[0\]"),
+        (part("label", random=3), r"takes parts of axis 0. Take parts of arrays with channels"),
+        (part("raw", {4: [0]}), "takes parts of axis 4"),
+        (part("raw", {0: [2]}), "found position 2; there are positions from 0 to 1"),
+        (part("age", {0: [0]}), "takes axis 0 of rows"),
+        (part(ragged("raw", ends="label"), {0: [0]}), "blocks are of arrays as they are stored"),
+    ],
+)
+def test_parts_of_blocks_that_are_refused(scans, column, message):
+    folder, _ = scans
+    with pytest.raises(RayH5Error, match=message):
+        H5Dataset(folder, [column], rows=Patches(SHAPES))
+
+
+def test_blocks_of_fields_are_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = np.zeros((8, 8), [("x", "f4"), ("y", "i2")])
+    with pytest.raises(UnsupportedColumnError, match="'t/x' is a field of compound values"):
+        H5Dataset(tmp_path, rows=Patches({"t/x": (4, 4)}))

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ray_h5 import Groups, csr, ragged
+from ray_h5 import Groups, Windows, csr, part, ragged
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.sparse_rows import Entries, SparseBatch, rows_of
 from ray_h5.errors import (
@@ -395,3 +395,110 @@ def test_rows_of_rows_are_refused(tmp_path):
     path = damaged(tmp_path, put("indices", np.zeros(1)))
     with pytest.raises(OptionError, match=r"would be rows of rows\. .* pass group="):
         H5Dataset(path, [csr("X")], rows=Groups("*"))
+
+
+# Matrices in groups that are episodes -----------------------------------------------------------
+
+
+def write_episodes(path, counts, width=9, shape="attribute", layout=None):
+    """Write a matrix a group, with as many times; return the matrices."""
+    matrices = [random_matrix(count, width, seed) for seed, count in enumerate(counts)]
+    with h5py.File(path, "w") as file:
+        for i, matrix in enumerate(matrices):
+            group = file.create_group(f"g{i}")
+            group["t"] = np.arange(matrix.shape[0])
+            write_matrix(group.create_group("X"), matrix, layout, shape=shape)
+        file["names"] = np.array([f"n{i}" for i in range(width)], object)
+    return matrices
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), shape=st.sampled_from(["attribute", "dataset"]), layout=st.sampled_from(LAYOUTS))
+def test_windows_over_matrices_of_groups_equal_scipy(tmp_path_factory, data, shape, layout):
+    path = tmp_path_factory.mktemp("episodes") / "a.h5"
+    counts = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
+    matrices = write_episodes(path, counts, shape=shape, layout=layout)
+    offsets = data.draw(st.lists(st.integers(-2, 2), min_size=1, max_size=3))
+    columns, taken = data.draw(
+        st.sampled_from(
+            [
+                (["X"], slice(None)),
+                ([csr("X")], slice(None)),
+                ([csr("X", take=[7, 2])], [7, 2]),
+                ([csr("X", take=["n4", "n1"], names="names")], [4, 1]),
+                ([part("X", {0: [3, 8]})], [3, 8]),
+            ]
+        )
+    )
+    dataset = H5Dataset(path, [*columns, "t"], rows=Groups("g*"), windows=Windows({"X": offsets}, per_step=["t"]))
+    rows = [(i, t) for i, count in enumerate(counts) for t in range(count)]
+    assert len(dataset) == len(rows)
+    found = dataset[list(range(len(rows)))]["X"].numpy()
+    for (i, t), row in zip(rows, found, strict=True):
+        steps = np.clip(t + np.array(offsets), 0, counts[i] - 1)
+        assert np.array_equal(row, matrices[i].toarray()[steps][:, taken])
+
+
+def test_matrices_of_groups_are_listed_and_read_their_entries_alone(tmp_path):
+    matrices = write_episodes(tmp_path / "a.h5", [40, 50])
+    windows = Windows({"t": [0, 1]})
+    dataset = H5Dataset(tmp_path / "a.h5", rows=Groups("g*"), windows=windows)
+    assert {*dataset.columns} == {"t", "t_is_pad", "X"}
+    row = dataset[45]
+    assert np.array_equal(row["X"], matrices[1].toarray()[5])
+    scope = FileOptions.of(str(tmp_path / "a.h5"), columns=[csr("X")], rows=Groups("g*"), windows=windows).scope
+    with scope.open(str(tmp_path / "a.h5")) as reader:
+        reader.find(["X"])
+        reader.read(["X"], [1])
+        before = reader.stats.bytes_read
+        reader.read(["X"], [45])
+        assert reader.stats.bytes_read - before == matrices[1][5].nnz * 8
+
+
+def drop(name):
+    def change(file):
+        del file[name]
+
+    return change
+
+
+def replace(name, values):
+    def change(file):
+        del file[name]
+        file[name] = values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda file: file["g1/X"].attrs.__setitem__("shape", (4, 8)), "length 9 in group 'g0', and 8 in 'g1'"),
+        (lambda file: file["g1/X"].attrs.__setitem__("encoding-type", "csc_matrix"), "'g1/X' is a csc_matrix"),
+        (lambda file: file["g1/X"].attrs.__setitem__("shape", (5, 9)), r"sparse matrix 'g1/X': its shape is \(5, 9\)"),
+        (drop("g1/X/data"), "'g1' lacks X/data"),
+        (drop("g1/X"), "'g1' lacks X/data, X/indices"),
+        (replace("g1/X/indptr", np.arange(5, dtype="i4") * 99), "sparse matrix 'g1/X': indptr ends with 396"),
+        (replace("g1/X/indptr", np.array([0, 2, 1, 3, 3], "i4")), "group 'g1'.*offset 2 is 1, below the one before, 2"),
+        (replace("g1/X/indptr", np.arange(4, dtype="i4") * 0), r"its shape is \(4, 9\), and indptr has 4 entries"),
+    ],
+)
+def test_bad_matrices_of_groups(tmp_path, change, said):
+    write_episodes(tmp_path / "a.h5", [3, 4])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        change(file)
+    with pytest.raises(RayH5Error, match=said):
+        H5Dataset(tmp_path / "a.h5", [csr("X")], rows=Groups("g*"), windows=Windows({"X": [0]}))
+
+
+def test_sparse_windows_have_one_step_a_time(tmp_path):
+    write_episodes(tmp_path / "a.h5", [3, 4])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        for group, count in (("g0", 3), ("g1", 5)):
+            file[f"{group}/u"] = np.arange(count)
+    options = {"rows": Groups("g*"), "windows": Windows({"u": [0]})}
+    said = r"column csr\('X'\) has rows of 'X', and the episode has 5 steps; 'X' has 4 entries"
+    with pytest.raises(SchemaMismatchError, match=said):
+        H5Dataset(tmp_path / "a.h5", [csr("X"), "u"], **options)
+    with pytest.raises(OptionError, match="rows of rows"):
+        H5Dataset(tmp_path / "a.h5", [csr("X")], rows=Groups("g*"))

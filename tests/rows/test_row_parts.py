@@ -295,3 +295,11 @@ def test_refused(fields, column, message):
 def test_arguments(make, message):
     with pytest.raises(OptionError, match=message):
         make()
+
+
+def test_two_parts_of_one_dataset(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((3, 4))
+    for columns in ([part("x", {0: [0]}), part("x", {0: [1]})], ["x", part("x", {0: [1]})]):
+        with pytest.raises(OptionError, match=r"'x' is listed more than once.* keeps the name .* in one part"):
+            H5Dataset(tmp_path / "a.h5", columns)

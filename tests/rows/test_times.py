@@ -247,7 +247,10 @@ def test_tables_by_the_number_of_a_row(tmp_path):
     ("values", "times", "said"),
     [
         (np.arange(3), [0.0, 2.0, 1.0], "time 2 is 1.0, after 2.0; expected times that ascend"),
-        (np.arange(3), [0.0, np.nan, 1.0], "expected times that ascend"),
+        (np.arange(3), [0.0, np.nan, 1.0], "'timestamps': time 1 is nan; expected a finite time"),
+        (np.arange(3), [0.0, 1.0, np.inf], "time 2 is inf; expected a finite time for each sample of 'x'"),
+        (np.arange(3), [-np.inf, 0.0, 1.0], "time 0 is -inf; expected a finite time"),
+        (np.arange(1), [np.nan], "time 0 is nan; expected a finite time"),
         (np.arange(3), ["a", "b", "c"], "no times"),
         (np.arange(3), None, "column 'x' has no times: a dataset 'timestamps' beside it"),
     ],
@@ -261,11 +264,22 @@ def test_bad_times(tmp_path, values, times, said):
         H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0.0]}, at="timestamps"))
 
 
+@pytest.mark.parametrize("attribute", ["Xstart", "rate"])
+def test_attributes_that_are_infinite(tmp_path, attribute):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        file["x"].attrs.update({"rate": 10.0, attribute: np.inf})
+    with pytest.raises(RayH5Error, match=r"column 'x': its (first time|rate) is inf; expected"):
+        H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0.0]}, at="timestamps"))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"at": 3}, "expected the name of a dataset"),
         ({"at": {"x": (0, 1)}}, r"expected a dataset, or \(rate, first time\)"),
+        ({"at": {"x": (np.inf, 1)}}, "finite numbers, and a rate above 0"),
+        ({"at": {"x": (10.0, np.nan)}}, "finite numbers, and a rate above 0"),
         ({"at": "t", "episode": "id"}, "each file is one recording"),
         ({"at": "t", "per_step": ["y"]}, "columns have times of their own"),
         ({"holds": ["x"]}, "only with at="),

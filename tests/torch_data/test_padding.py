@@ -274,7 +274,16 @@ def test_arrays_of_varying_length_are_padded(of_varying_length, kind):
     assert isinstance(next(iter(loader(of_varying_length, 2, columns=["x"]))).x, list)
 
 
-def test_several_arrays_of_varying_length_a_row_are_not_padded(of_varying_length):
-    with pytest.raises(UnsupportedColumnError, match=r"a row of column 'pair' is \(2,\) arrays of varying length"):
-        H5Dataset(of_varying_length, ["pair"], pad={"pair": 0})
-    assert isinstance(H5Dataset(of_varying_length, ["pair"], pad=True)[[0, 1]].pair, list)
+@pytest.mark.parametrize("kind", ["loader", "DataLoader"])
+def test_several_arrays_of_varying_length_a_row_are_padded(of_varying_length, kind):
+    dataset = H5Dataset(of_varying_length, ["pair"], pad={"pair": 9})
+    with h5py.File(of_varying_length) as file:
+        rows = file["pair"][()]
+    for begin, batch in zip((0, 3), batches_of(kind, dataset), strict=True):
+        wanted = rows[begin : begin + 3]
+        lengths = [[len(each) for each in row] for row in wanted]
+        assert batch["pair_length"].tolist() == lengths
+        longest = max(map(max, lengths))
+        padded = [[np.pad(each, (0, longest - len(each)), constant_values=9) for each in row] for row in wanted]
+        np.testing.assert_array_equal(batch["pair"], np.array(padded))
+    assert isinstance(H5Dataset(of_varying_length, ["pair"])[[0, 1]].pair, list)

@@ -311,8 +311,8 @@ class _Walk:
             if self._references.leads_to_itself(path, opened):
                 raise CorruptFileError(f"{where}: the references in {path!r} lead back to themselves: a circle")
             raise UnsupportedColumnError(
-                f"{where}: {path!r} has references itself, such as a cell array in a cell array. Read that one by its "
-                f"own name: columns=[{path!r}]"
+                f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
+                f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
         if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
             self._builders.setdefault(name, GroupColumn(self._path, name)).add_empty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -155,9 +156,15 @@ class TorchCollate(ArrowBatchCollateFn):
 
     def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
         """Return the rows of a column of lists, padded."""
+        steps = []
+        while pa.types.is_fixed_size_list(column.type):  # several lists a row, as windows have them
+            steps.append(column.type.list_size)
+            column = pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type)
         item, parts = _item_of(column.type)
         rows = _rows_of_lists(name, column, parts)
         array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
+        count = len(rows) // math.prod(steps)
+        array, lengths = array.reshape(count, *steps, *array.shape[1:]), lengths.reshape(count, *steps)
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
@@ -205,17 +212,24 @@ _NOTHING = np.empty(0)
 
 def _fills_of_lists(padding: Padding, schema: pa.Schema) -> dict[str, float]:
     """Return what fills up each column of lists, such as HDF5's own arrays of varying length, that is padded."""
-    lists = [field for field in schema if pa.types.is_list(field.type) or pa.types.is_large_list(field.type)]
-    found = {field.name: padding.value(field.name, _item_of(field.type)[0]) for field in lists}
+    lists = {field.name: type_ for field in schema if (type_ := _list_of(field.type)) is not None}
+    found = {name: padding.value(name, _item_of(type_)[0]) for name, type_ in lists.items()}
     return {name: fill for name, fill in found.items() if fill is not None}
+
+
+def _list_of(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type of the lists that rows are, or have several of; None for other types."""
+    while pa.types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    return type_ if pa.types.is_list(type_) or pa.types.is_large_list(type_) else None
 
 
 def _item_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]]:
     """Return the dtype and the shape of the entries of a list: complex numbers are lists of two."""
     item = type_.value_type
     parts: tuple[int, ...] = ()
-    if pa.types.is_fixed_size_list(item):
-        item, parts = item.value_type, (item.list_size,)
+    while pa.types.is_fixed_size_list(item):
+        item, parts = item.value_type, (*parts, item.list_size)
     is_number = pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
     return np.dtype(item.to_pandas_dtype() if is_number else object), parts
 
@@ -223,7 +237,9 @@ def _item_of(type_: pa.DataType) -> tuple[np.dtype, tuple[int, ...]]:
 def _rows_of_lists(name: str, column: pa.ChunkedArray, parts: tuple[int, ...]) -> list[np.ndarray]:
     rows: list[np.ndarray] = []
     for chunk in column.chunks:
-        values = chunk.flatten().flatten() if parts else chunk.flatten()
+        values = chunk.flatten()
+        for _ in parts:
+            values = values.flatten()
         if values.null_count:
             raise UnsupportedColumnError(
                 f"pad: column {name!r} has lists with missing values, which no tensor holds. Fill them in, or leave "

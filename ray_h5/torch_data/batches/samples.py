@@ -177,9 +177,18 @@ def unpadded_sample_of(whole: Mapping[str, Any], i: int, fills: Mapping[str, flo
     sample = UnpaddedSample(sample_of(whole, i), fills)
     for name in fills:
         length = sample[name + LENGTH]
+        if _is_of_steps(fills, name):
+            longest = slice(int(length.max()) if length.numel() else 0)
+            sample[name] = sample[name][(slice(None),) * length.ndim + (longest,)]
+            continue
         shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
         sample[name] = sample[name][tuple(map(slice, shape))]
     return sample
+
+
+def _is_of_steps(fills: Mapping[str, float], name: str) -> bool:
+    """Return whether the rows of a padded column are several arrays: they have a length each."""
+    return getattr(fills[name], "is_of_steps", False)
 
 
 def fills_of(sample: Any) -> Mapping[str, float]:
@@ -189,7 +198,8 @@ def fills_of(sample: Any) -> Mapping[str, float]:
 
 def transformed(transform: Callable[[Any], Any], sample: Sample) -> Any:
     """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`."""
-    lengths = {name: sample[name + LENGTH] for name in fills_of(sample)}
+    fills = fills_of(sample)
+    lengths = {name: sample[name + LENGTH] for name in fills if not _is_of_steps(fills, name)}
     found = transform(sample)
     if not isinstance(found, dict):
         return found
@@ -275,7 +285,9 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
             # The lengths of samples say whether rows of the column differ along several axes; those here may agree.
             axes = {each.ndim for each in lengths if isinstance(each, torch.Tensor)}
             found[name], measured = _padded(values, fills[name], axes)
-            if all(length is None or _is_length(length, row) for length, row in zip(lengths, values, strict=True)):
+            if not _is_of_steps(fills, name) and all(
+                length is None or _is_length(length, row) for length, row in zip(lengths, values, strict=True)
+            ):
                 found[name + LENGTH] = measured
         if name not in found:
             found[name] = _stacked(name, values, collate_fn_map)

@@ -1,0 +1,135 @@
+"""The rows of several datasets end to end, of which each may lie in another file."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.segment_columns import together
+from ray_h5.columns.user_columns import JoinedColumn
+from ray_h5.columns.values import Reading, Stored, Taken, Units, blank_of
+from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.row_requests import request_of
+from ray_h5.messages import few
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local_listing import natural_key
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndToEnd:
+    """Values of several datasets, one after the other.
+
+    Attributes
+    ----------
+    name : str
+        The column.
+    parts : tuple of Stored
+        The datasets.
+    starts : numpy.ndarray
+        int64: the first unit of each dataset, and the end of the last one.
+    """
+
+    name: str
+    parts: tuple[Stored, ...]
+    starts: np.ndarray
+
+    @property
+    def array(self) -> ColumnLayout:
+        layouts = [each.layout for each in self.parts]
+        sources = dict.fromkeys(source for each in layouts for source in each.sources)
+        return replace(
+            layouts[0],
+            name=self.name,
+            shape=(int(self.starts[-1]), *layouts[0].row_shape),
+            sources=tuple(sources),
+            direct=all(each.direct for each in layouts),
+            fill=None,
+            offset=None,
+        )
+
+    def over(self, axes: int) -> EndToEnd:
+        assert axes == 1
+        return self
+
+    def take(self, taken: tuple[np.ndarray | None, ...]) -> Taken:
+        """Return the values at some positions along the axes of a unit."""
+        return Taken(self, taken)
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return blank_of(self.array, dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        of = np.searchsorted(self.starts, wanted.rows, side="right") - 1
+        readings = []
+        for part in np.unique(of).tolist():
+            chosen = of == part
+            request = request_of(wanted.rows[chosen] - self.starts[part], wanted.places[chosen])
+            readings.append(self.parts[part].reading(request, out))
+        return together(readings)
+
+
+def linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -> np.ndarray:
+    """Return the datasets that match a pattern, of which some are in other files: their names, as bytes.
+
+    Links whose files do not exist are left out, with a warning.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    made : JoinedColumn
+        The pattern.
+    error : RayH5Error
+        Why they cannot be read as datasets of the file. It is raised if none of them is in another file.
+    """
+    layout, parts = reader.layout, made.pattern.split("/")
+    matched = [
+        name
+        for name in (*layout.columns, *layout.refused)
+        if len(name.split("/")) == len(parts) and all(map(fnmatchcase, name.split("/"), parts))
+    ]
+    names, refused = (sorted({*matched} & {*each}, key=natural_key) for each in (layout.columns, layout.refused))
+    missing = [name for name in refused if isinstance(layout.refused[name], MissingSourceError)]
+    if not names or not (missing or any(layout.columns[name].sources for name in names)):
+        raise error
+    for name in refused:
+        if name not in missing:
+            raise layout.refused[name]
+    if missing:
+
+        def warn() -> np.ndarray:
+            said = "%s: %s: left out %d of %d datasets, whose files do not exist: %s"
+            logger.warning(said, reader.path, made, len(missing), len(matched), few(missing))
+            return np.empty(0, np.int64)
+
+        reader.fact(f"{made} lacks {missing}", warn, of_file=True)  # once, and not for each reader
+    return np.array([*(name.encode("utf-8", "surrogateescape") for name in names), None], object)[:-1]
+
+
+def end_to_end(reader: RowReader, made: JoinedColumn, names: np.ndarray) -> EndToEnd:
+    """Return the rows of datasets of these names.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If they differ in dtype or in the shape of a row.
+    """
+    found = reader.find([name.decode("utf-8", "surrogateescape") for name in names])
+    first, *others = found.values()
+    for each in others:
+        if (each.dtype, each.kind, each.row_shape, each.enum) != (first.dtype, first.kind, first.row_shape, first.enum):
+            raise SchemaMismatchError(
+                f"{reader.path}: {made}: {first.name!r} has rows of {first.dtype} of shape {first.row_shape}, and "
+                f"{each.name!r} of {each.dtype} of shape {each.row_shape}; expected rows of one dtype and shape. "
+                "Choose datasets that agree with the pattern."
+            )
+    lengths = [0, *(each.num_rows for each in found.values())]
+    return EndToEnd(made.name, tuple(map(Stored.of, found.values())), np.cumsum(np.array(lengths, np.int64)))
