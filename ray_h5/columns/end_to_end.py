@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.buffers import objects
 from ray_h5.columns.segment_columns import together
 from ray_h5.columns.user_columns import JoinedColumn
 from ray_h5.columns.values import Reading, Stored, Taken, Units, blank_of
@@ -111,7 +112,7 @@ def linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) ->
             return np.empty(0, np.int64)
 
         reader.fact(f"{made} lacks {missing}", warn, of_file=True)  # once, and not for each reader
-    return np.array([*(name.encode("utf-8", "surrogateescape") for name in names), None], object)[:-1]
+    return objects(name.encode("utf-8", "surrogateescape") for name in names)
 
 
 def end_to_end(reader: RowReader, made: JoinedColumn, names: np.ndarray) -> EndToEnd:

@@ -170,6 +170,7 @@ ON_DISK = {
     "index/test_row_index.py::test_counts_schema_and_row_ids": NAMES,
     "index/test_row_index.py::test_names_of_files_need_not_be_utf8": "keys of stores are UTF-8",
     "index/test_row_index.py::test_threads_share_an_index": OTHER_FILES,
+    "rows/test_ranges_equal_numpy.py::test_matrices_of_groups_are_listed_and_read_their_entries_alone": COUNTS,
     "rows/test_bad_rows.py::test_bad_input_is_named_while_planning[a dataset of another file]": OTHER_FILES,
     "rows/test_bad_rows.py::test_bad_input_is_named_while_planning[another file]": OTHER_FILES,
     "ray_data/test_read_h5.py::test_local_paths_are_read_on_the_drivers_node": THE_DISK,

@@ -115,7 +115,8 @@ class Trail:
         with translated(self.path, f"looking up {name.decode()!r}"):
             try:
                 return int(group.id.links.get_info(name).type)
-            except (KeyError, RuntimeError):
+            except (KeyError, RuntimeError, UnicodeDecodeError):
+                # h5py decodes a text of libhdf5, which is gone if objects are freed at that moment.
                 if group.id.links.exists(name):
                     raise
                 return None

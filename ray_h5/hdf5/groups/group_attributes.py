@@ -52,7 +52,7 @@ class GroupAttribute:
         """Read the attribute of the next group or dataset."""
         try:
             found = h5py.h5a.open(opened, self.name.encode())
-        except KeyError:
+        except (KeyError, UnicodeDecodeError):  # see `Trail._kind_of_link`
             raise SchemaMismatchError(
                 f"{self.path}: {group!r} has no attribute {self.name!r}, which attrs= names."
                 f"{near_names(self.name, _attribute_names(opened))}"
