@@ -78,7 +78,7 @@ def test_two_nodes_of_which_a_worker_is_killed(server):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_local", "bucket_of_four")
-def test_tasks_reserve_memory_for_their_requests(server, bucket):
+def test_tasks_reserve_memory_for_their_requests(server, bucket, caplog):
     def reserved(paths=URL, **given):
         if str(paths).startswith("s3"):
             given["storage_options"] = options_of(server)
@@ -91,6 +91,7 @@ def test_tasks_reserve_memory_for_their_requests(server, bucket):
     memory, is_fused = reserved()
     assert 256 << 20 < memory < 300 << 20
     assert not is_fused
+    assert "logical memory" not in caplog.text  # Ray warns if a task takes more
     assert reserved(memory=0) == (None, True)
     assert reserved(memory=1000) == (1000, False)
     assert reserved(bucket) == (None, True)

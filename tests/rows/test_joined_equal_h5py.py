@@ -84,7 +84,7 @@ def test_what_cannot_be_joined(tmp_path):
 
 
 def write_master(folder, lengths, *, linked, options):
-    """Write a master whose datasets are links to files beside it, but for some; return their rows."""
+    """Write a file of links to files beside it, some of them missing; return the rows that are there."""
     rng = np.random.default_rng(0)
     parts = []
     with h5py.File(folder / "master.h5", "w") as master:
