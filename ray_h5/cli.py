@@ -17,7 +17,7 @@ from ray_h5 import __version__
 from ray_h5 import bench as benches
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.inspect import FLAGS, add_files, add_inspect, files_of, options_of
-from ray_h5.messages import printable
+from ray_h5.messages import counted, printable
 
 _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
@@ -179,7 +179,10 @@ def _index(arguments: argparse.Namespace) -> int:
     found = index.look_up(arguments.values)
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""
-    print(f"{len(index.files)} files, {index.num_rows} rows, {len(index.columns)} columns{values}: {seconds:.1f} s")
+    print(
+        f"{counted(len(index.files), 'file')}, {counted(index.num_rows, 'row')}, "
+        f"{counted(len(index.columns), 'column')}{values}: {seconds:.1f} s"
+    )
     print(f'use it with read_h5(..., index_dir="{arguments.index_dir}")')
     return 0
 

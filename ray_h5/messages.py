@@ -18,6 +18,11 @@ def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things: ``1 file``, ``2 files``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def common_pattern(names: Sequence[str]) -> str:
     """Return a glob for names: what they begin and end with, and ``*`` for the rest."""
     begin = os.path.commonprefix(list(names))  # noqa: RUF071  of characters, not of paths

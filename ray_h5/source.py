@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ray_h5.columns.labels import Classes, LabelsLike
     from ray_h5.columns.schema import Cast
-    from ray_h5.columns.user_columns import ColumnLike, MadeColumn
+    from ray_h5.columns.user_columns import Columns, MadeColumn
     from ray_h5.read.casting import Casting
     from ray_h5.rows.groups_and_grids import RowKind
     from ray_h5.rows.windows import Windows
@@ -39,10 +39,11 @@ class Source:
     zip_files : str, path-like, or a sequence of them, optional
         As many files with the same rows, whose columns join those of `paths`: the first of each, sorted, are read
         together, and so on. ``read_h5("x_*.h5", zip_files="y_*.h5")`` has the columns of both.
-    columns : sequence of str, or of what csr, ragged, fields and part return, optional
+    columns : sequence of str, or of what csr, ragged, fields and part return, or a mapping of such, optional
         Names, such as ``"signal"`` or ``"obs/image"``, ``"jets/pt"`` for a field of compound values, and ``"emb_*"``
         for all columns of the first file that match; and columns that say how they are made: `ray_h5.csr`,
-        `ray_h5.ragged`, `ray_h5.fields`, `ray_h5.part`. By default all columns.
+        `ray_h5.ragged`, `ray_h5.fields`, `ray_h5.part`. A mapping gives them names, and one dataset may be several
+        columns: ``{"first": part("x", {0: [0]}), "all": "x"}``. By default all columns.
     group : str
         The HDF5 group that names are relative to.
     rows : Groups, Grid, Files or Patches, optional
@@ -120,7 +121,7 @@ class Source:
     paths: PathLike | Sequence[PathLike]
     _: KW_ONLY
     zip_files: PathLike | Sequence[PathLike] | None = None
-    columns: Sequence[ColumnLike] | None = None
+    columns: Columns | None = None
     group: str = "/"
     rows: RowKind | None = None
     windows: Windows | None = None
@@ -247,7 +248,7 @@ class _Options(TypedDict, total=False):
 class OptionsOfFolds(_Options, total=False):
     """The options of `Source` except `group`, which is a column of `kfold`."""
 
-    columns: Sequence[ColumnLike] | None
+    columns: Columns | None
 
 
 class OptionsButColumns(_Options, total=False):
@@ -259,4 +260,4 @@ class OptionsButColumns(_Options, total=False):
 class SourceOptions(OptionsButColumns, total=False):
     """The options of `Source`."""
 
-    columns: Sequence[ColumnLike] | None
+    columns: Columns | None

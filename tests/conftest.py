@@ -138,6 +138,14 @@ def temporary_bucket(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def unknown_headers():
+    """What libhdf5 said of the files of other tests is forgotten: a test finds the same on its own."""
+    from ray_h5.hdf5.tree import known_headers
+
+    known_headers._known.clear()
+
+
+@pytest.fixture(autouse=True)
 def files_in(request):
     """Where a test finds its files: on the disk, or in an object store."""
     where = getattr(request, "param", "disk")

@@ -12,14 +12,16 @@ import pytest
 
 from ray_h5.bench import BenchOptions
 from ray_h5.bench.cases import peers
-from ray_h5.bench.peers import child, data_loaders
-from ray_h5.bench.peers.contestants import CONTESTANTS, Contestant
+from ray_h5.bench.measure import Result
+from ray_h5.bench.peers import child, data_loaders, floor
+from ray_h5.bench.peers.contestants import BARE, CONTESTANTS, Contestant
 from ray_h5.bench.peers.plot import plot_first_epochs
 from ray_h5.bench.peers.problems import PROBLEMS, make_problem
 from ray_h5.bench.peers.report import Report
 from ray_h5.bench.peers.report import main as report_main
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
+from ray_h5.read.kernel.run_tables import CHUNKS_DECODED
 
 # torchdata calls what this torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -58,6 +60,39 @@ class _Loses:
 
     def __iter__(self):
         return map(self.change, self.batches)
+
+
+@pytest.mark.parametrize("case", [case for case in PROBLEMS if case != "store"])
+def test_the_bare_read_delivers_each_row_and_decodes_each_chunk_once(case, folder, tmp_path, monkeypatch):
+    problem = make_problem(case, folder, 0.1)
+    floor.plan(problem)
+    counts, run = [], floor.run_table
+
+    def counted(*given):
+        found = run(*given)
+        counts.append(found[0][CHUNKS_DECODED])
+        return found
+
+    monkeypatch.setattr(floor, "run_table", counted)
+    for module in ("h5py", "RowReader"):  # it is planned: nothing is looked up
+        monkeypatch.delattr(floor, module)
+    assert sum(len(batch[next(iter(batch))]) for batch in CONTESTANTS[BARE].load(problem, "", 2)) == problem.rows
+    assert sum(counts) == filtered_chunks(problem)
+    tried = child.try_out(CONTESTANTS[BARE], problem, str(tmp_path))
+    assert tried["same order"] == 1
+    assert tried["resumes"] == 0
+
+
+def filtered_chunks(problem):
+    """Return how many chunks have to be decoded, as h5py counts them."""
+    names = ["X/data", "X/indices"] if problem.name == "cells" else problem.names.values()
+    chunks = []
+    for path in problem.paths if problem.name != "windows" else []:  # contiguous
+        with h5py.File(path) as file:
+            for name in names:
+                all_skipped = (1 << file[name].id.get_create_plist().get_nfilters()) - 1
+                file[name].id.chunk_iter(lambda chunk, skipped=all_skipped: chunks.append(chunk.filter_mask < skipped))
+    return sum(chunks)
 
 
 @pytest.mark.usefixtures("without_workers")
@@ -105,20 +140,21 @@ def test_the_quality_of_a_shuffle_is_that_of_its_batches(order, expected):
 
 @pytest.mark.slow
 def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", "h5py"})
+    monkeypatch.setattr(peers, "is_installed", lambda name: name in {"ray_h5", BARE, "h5py"})
     asked = ["bench", "peers", "--case", "images", "--size", "0.02", "--folder", str(tmp_path), "--json"]
     assert main(asked) == 0
     lines = capsys.readouterr().out
     (tmp_path / "peers.json").write_text(lines)
     report = Report.load(tmp_path / "peers.json")
-    assert {each.baseline for each in report.results} == {"h5py"}
-    assert [each.case.rpartition(": ")[2] for each in report.results] == list(peers._UNITS)
+    assert {each.baseline for each in report.results} == {BARE, "h5py"}
+    assert [each.case.rpartition(": ")[2] for each in report.results] == 2 * list(peers._UNITS)
+    assert next(each.theirs for each in report.results if each.unit == "x") == 1
     assert [each.goal for each in report.results if each.goal] == [5]
     assert not any(each.ok is not None for each in report.results)  # too small to judge
     memory = next(each for each in report.results if each.case.endswith("memory"))
     assert 30 < memory.ours < 4000
     assert list(report.seconds) == ["images"]
-    assert {each["contestant"] for each in report.left_out} == {*CONTESTANTS} - {"ray_h5", "h5py"}
+    assert {each["contestant"] for each in report.left_out} == {*CONTESTANTS} - {"ray_h5", BARE, "h5py"}
     assert report.about["versions"]["h5py"] == h5py.__version__
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
@@ -132,6 +168,45 @@ def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeyp
     assert "- litdata: not installed: pip install litdata" in text
     assert len(plot_first_epochs(report.results).axes) == 1
     assert not list(tmp_path.glob("peers-*"))  # what they wrote is gone
+
+
+@pytest.mark.parametrize(
+    ("ratio", "floor", "said"),
+    [
+        (6.0, 9.0, None),
+        (3.2, 9.0, "images, lance: we are 3.2 times sooner, the bare read 9 times"),
+        (
+            3.2,
+            4.1,
+            (
+                "images, lance: we are 3.2 times sooner; 5 times lies above the floor: "
+                "the bare read itself is 4.1 times sooner"
+            ),
+        ),
+        (3.2, None, "images, lance: we are 3.2 times sooner"),
+    ],
+)
+def test_the_report_says_where_the_goal_lies_above_the_floor(ratio, floor, said):
+    report = Report(about={"size": 1, "turns": 5, "machine": "2 cores", "versions": {"Python": "3"}})
+    case = "images, 2048 rows of 12.3 kB"
+    for measure in ("conversion", "extra disk", "0 workers", "2 workers", "memory", "shuffle quality"):
+        report.results.append(
+            Result("peers", f"{case}: {measure}", "lance", "s", 1.0, 1.0, 1.0, (1.0, 1.0), None, None)
+        )
+    for measure in ("same order", "resumes exactly"):
+        report.results.append(Result("peers", f"{case}: {measure}", "lance", "of 1", 1, 1, None, (1, 1), None, None))
+    first = Result(
+        "peers", f"{case}: first epoch", "lance", "s", 0.1, 0.1 * ratio, ratio, (ratio, ratio), 5.0, ratio >= 5
+    )
+    report.results.append(first)
+    if floor is not None:
+        report.results.append(
+            Result("peers", f"{case}: of bare read", "lance", "x", 1.4, floor, None, (floor, floor), None, None)
+        )
+    text = report.to_markdown()
+    assert ("Nearer than 5 times:" in text) == (said is not None)
+    assert said is None or f"- {said}\n" in text
+    assert floor is None or f"| {floor:g}x " in text
 
 
 def stand_in(failing):

@@ -121,7 +121,7 @@ def test_several_files(path, other, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "2 files, " in shown
     assert "1 have the columns of the first" in shown
-    assert "1 files cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
+    assert "1 file cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
     assert "read_h5 refuses this:\n  SchemaMismatchError: 1 of 2 files" in shown
     report = inspect_files(FileOptions.of([path, other]))
     assert (report.delivery, report.problem.error, report.ok) == (None, "SchemaMismatchError", False)
@@ -497,7 +497,7 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
     assert main([*groups, "--windows", "actions=-1:3", "--pad", "edge", "drop"]) == 0
     assert "actions: float64 (4, 7), actions_is_pad: bool (4,)" in capsys.readouterr().out
     assert main(["index", path, "--groups", "data/demo_*", "--dir", str(tmp_path / "index")]) == 0
-    assert "3 rows, 1 columns" in capsys.readouterr().out
+    assert "3 rows, 1 column" in capsys.readouterr().out
     assert main([*groups, "--windows", "actions=many"]) == 1
     assert "expected COLUMN=START:STOP" in capsys.readouterr().err
 

@@ -38,6 +38,21 @@ def test_each_way_to_read_lists_all_options(entrance):
     assert list(dict.fromkeys(written)) == list(found), "in the order of the signature"
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("batch_size", r"iter_torch_batches\(batch_size="),
+        ("num_workers", "concurrency="),
+        ("transform", "map_batches"),
+        ("predicate", r"\.filter\(expr="),
+        ("seed", r"shuffle=ray_h5\.Shuffle\(seed="),
+    ],
+)
+def test_an_option_of_a_loader_says_where_ray_has_it(option, said):
+    with pytest.raises(UnknownOptionError, match=rf"^read_h5: there is no option '{option}'\. .*{said}"):
+        ray_h5.read_h5("gone.h5", **{option: 1})
+
+
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_a_misspelt_option_is_an_error_that_offers_the_nearest(entrance):
     name = ENTRANCES[entrance].__name__

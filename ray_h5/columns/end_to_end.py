@@ -35,16 +35,20 @@ class EndToEnd:
         The datasets.
     starts : numpy.ndarray
         int64: the first unit of each dataset, and the end of the last one.
+    missing : tuple of str
+        Files that links lead to, and that do not exist. Their datasets are parts once they do.
     """
 
     name: str
     parts: tuple[Stored, ...]
     starts: np.ndarray
+    missing: tuple[str, ...] = ()
 
     @property
     def array(self) -> ColumnLayout:
         layouts = [each.layout for each in self.parts]
         sources = dict.fromkeys(source for each in layouts for source in each.sources)
+        sources.update(dict.fromkeys((path, None) for path in self.missing))
         return replace(
             layouts[0],
             name=self.name,
@@ -133,4 +137,21 @@ def end_to_end(reader: RowReader, made: JoinedColumn, names: np.ndarray) -> EndT
                 "Choose datasets that agree with the pattern."
             )
     lengths = [0, *(each.num_rows for each in found.values())]
-    return EndToEnd(made.name, tuple(map(Stored.of, found.values())), np.cumsum(np.array(lengths, np.int64)))
+    starts = np.cumsum(np.array(lengths, np.int64))
+    return EndToEnd(made.name, tuple(map(Stored.of, found.values())), starts, _missing_files(reader, made))
+
+
+def _missing_files(reader: RowReader, made: JoinedColumn) -> tuple[str, ...]:
+    """Return the files that links of a local file lead to, and that do not exist.
+
+    Those in stores are not looked for: that would be a request for each, whenever the file is planned.
+    """
+    if reader.is_fetched:
+        return ()
+
+    def paths() -> np.ndarray:
+        missing = sorted(path for path, state in reader.layout.sought if state is None)
+        return objects(path.encode("utf-8", "surrogateescape") for path in missing)
+
+    found = reader.fact(f"{made}: files that do not exist", paths)
+    return tuple(each.decode("utf-8", "surrogateescape") for each in found.tolist())

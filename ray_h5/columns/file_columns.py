@@ -46,7 +46,6 @@ from ray_h5.read.reader import RowReader
 if TYPE_CHECKING:
     from ray_h5.columns.row_entries import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
-    from ray_h5.read.taken_column import Runs
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
 """The groups of an AnnData file whose members have a row for each observation."""
@@ -234,7 +233,7 @@ class FileColumns:
             If the value is no number or text.
         """
         if name not in self._singles:
-            self._singles[name] = self._single(name)
+            self._singles[name] = self._single(self.dataset_of(name))
         found = self._singles[name]
         if found is not None and found.array.kind not in {"number", "bool", "string"}:
             raise UnsupportedColumnError(
@@ -267,6 +266,7 @@ class FileColumns:
     def _values(self, name: str) -> Values:
         if self._form == "loom" and not self._is_reversed:
             raise _of_loom(self._reader.path)
+        column, name = name, self.dataset_of(name)
         if self._is_reversed:
             if (encoding := self._encoding(name.strip("/"))) is not None and encoding.kind == "references":
                 return self._referred(name)
@@ -274,8 +274,8 @@ class FileColumns:
             if len(layout.shape) == 1:
                 return Stored.of(layout)
             return reversed_values(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
-        given = self._made.get(name.strip("/"))
-        made = given.of if isinstance(given, RowPart) else given
+        given = self._made.get(column.strip("/"))
+        made = given.whole if isinstance(given, RowPart) else given
         if isinstance(made, Ragged):
             return self._ragged(made)
         if isinstance(made, JoinedColumn):
@@ -284,12 +284,27 @@ class FileColumns:
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
         if isinstance(made, Csr):
             return self._csr(made, self._reader.encoding(made.group))
-        return self._values_of_dataset(name)
+        found = self._values_of_dataset(name)
+        if column != name and name in self.chunked:
+            self.chunked[column] = self.chunked[name]
+        return found
+
+    def dataset_of(self, name: str) -> str:
+        """Return the dataset, group or field that a column is of; of most, it has the name."""
+        made = self._made.get(name.strip("/"))
+        return name if made is None or isinstance(made, JoinedColumn) else made.dataset
+
+    def by_column(self, said: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return what is said of datasets, also for the columns of these that have names of their own."""
+        return {**{name: said[made.dataset] for name, made in self._made.items() if made.dataset in said}, **said}
+
+    def _part(self, name: str) -> RowPart | None:
+        made = self._made.get(name.strip("/"))
+        return made if isinstance(made, RowPart) and not made.is_whole else None
 
     def part_of(self, name: str, values: Values) -> Values:
         """Return the part of units that the user asks for, by `part`; they are units of rows, or of steps."""
-        made = self._made.get(name.strip("/"))
-        if not isinstance(made, RowPart):
+        if (made := self._part(name)) is None:
             return values
         from ray_h5.columns.row_parts import taken_of
 
@@ -297,8 +312,7 @@ class FileColumns:
 
     def segment_part(self, name: str, whole: Values, segments: Segments) -> tuple[Values, RowEntries | None]:
         """Return the part of rows that the user asks for, of rows that are whole datasets."""
-        made = self._made.get(name.strip("/"))
-        if not isinstance(made, RowPart):
+        if (made := self._part(name)) is None:
             return whole, None
         from ray_h5.columns.row_parts import segment_part
 
@@ -306,10 +320,9 @@ class FileColumns:
 
     def block_part(
         self, name: str, array: ColumnLayout, cut: tuple[int, ...]
-    ) -> tuple[tuple[Runs | None, ...], RowEntries | None]:
+    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
         """Return the part of blocks that the user asks for: positions along each axis, and what is drawn."""
-        made = self._made.get(name)
-        if not isinstance(made, RowPart):
+        if (made := self._part(name)) is None:
             return (), None
         from ray_h5.columns.row_parts import entries_of, taken_of_blocks
 
@@ -544,7 +557,7 @@ class FileColumns:
         return name, self.bounds[name]
 
     def _csr(self, made: Csr, encoding: Encoding | None) -> SparseRows:
-        found, self.chunked[made.group] = sparse_rows(self._reader, made, encoding, self._offsets, self.values)
+        found, self.chunked[made.name] = sparse_rows(self._reader, made, encoding, self._offsets, self.values)
         return found
 
     def _awkward(self, name: str, encoding: Encoding) -> Values:

@@ -107,7 +107,7 @@ def sparse_in_groups(
     path, name = reader.path, made.group
     check_types(f"{path}: sparse matrix {name!r}", indices.array, data.array)
     offsets = Ragged(f"{name}/indices", offsets=f"{name}/indptr")
-    if rows_key(name) not in known:
+    if rows_key(made.name) not in known:
 
         def check(bounds: Bounds, length: int, group: int) -> None:
             where = f"{path}: sparse matrix {f'{groups[group]}/{name}'!r}"
@@ -115,8 +115,8 @@ def sparse_in_groups(
 
         datasets = {"offsets": (parts["indptr"], Stored.of(parts["indptr"])), "data": (parts["data"], None)}
         found = ragged_in_groups(reader, offsets, parts["indices"], datasets, groups, check)
-        known[offsets.bounds_key], known[rows_key(name)] = found
-    rows = known[rows_key(name)]
+        known[offsets.bounds_key], known[rows_key(made.name)] = found
+    rows = known[rows_key(made.name)]
 
     def widths() -> np.ndarray:
         found = []

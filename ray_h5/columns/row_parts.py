@@ -22,7 +22,6 @@ from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.reader import RowReader
-from ray_h5.read.taken_column import Runs, runs_of_positions
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 
@@ -178,7 +177,7 @@ def _positions(
 
 def taken_of_blocks(
     reader: RowReader, made: RowPart, array: ColumnLayout, cut: tuple[int, ...], column: Callable[[str], Values]
-) -> tuple[Runs | None, ...]:
+) -> tuple[np.ndarray | None, ...]:
     """Return the positions along the axes of an array that blocks have as a whole, those in `cut` being theirs.
 
     Raises
@@ -196,8 +195,7 @@ def taken_of_blocks(
                 + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
                 + ", and choose other blocks with rows=Patches(...)."
             )
-    found = _positions(reader, made, dict(made.axes), array.shape, column)
-    return tuple(None if at is None else runs_of_positions(at) for at in found)
+    return _positions(reader, made, dict(made.axes), array.shape, column)
 
 
 def _of_sparse(reader: RowReader, made: RowPart, values: SparseRows, column: Callable[[str], Values]) -> SparseRows:

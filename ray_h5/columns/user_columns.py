@@ -1,10 +1,10 @@
-"""Columns whose rows are ranges of longer arrays, as a user writes them: ragged values, rows of sparse matrices."""
+"""Columns as a user describes them: ragged values, rows of sparse matrices, fields, parts, and their names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,8 +14,33 @@ from ray_h5.options import as_integer, is_integer
 from ray_h5.read.arguments import as_names
 
 
-@dataclass(frozen=True, slots=True)
-class Ragged:
+class _OfDataset:
+    """A column of a dataset or a group. It has its name, unless the user calls it otherwise."""
+
+    __slots__ = ()
+
+    called: str
+
+    @property
+    def dataset(self) -> str:
+        """The dataset, or the group."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self.called or self.dataset
+
+    @property
+    def _said(self) -> str:
+        """How the column is made, as the user writes it."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.called!r}: {self._said}" if self.called else self._said
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ragged(_OfDataset):
     """A column made by `ragged`: `content`, the datasets that say where rows begin and end, and how they count."""
 
     content: str
@@ -26,9 +51,10 @@ class Ragged:
     bounds: str | None = None
     base: int = 0
     inclusive: bool = False
+    called: str = ""
 
     @property
-    def name(self) -> str:
+    def dataset(self) -> str:
         return self.content
 
     @property
@@ -44,41 +70,49 @@ class Ragged:
         return "\n".join(name if option in {"starts", "counts"} else f"{option} {name}"
                          for option, name in self.given.items()) + counted  # fmt: skip
 
-    def __repr__(self) -> str:
+    @property
+    def _said(self) -> str:
         counted = {name: value for name, value in (("base", self.base), ("inclusive", self.inclusive)) if value}
         shown = [f"{option}={value!r}" for option, value in {**self.given, **counted}.items()]
         return f"ragged({', '.join([repr(self.content), *shown])})"
 
 
-@dataclass(frozen=True, slots=True)
-class Csr:
+@dataclass(frozen=True, slots=True, repr=False)
+class Csr(_OfDataset):
     """A column made by `csr`."""
 
     group: str
     dense: bool = True
     take: tuple[int, ...] | tuple[str, ...] | None = None
     names: str | None = None
+    called: str = ""
 
     @property
-    def name(self) -> str:
+    def dataset(self) -> str:
         return self.group
 
-    def __repr__(self) -> str:
+    @property
+    def _said(self) -> str:
         given = {"dense": None if self.dense else False, "take": self.take and list(self.take), "names": self.names}
         options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"csr({', '.join([repr(self.group), *options])})"
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fields(_OfDataset):
     """A column made by `fields`."""
 
-    dataset: str
+    compound: str
     names: tuple[str, ...]
+    called: str = ""
 
     @property
-    def name(self) -> str:
-        return self.dataset
+    def dataset(self) -> str:
+        return self.compound
+
+    @property
+    def _said(self) -> str:
+        return f"fields({self.compound!r}, {list(self.names)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +136,37 @@ Positions: TypeAlias = tuple[int, ...] | tuple[str, ...] | Cut
 """What is taken of an axis: positions, names, or a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowPart:
-    """A column made by `part`: what is taken of each axis of a row, and how many entries are drawn."""
+@dataclass(frozen=True, slots=True, repr=False)
+class RowPart(_OfDataset):
+    """A column made by `part`: what is taken of each axis of a row, and how many entries are drawn.
+
+    Without both it is the whole of a dataset under another name.
+    """
 
     of: str | Ragged | Fields
     axes: tuple[tuple[int, Positions], ...] = ()
     names: str | None = None
     random: int | None = None
     seed: int = 0
+    called: str = ""
 
     @property
-    def name(self) -> str:
-        return self.of if isinstance(self.of, str) else self.of.name
+    def dataset(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.dataset
 
-    def __repr__(self) -> str:
+    @property
+    def whole(self) -> str | Ragged | Fields:
+        """The column that it is a part of, under its name."""
+        return replace(self.of, called=self.called) if self.called and not isinstance(self.of, str) else self.of
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.axes and self.random is None
+
+    @property
+    def _said(self) -> str:
+        if self.is_whole:
+            return repr(self.of)
         axes = [repr({axis: list(at) if isinstance(at, tuple) else at for axis, at in self.axes})] if self.axes else []
         options = [
             f"{name}={value!r}"
@@ -133,6 +183,10 @@ class JoinedColumn:
     pattern: str
     name: str
 
+    @property
+    def dataset(self) -> str:
+        return self.pattern
+
     def __repr__(self) -> str:
         return f"joined({self.pattern!r}, name={self.name!r})"
 
@@ -142,6 +196,9 @@ MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
 
 ColumnLike: TypeAlias = str | Ragged | Csr | Fields | RowPart | JoinedColumn
 """An entry of ``columns=[...]``."""
+
+Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
+"""What ``columns=`` takes."""
 
 
 def ragged(
@@ -304,7 +361,7 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
     Examples
     --------
     >>> fields("jets", ["pt", "eta"])
-    Fields(dataset='jets', names=('pt', 'eta'))
+    fields('jets', ['pt', 'eta'])
     """
     dataset = _path("fields: dataset", dataset)
     if isinstance(names, str):
@@ -359,9 +416,10 @@ def part(
     random: int | None = None,
     seed: int = 0,
 ) -> RowPart:
-    """Return a column with parts of each row, as an entry of ``columns=[...]``. It keeps the name of its dataset.
+    """Return a column with parts of each row, as an entry of ``columns=[...]``. It has the name of its dataset.
 
-    Chunks that hold none of the parts are not read.
+    A mapping gives it another name: ``columns={"a": part("x", {0: [0]}), "b": "x"}``. Chunks that hold none of the
+    parts are not read.
 
     Parameters
     ----------
@@ -449,7 +507,7 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
     Raises
     ------
     OptionError
-        If it is no list of names and columns, or one is made in two ways.
+        If it is no list of names and columns and no mapping of them, or one is made in two ways.
     """
     if columns is None:
         return None, ()
@@ -457,16 +515,43 @@ def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...
         raise OptionError(f"columns={columns}: expected a list; write columns=[...]")
     if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
         return as_names(columns), ()
-    given = list(columns)
+    given = [_called(*each) for each in columns.items()] if isinstance(columns, Mapping) else list(columns)
     special = [each for each in given if isinstance(each, _MADE)]
     names = [each.name if isinstance(each, _MADE) else each for each in given]
     for each in special:
         if names.count(each.name) > 1:
-            other = ". Pass joined(..., name=) for another name" if isinstance(each, JoinedColumn) else ""
-            if isinstance(each, RowPart):
-                other = (
-                    ", and keeps the name of its dataset. Take what you need of each axis in one part(...), and cut "
-                    "it in a transform or a batch"
-                )
-            raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way{other}")
+            other = f"Pass a mapping for two columns of one dataset: columns={{'a': {each!r}, 'b': ...}}"
+            if isinstance(each, JoinedColumn):
+                other = "Pass joined(..., name=) for another name"
+            raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way. {other}")
+    read = {name: each for each in given for name in _read_by(each)}
+    for each in special:
+        if each.name in read and each.name != each.dataset and not isinstance(each, JoinedColumn):
+            raise OptionError(
+                f"columns: {each!r}: {each.name!r} is also the name of a dataset that {read[each.name]!r} is made of. "
+                "Call the column otherwise."
+            )
     return as_names(names), tuple(special)
+
+
+def _called(name: Any, given: Any) -> str | MadeColumn:
+    """Return a column under the name that a user calls it."""
+    path = _path("columns: a name", name)
+    if isinstance(given, JoinedColumn):
+        return replace(given, name=path)
+    if isinstance(given, (Ragged, Csr, Fields, RowPart)):
+        return given if given.name == path else replace(given, called=path)
+    of = _path(f"columns: {name!r}", given)
+    if "*" in of or "*" in path:
+        raise OptionError(f"columns: {name!r}: {given!r}: expected one column, not a pattern")
+    return name if of == path else RowPart(of, called=path)
+
+
+def _read_by(column: str | MadeColumn) -> list[str]:
+    """Return the datasets that a column is made of, as far as it says so."""
+    if not isinstance(column, _MADE):
+        return []
+    whole = column.of if isinstance(column, RowPart) else column
+    others = [*whole.given.values()] if isinstance(whole, Ragged) else []
+    named = [getattr(each, "names", None) for each in (column, whole)]
+    return [column.dataset, *others, *(each for each in named if isinstance(each, str))]

@@ -29,7 +29,7 @@ from ray_h5.read.reader import OBJECT_BYTES, RowReader
 from ray_h5.read.taken_column import TakenAddress, runs_of_positions
 
 if TYPE_CHECKING:
-    from ray_h5.read.taken_column import TakenAddress
+    from ray_h5.read.block_column import BlockAddress
 
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
@@ -141,16 +141,18 @@ class Stored:
                 offset=None,
             )
         if self.taken:
-            lengths = [
-                n if at is None else len(at) for n, at in zip(found.row_shape, self._positions(found), strict=True)
-            ]
-            found = replace(
-                found, shape=(found.shape[0], *lengths), chunk_shape=first_axis(found), fill=None, offset=None
-            )
+            shape = (found.shape[0], *self._lengths, *found.shape[len(self.layout.shape) :])
+            found = replace(found, shape=shape, chunk_shape=first_axis(found), fill=None, offset=None)
         return found
 
     def _positions(self, found: ColumnLayout) -> tuple[np.ndarray | None, ...]:
         return (*self.taken, *[None] * (len(found.row_shape) - len(self.taken)))
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        """The lengths along the axes of a unit, without those that fields add."""
+        positions = zip(self.layout.row_shape, self._positions(self.layout), strict=True)
+        return tuple(n if at is None else len(at) for n, at in positions)
 
     def over(self, axes: int) -> Stored:
         if axes == 1:
@@ -175,7 +177,8 @@ class Stored:
         if not self._is_part:
             return Reading([Part(self.address, units, out)])
         address = self._taken_address
-        if address is not None and len({dtype for dtype, _ in self._members}) <= 1:
+        # Of groups, the type of a unit is in native byte order, and that of the address as it is stored.
+        if address is not None and not (self.fields and address.dtype is not None and address.dtype.names is not None):
             return Reading([self._part(address, units, out)])
         wanted, part, read = self.read(units, out.shape[1:])
 
@@ -189,7 +192,7 @@ class Stored:
         return self.field is not None or bool(self.fields) or bool(self.taken)
 
     @property
-    def _taken_address(self) -> TakenAddress | None:
+    def _taken_address(self) -> TakenAddress | BlockAddress | None:
         """The parts alone, where this package decodes the datasets itself; None if whole values are read."""
         many = self.address if isinstance(self.address, Segments) else None
         of = (self.layout,) if many is None else many.layouts
@@ -199,24 +202,26 @@ class Stored:
         is_alike = len({(each.stored_dtype, each.row_shape) for each in of}) == 1
         if not (self._is_part and is_decoded and is_alike) or isinstance(self.address, LastAxis):
             return None
-        from ray_h5.read.taken_column import TakenAddress
-
         dtype = of[0].stored_dtype
         of_value = [(0, dtype.itemsize)]
         if members := self._members_of(dtype):  # that of many datasets of other chunks is not as they are stored
             is_alike = len({each for each, _ in members}) == 1
             of_value = [(at, each.itemsize) for each, at in members]
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", each) for each, _ in members])
-        taken = tuple(
-            ((0, n),) if at is None else runs_of_positions(at)
-            for n, at in zip(self.layout.row_shape, self._positions(self.layout), strict=True)
-        )
+        if not isinstance(self.address, (str, GridAddress, Segments)):
+            from ray_h5.read.block_column import BlockAddress
+
+            assert isinstance(self.address, BlockAddress)
+            return replace(self.address, of_value=tuple(of_value), dtype=dtype)
+        positions = zip(self.layout.row_shape, self._positions(self.layout), strict=True)
+        taken = tuple(((0, n),) if at is None else runs_of_positions(at) for n, at in positions)
         axes = self.address.axes if isinstance(self.address, GridAddress) else 1
         return TakenAddress(self.layout.name if many is None else many.name, axes, (*taken, tuple(of_value)), dtype)
 
-    def _part(self, address: TakenAddress, units: Units, out: np.ndarray) -> Part:
+    def _part(self, address: TakenAddress | BlockAddress, units: Units, out: np.ndarray) -> Part:
         if not isinstance(self.address, Segments):
             return Part(address, units, out)
+        assert isinstance(address, TakenAddress)
         from ray_h5.read.arrays.taken_segments import TakenSegments
 
         return Part(TakenSegments(self.address, address), units, out)
@@ -231,9 +236,11 @@ class Stored:
         wanted = units.listed()
         request, where = request_of(wanted.rows), self.layout.where
         if (address := self._taken_address) is not None:
-            packed = address.dtype.names is not None and bool(self.fields)
-            shape = address.out_shape[:-1] if packed else self.array.row_shape
-            dtype = address.dtype if packed else address.dtype.newbyteorder("=")
+            dtype = address.dtype
+            assert dtype is not None
+            packed = dtype.names is not None and bool(self.fields)
+            shape = self._lengths if packed else self.array.row_shape
+            dtype = dtype if packed else dtype.newbyteorder("=")
             values = empty((len(wanted), *shape), dtype, where)
             return wanted, self._part(address, request, values), lambda: self._stacked(values) if packed else values
         row_shape = self.layout.row_shape if shape is None or self.taken else shape[: len(shape) - len(self._type[1])]

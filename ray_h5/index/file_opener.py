@@ -81,9 +81,9 @@ class Scope:
 
             check_episodes(rows, windows)
         has_groups = _is_groups(rows)
-        others = _not_of_datasets(columns) if axes == "reversed" or (rows is not None and rows.is_block) else []
-        if rows is not None and rows.is_block and (others or axes == "reversed"):
-            given = f"columns: {others[0]}" if others else "axes='reversed'"
+        others = _not_of_datasets(columns) if axes == "reversed" else []
+        if rows is not None and rows.is_block and ((ranges := _ranges(columns)) or axes == "reversed"):
+            given = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
             raise OptionError(f"{given}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out")
         if rows is not None and (end_to_end := _end_to_end(columns)):
             raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
@@ -129,10 +129,7 @@ class Scope:
         windows = () if self.windows is None else self.windows.columns
         sources = {each.source for each in windows}
         if self.columns:
-            from ray_h5.columns.user_columns import Ragged, RowPart
-
-            whole = [each.of if isinstance(each, RowPart) else each for each in self.columns]
-            sources |= {each.content for each in whole if isinstance(each, Ragged)}
+            sources |= {each.dataset for each in self.columns}
         return {*names} - {*columns} - sources
 
     def naming(self, columns: Iterable[str] | None) -> Scope:

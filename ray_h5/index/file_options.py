@@ -13,7 +13,6 @@ from ray_h5.errors import UnknownColumnError
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
-from ray_h5.index.stored.cache import check_index_dir
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import ensure_handler, near_names
 from ray_h5.source import Source, SourceOptions
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ray_h5.columns.labels import Classes
-    from ray_h5.columns.user_columns import ColumnLike
+    from ray_h5.columns.user_columns import Columns
     from ray_h5.tables.sidecar import Sidecar
 
 
@@ -117,7 +116,11 @@ class FileOptions:
             source.axes,
         )
         in_store = remote is None and storage is not LOCAL
-        folder = None if source.index_dir is None else check_index_dir(source.index_dir, in_store=in_store)
+        folder = None
+        if source.index_dir is not None:
+            from ray_h5.index.stored.index_files import check_index_dir
+
+            folder = check_index_dir(source.index_dir, in_store=in_store)
         how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
         files = find_files(given, *how)
         if beside is not None:
@@ -170,7 +173,7 @@ class FileOptions:
     def _state(self, path: str) -> FileState | None:
         return FileState(self.states[path]) if path in self.states else None
 
-    def index(self, columns: Sequence[ColumnLike] | None = None, spread: Spread = read_ahead) -> RowIndex:
+    def index(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns; by default of those that the source names, or of all.
 
         `spread` does the work, unless only this node has the files.

@@ -24,8 +24,8 @@ from ray_h5.index.facts.answers import learn
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored.cache import MEMORY, get, is_written, put
-from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.index.stored.memory import MEMORY
+from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.storage.storage_of_path import storage_of
 
 logger = logging.getLogger(__name__)
@@ -110,10 +110,11 @@ class Lookup:
         known: dict[str, FileFacts] = {}
         progress = _Progress(len(paths))
         joint = None
-        if self.index_dir is not None and is_written(self.index_dir):
+        if self.index_dir is not None:
+            from ray_h5.index.stored.index_files import is_written
             from ray_h5.index.stored.joint import JointIndex
 
-            joint = JointIndex(paths, self.scope, self.index_dir)
+            joint = JointIndex(paths, self.scope, self.index_dir) if is_written(self.index_dir) else None
         for path in paths:
             facts = MEMORY.get(path, self.scope, self.states.get(path))
             if facts is None or not facts.answers(question):
@@ -141,8 +142,7 @@ class Lookup:
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
                 sources = tuple(origins.setdefault(each, each) for each in facts.origins)
                 known[facts.path] = found = replace(facts, columns=shared, origins=sources)
-                is_stored = joint is None or not joint.takes(found)
-                MEMORY.put(found, self.scope, self.index_dir if is_stored else None)
+                MEMORY.put(found, self.scope, None if joint is not None and joint.takes(found) else self._stored(found))
             progress.add(len(answers))
         if joint is not None:
             joint.save()
@@ -150,12 +150,22 @@ class Lookup:
 
     def _store(self, facts: FileFacts) -> None:
         """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
-        if self.index_dir is None or not is_written(self.index_dir):
+        if self.index_dir is None:
             return
-        if not MEMORY.is_stored(facts.path, self.scope, self.index_dir):
+        from ray_h5.index.stored.index_files import get, is_written, put
+
+        if is_written(self.index_dir) and not MEMORY.is_stored(facts.path, self.scope, self._stored(facts)):
             stored = get(facts.path, self.scope, self.index_dir, self.states.get(facts.path))
             put(facts, stored, self.scope, self.index_dir)
-            MEMORY.put(facts, self.scope, self.index_dir)
+            MEMORY.put(facts, self.scope, self._stored(facts))
+
+    def _stored(self, facts: FileFacts) -> Mapping[str, FileIdentity]:
+        """Return the index file of a file and its state; nothing if there is none."""
+        if self.index_dir is None:
+            return {}
+        from ray_h5.index.stored.index_files import state_of_index
+
+        return state_of_index(facts.path, self.scope, self.index_dir)
 
 
 def answer_files(
@@ -190,8 +200,10 @@ def _answer(
     is_joint: bool,
     path: str,
 ) -> FileFacts:
+    if index_dir is not None:
+        from ray_h5.index.stored import index_files
     listed = states.get(path)
-    stored = None if index_dir is None else get(path, scope, index_dir, listed)
+    stored = None if index_dir is None else index_files.get(path, scope, index_dir, listed)
     facts = MEMORY.get(path, scope, listed)
     if stored is not None:
         facts = stored if facts is None else stored.merged(facts)
@@ -202,7 +214,7 @@ def _answer(
 
         index_dir = None if is_light(facts) else index_dir
     if index_dir is not None:
-        put(facts, stored, scope, index_dir)
+        index_files.put(facts, stored, scope, index_dir)
     return facts
 
 

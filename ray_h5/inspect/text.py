@@ -10,7 +10,7 @@ from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Un
 from ray_h5.inspect.similar_columns import leaves, merge_similar
 from ray_h5.inspect.store_text import lines_of
 from ray_h5.inspect.table import MAX_LINES, size, table
-from ray_h5.messages import few, printable
+from ray_h5.messages import counted, few, printable
 
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
@@ -55,7 +55,7 @@ def _summary(report: Report) -> Iterator[str]:
     stored = sum(file.file_bytes for file in report.files)
     yield f"{len(report.files)} files, {size(stored)}; {alike} have the columns of the first, which is shown below"
     listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
-    yield from _section(f"{len(report.unreadable)} files cannot be opened:", listed)
+    yield from _section(f"{counted(len(report.unreadable), 'file')} cannot be opened:", listed)
 
 
 def _tree(file: FileReport, columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns,
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
-from ray_h5.read.taken_column import Runs
+from ray_h5.read.taken_column import Runs, by_byte, bytes_of_fill
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
 from ray_h5.storage.byte_source import ByteSource
 
@@ -46,12 +46,22 @@ class BlockAddress:
         The shape of a block along `axes`.
     taken : tuple of (Runs or None)
         The positions along each axis, of those that blocks do not cut; None for all.
+    of_value : Runs
+        The bytes of each value, of fields of compound values; empty for whole values.
+    dtype : numpy.dtype, optional
+        What these bytes are, as they are stored.
     """
 
     name: str
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     taken: tuple[Runs | None, ...] = ()
+    of_value: Runs = ()
+    dtype: np.dtype | None = None
+
+    def by_byte(self, axes: int) -> BlockAddress:
+        """Return the blocks of the same array of `axes` axes with the bytes of a value as one more axis."""
+        return replace(self, taken=(*self.taken, *[None] * (axes - len(self.taken)), self.of_value))
 
     def extents(self, layout: ColumnLayout) -> tuple[int, ...]:
         """Return the lengths of the axes that blocks cut."""
@@ -129,6 +139,10 @@ class BlockColumn(DirectColumn):
         index: ChunkIndex | None,
         address: BlockAddress,
     ) -> None:
+        self._dtype, self._fill_value = layout.stored_dtype, layout.fill
+        if address.dtype is not None:
+            self._dtype, self._fill_value = address.dtype, bytes_of_fill(layout, address.of_value)
+            layout, address = by_byte(layout), address.by_byte(len(layout.shape))
         super().__init__(path, layout, byte_source, index)
         self._address = address
         self._item = layout.stored_dtype.itemsize
@@ -143,24 +157,23 @@ class BlockColumn(DirectColumn):
             return []
         if not self.lands_in_place(out):
             here = RowRequest(wanted.rows, np.arange(len(wanted), dtype=np.int64))
-            shape = (len(wanted), *self._block.tolist())
+            *lengths, last = self._block.tolist()
+            shape = (len(wanted), *lengths, last * self._item // self._dtype.itemsize)
             put = partial(_put, out, wanted.places)
-            return [
-                Staged(
-                    self.byte_source, partial(self.jobs, here, library=library), shape, self.layout.stored_dtype, put
-                )
-            ]
+            return [Staged(self.byte_source, partial(self.jobs, here, library=library), shape, self._dtype, put)]
         corners = self._address.corners(wanted.rows, self.layout)
         lengths = np.minimum(self._block, self._shape - corners)
         outside = (lengths < self._block).any(axis=1)
         # Now, and not in a job: these run side by side.
         out[wanted.places[outside]] = np.zeros((), out.dtype)
-        if self.index is None and self.layout.offset is None:
-            for place, some in zip(wanted.places.tolist(), lengths.tolist(), strict=True):
-                out[(place, *map(slice, some))] = self.layout.fill
-            return []
         boxes = self._address.boxes(corners, lengths, wanted.places)
+        if self.index is None and self.layout.offset is None:
+            self._fill(boxes.begins, boxes.lengths, boxes.places, out)
+            return []
         return self._of_contiguous(boxes, out) if self.index is None else self._of_chunks(boxes, out)
+
+    def lands_in_place(self, out: np.ndarray) -> bool:
+        return out.dtype == self._dtype and bool(out.flags.c_contiguous)
 
     # Chunks -------------------------------------------------------------------------------------
 
@@ -246,8 +259,12 @@ class BlockColumn(DirectColumn):
 
     def _fill(self, begins: np.ndarray, extents: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
         """Fill the parts of blocks whose chunks were never written. Now, and not in a job."""
+        fill = self._fill_value
+        assert fill is not None
+        values = out.reshape(len(out), -1).view(self.layout.stored_dtype).reshape(len(out), *self._block)
         for place, begin, extent in zip(places.tolist(), begins.tolist(), extents.tolist(), strict=True):
-            out[(place, *_slices(begin, extent))] = self.layout.fill
+            at = _slices(begin, extent)
+            values[(place, *at)] = fill if self._address.dtype is None else fill[at[-1]]
 
     # Contiguous arrays --------------------------------------------------------------------------
 
@@ -256,8 +273,9 @@ class BlockColumn(DirectColumn):
         assert self.layout.offset is not None
         axes, count = len(self._shape), len(boxes.places)
         file_strides, block_strides = _strides(self._shape, self._item), _strides(self._block, self._item)
-        gap = (self._shape[-1] - self._block[-1]) * self._item
-        inner = 2 if axes > 1 and gap <= _GAP_BYTES else 1
+        line = 1 if self._address.dtype is None else 2  # the bytes of a value are an axis
+        gap = (self._shape[-line] - self._block[-line]) * file_strides[-line]
+        inner = line + (axes > line and gap <= _GAP_BYTES)
         per_box = int(self._block[: axes - inner].prod())
         if count > 1 and per_box * count > _MOST_JOBS:
             step = max(1, _MOST_JOBS // per_box)
@@ -273,7 +291,7 @@ class BlockColumn(DirectColumn):
         begins = places * self._block_bytes + (boxes.begins * block_strides).sum(axis=1)[of]
         begins += (cells * block_strides[: axes - inner]).sum(axis=1) + out.ctypes.data
         inside = lengths[:, axes - inner :]
-        sizes = inside[:, -1] * self._item + (inside[:, :-1] - 1).sum(axis=1) * (file_strides[-2] if inner > 1 else 0)
+        sizes = ((inside - 1) * file_strides[axes - inner :]).sum(axis=1) + self._item
         # Boxes of one block that are close in one line or plane are read together.
         order = np.lexsort((offsets, outer, places)) if self._address.taken else np.argsort(offsets)
         offsets, sizes, begins, outer, places = (each[order] for each in (offsets, sizes, begins, outer, places))
@@ -383,4 +401,4 @@ def _slices(corner: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
 
 
 def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    out[places] = values
+    out[places] = values.reshape(len(places), *out.shape[1:])

@@ -159,9 +159,7 @@ class OpenFile(ABC):
         """Return the layout of all columns."""
         with self._lock:
             if self._refused is None:
-                with self.library() as library:
-                    listed, refused = describe(library.tree)
-                    self._sought = library.tree.sought
+                listed, refused = self._describe()
                 self._listed = tuple(listed)
                 self._columns.update(listed)
                 self._refused = {name: _fresh(error) for name, error in refused.items()}
@@ -170,6 +168,13 @@ class OpenFile(ABC):
             refused = {name: _fresh(error) for name, error in self._refused.items()}
             sought = tuple(self._sought.items())
             return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
+
+    def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
+        """Return the layouts of the columns that can be read, and the errors of the others."""
+        with self.library() as library:
+            found = describe(library.tree)
+            self._sought.update(library.tree.sought)
+        return found
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
@@ -186,7 +191,15 @@ class OpenFile(ABC):
         from ray_h5.hdf5.groups.groups import read_group_table
 
         with self.library() as library:
-            return read_group_table(library.tree, pattern, columns, self._size())
+            found = read_group_table(library.tree, pattern, columns, self._size())
+            self._sought.update(library.tree.sought)
+            return found
+
+    @property
+    def sought(self) -> SourceStates:
+        """Other files that decide which columns there are, as far as columns were listed."""
+        with self._lock:
+            return tuple(self._sought.items())
 
     def single(self, name: str) -> Segments | None:
         """Return a dataset with a single value as a column of one segment; None if it cannot be one."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_identity, check_sources_now
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
+from ray_h5.hdf5.files.object_headers import NotPlainError
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import FILES, MAX_OTHERS, OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part, jobs_of, name_of
@@ -20,8 +22,9 @@ from ray_h5.storage.byte_source import Identity, ObjectIdentity
 from ray_h5.storage.local import LOCAL, LocalFile, identity_now
 
 if TYPE_CHECKING:
+    from ray_h5.errors import RayH5Error
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
-    from ray_h5.manifest.layout import SourceStates
+    from ray_h5.manifest.layout import ColumnLayout, Form, SourceStates
     from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.storage.byte_source import ByteSource
     from ray_h5.storage.storage_of_path import Storage
@@ -60,11 +63,55 @@ class FileOnDisk(OpenFile):
         super().__init__(access, found)
         self.is_hdf5 = False
         self.virtual: dict[str, VirtualColumn] = {}
+        self._headers: KnownHeaders | None = None
+        self._asks_library = access.swmr or bool(access.beside)
 
     def _open(self, found: Identity) -> tuple[ByteSource, Identity]:  # noqa: ARG002  it is compared with the open file
         """Open the bytes of the file, by a descriptor of our own: that of libhdf5 holds its lock."""
         source = LocalFile.open(self.path)
         return source, source.identity()
+
+    @property
+    def form(self) -> Form:
+        """The convention that the file follows, as far as it says so."""
+        return "" if self._known_headers() is not None else super().form
+
+    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        """Return the layout of column `name`; raise the error that says why it cannot be read."""
+        with self._lock:
+            if name in self._columns:
+                return self._columns[name]
+            headers = self._known_headers()
+            with contextlib.suppress(NotPlainError):
+                if headers is not None:
+                    self._columns[name] = headers.column(name)
+                    return self._columns[name]
+            found = super().column(name, library)
+            with contextlib.suppress(NotPlainError):
+                if headers is not None:
+                    headers.learn({name: found})
+            return found
+
+    def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
+        headers = self._known_headers()
+        with contextlib.suppress(NotPlainError):
+            if headers is not None:
+                return headers.describe()
+        found = super()._describe()
+        with contextlib.suppress(NotPlainError):
+            if headers is not None:
+                headers.learn(found[0])
+        return found
+
+    def _known_headers(self) -> KnownHeaders | None:
+        """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
+        descriptor = self.byte_source.descriptor
+        if self._headers is None and not self._asks_library and descriptor is not None:
+            try:
+                self._headers = KnownHeaders(self.path, self.access.group, descriptor, self.identity.size)
+            except NotPlainError:
+                self._asks_library = True
+        return self._headers
 
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
@@ -100,7 +147,7 @@ class FileOnDisk(OpenFile):
 
     def look(self) -> None:
         """Open the file with libhdf5, to find out now whether it is HDF5."""
-        if self.is_hdf5:
+        if self.is_hdf5 or self._known_headers() is not None:
             return
         try:
             with self.library() as library:
@@ -236,22 +283,26 @@ def _taken_together(parts: Sequence[Part]) -> dict[int, list[Part]]:
     """Return the parts that take fields or positions of the same dataset, for each such part by its id."""
     if sum(not isinstance(part.address, str) for part in parts) < 2:
         return {}
+    from ray_h5.read.block_column import BlockAddress
     from ray_h5.read.taken_column import TakenAddress
 
     by_name: dict[str, list[Part]] = {}
     for part in parts:
-        if isinstance(part.address, TakenAddress) and part.address.axes == 1:
-            by_name.setdefault(part.address.name, []).append(part)
+        is_taken = isinstance(part.address, TakenAddress) and part.address.axes == 1
+        if is_taken or isinstance(part.address, BlockAddress):
+            by_name.setdefault(str(name_of(part.address)), []).append(part)
     return {id(part): found for found in by_name.values() if len(found) > 1 for part in found}
 
 
 def _shared_jobs_of(file: OpenFile, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
     """Return the work of parts of a read that take fields or positions of one dataset: each chunk is decoded once."""
-    from ray_h5.read.taken_column import TakenColumn, shared_jobs
+    from ray_h5.read.taken_column import TakenColumn, shared_jobs, sharing
 
     readers = [file.reader(part.address, library) for part in parts]
     columns = [each for each in readers if isinstance(each, TakenColumn)]
-    return shared_jobs(columns, [part.request.listed() for part in parts], [part.out for part in parts], library)
+    if len(columns) == len(parts):
+        return shared_jobs(columns, [part.request.listed() for part in parts], [part.out for part in parts], library)
+    return sharing([job for reader, part in zip(readers, parts, strict=True) for job in jobs_of(reader, part, library)])
 
 
 def open_file(

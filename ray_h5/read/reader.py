@@ -193,6 +193,11 @@ class RowReader:
         return self._retrying(lambda: self._file().layout())
 
     @property
+    def sought(self) -> SourceStates:
+        """Other files that decide which columns there are, as far as columns were listed."""
+        return self._file().sought
+
+    @property
     def columns(self) -> Mapping[str, ColumnLayout]:
         """The layouts of the columns that can be read, by name."""
         if self._known.listing is not None:

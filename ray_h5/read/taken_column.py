@@ -68,6 +68,25 @@ def runs_of_positions(positions: np.ndarray) -> Runs:
     return tuple(zip(positions[runs.start].tolist(), (runs.stop - runs.start).tolist(), strict=True))
 
 
+def by_byte(layout: ColumnLayout) -> ColumnLayout:
+    """Return the layout of the bytes of an array: those of a value are one more axis."""
+    item, chunk = layout.stored_dtype.itemsize, layout.chunk_shape
+    return replace(
+        layout,
+        shape=(*layout.shape, item),
+        chunk_shape=None if chunk is None else (*chunk, *layout.shape[len(chunk) :], item),
+        stored_dtype=np.dtype(np.uint8),
+        item_bytes=1,
+    )
+
+
+def bytes_of_fill(layout: ColumnLayout, of_value: Runs) -> np.ndarray:
+    """Return some bytes of the value of rows that were never written."""
+    fill = np.zeros((), layout.stored_dtype) if layout.fill is None else layout.fill
+    stored = np.frombuffer(fill.tobytes(), np.uint8)
+    return np.concatenate([stored[at : at + count] for at, count in of_value])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """The parts of a row that are copied, ascending by their chunk and by their place in it.
@@ -117,16 +136,7 @@ class TakenColumn(DirectColumn):
         index: ChunkIndex | None,
         address: TakenAddress,
     ) -> None:
-        item = layout.stored_dtype.itemsize
-        # The bytes of a value are one more axis.
-        as_bytes = replace(
-            layout,
-            shape=(*layout.shape, item),
-            chunk_shape=None if layout.chunk_shape is None else (*layout.chunk_shape, item),
-            stored_dtype=np.dtype(np.uint8),
-            item_bytes=1,
-        )
-        super().__init__(path, as_bytes, byte_source, index)
+        super().__init__(path, by_byte(layout), byte_source, index)
         self._values = layout
         self._address = address
         self._out_bytes = math.prod(address.out_shape)
@@ -196,10 +206,7 @@ class TakenColumn(DirectColumn):
     def fill_values(self) -> np.ndarray:
         """The parts of a row that was never written."""
         assert self._values.fill is not None or self._values.offset is None
-        fill = np.zeros((), self._values.stored_dtype) if self._values.fill is None else self._values.fill
-        stored = np.frombuffer(fill.tobytes(), np.uint8)
-        *_, of_value = self._address.taken
-        values = np.concatenate([stored[at : at + count] for at, count in of_value]).view(self._address.dtype)
+        values = bytes_of_fill(self._values, self._address.taken[-1]).view(self._address.dtype)
         return values if len(values) > 1 else values[0]
 
     # Chunks ----------------------------------------------------------------------------------
@@ -389,13 +396,20 @@ def shared_jobs(
             ]
     runs = [RunRequest(each.rows, each.places, np.ones(len(each), np.int64)) for each in requests]
     rows = one.grid.chunk_rows
-    jobs = [
+    jobs: list[Job] = [
         job
         for column, each, out in zip(columns, runs, outs, strict=True)
         for job in column._taken_jobs(each.joined().pieces(rows), out)
     ]
+    return sharing(jobs)
+
+
+def sharing(jobs: list[Job]) -> list[Job]:
+    """Return jobs of one dataset as one that decodes each chunk once; as they are, if some decode into their places."""
     tables = [job.table for job in jobs if isinstance(job, TableJob)]
-    return [TableJob(JobTable.sharing(tables))] if tables else []
+    if not tables or len(tables) < len(jobs) or any(each.jobs[Field.DESTINATION].any() for each in tables):
+        return jobs
+    return [TableJob(JobTable.sharing(tables))]
 
 
 def _listed(requests: Sequence[Request]) -> list[RowRequest]:

@@ -42,6 +42,7 @@ class GridRows:
         self._reader = reader
         self._columns = columns
         self._kind = kind
+        self._row_axes = columns.by_column(kind.row_axes)
         self._lengths: tuple[int, ...] | None = None
         self._value_shapes: set[tuple[int, ...]] = set()
 
@@ -68,7 +69,7 @@ class GridRows:
 
         They are those of all columns if they agree, otherwise of those that are asked for.
         """
-        own = self._kind.row_axes
+        own = self._row_axes
         layouts = {name.strip("/"): self._columns.values(name).array for name in self._columns.listing().names}
         for name in (*own, *self._kind.named):
             # A column that is made of several datasets; raises for a name that does not exist.
@@ -88,7 +89,7 @@ class GridRows:
 
     def _full(self, layouts: Mapping[str, ColumnLayout]) -> list[ColumnLayout]:
         """Return the columns that may have all row axes."""
-        axes, own = self._kind.axes, self._kind.row_axes
+        axes, own = self._kind.axes, self._row_axes
         return [
             each for name, each in layouts.items() if len(each.shape) >= axes and len(own.get(name, each.shape)) >= axes
         ]
@@ -102,7 +103,7 @@ class GridRows:
                 f"{self._reader.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
             )
         most = max(len(each.shape) for each in full)
-        largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in self._kind.row_axes]
+        largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in self._row_axes]
         lengths = largest[0].shape[:axes]
         for each in largest:
             if each.shape[:axes] != lengths:
@@ -138,7 +139,7 @@ class GridRows:
             except RayH5Error as exc:
                 refused[name] = exc
                 continue
-            if not axes and name.strip("/") not in self._kind.row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
+            if not axes and name.strip("/") not in self._row_axes and _bytes(layout) > _MOST_CONSTANT_BYTES:
                 refused[name] = UnsupportedColumnError(
                     f"{layout.where} is a constant of {_bytes(layout)} bytes, of which each row would have a copy. "
                     "Name it in columns=[...] to get it."
@@ -191,8 +192,8 @@ class GridRows:
         self, layout: ColumnLayout, lengths: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]
     ) -> tuple[int, ...]:
         count = self._kind.axes
-        if (named := layout.name.strip("/")) in self._kind.row_axes:
-            axes = self._kind.row_axes[named]
+        if (named := layout.name.strip("/")) in self._row_axes:
+            axes = self._row_axes[named]
             expected = tuple(lengths[axis] for axis in axes)
             if layout.shape[: len(axes)] != expected:
                 raise SchemaMismatchError(

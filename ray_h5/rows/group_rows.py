@@ -141,7 +141,7 @@ class GroupRows:
         """Return the datasets that a column is read from, as far as its name says so."""
         made = self._range(name)
         if made is None:
-            return [name]
+            return [self.dataset_of(name)]
         return [made.content] if isinstance(made, Ragged) else [f"{made.group}/{each}" for each in ("indices", "data")]
 
     def _encode(self, name: str) -> None:
@@ -194,10 +194,10 @@ class GroupRows:
         made = given.of if isinstance(given, RowPart) else given
         if isinstance(made, Fields):
             return stored_fields(segments, made.names, name)
-        dataset = segments.paths.below.strip("/")
-        if segments.dtype.names is None or not name.strip("/").startswith(f"{dataset}/"):
+        dataset, path = segments.paths.below.strip("/"), self.dataset_of(name).strip("/")
+        if segments.dtype.names is None or not path.startswith(f"{dataset}/"):
             return None
-        return stored_fields(segments, (name.strip("/")[len(dataset) + 1 :],), name, is_one=True)
+        return stored_fields(segments, (path[len(dataset) + 1 :],), name, is_one=True)
 
     def _encoding(self, path: str) -> Encoding | None:
         try:
@@ -214,10 +214,11 @@ class GroupRows:
 
     def _encoded(self, name: str, segments: Segments) -> Values | None:
         """Return the values of an encoded column; None for a plain one."""
+        member = self.dataset_of(name)
         for kind, (first, second) in _PARTS.items():
-            if not segments.paths.below.endswith(f"/{name}/{first}"):
+            if not segments.paths.below.endswith(f"/{member}/{first}"):
                 continue
-            path, values, other = self._reader.path, Stored.of(segments), self._known.columns[f"{name}/{second}"]
+            path, values, other = self._reader.path, Stored.of(segments), self._known.columns[f"{member}/{second}"]
             if kind == "optional":
                 differ = np.flatnonzero((other.shapes != segments.shapes).any(axis=1))
                 if len(differ) or other.unit.dtype.kind not in "biu":
@@ -278,14 +279,23 @@ class GroupRows:
 
     def _segments(self, name: str) -> Segments:
         self.prepare([name])
+        known = self._known.columns
+        dataset, found = self.dataset_of(name), known.get(name)
+        if dataset != name and dataset in known and (found is None or found.paths is not known[dataset].paths):
+            # A column of another name has the paths of its dataset, as one of a field.
+            self._groups = replace(self._known, columns={**known, name: replace(known[dataset], name=name)})
         if name in self._known.columns:
             return self._known.columns[name]
-        if name in self._refused:
-            raise self._refused[name]
+        if dataset in self._refused:
+            raise self._refused[dataset]
         names = self.listing().names
         raise UnknownColumnError(
-            f"{self._reader.path}: no {name!r} in the groups {self._kind.pattern!r}.{near_names(name, names)}"
+            f"{self._reader.path}: no {dataset!r} in the groups {self._kind.pattern!r}.{near_names(dataset, names)}"
         )
+
+    def dataset_of(self, name: str) -> str:
+        made = self._made.get(name)
+        return name if made is None else made.dataset
 
     # Recordings: each group is one -------------------------------------------------------
 
@@ -313,12 +323,13 @@ class GroupRows:
     def _range(self, name: str) -> Ragged | Csr | None:
         """Return how a column whose rows are ranges in each group is made; None for other columns."""
         given = self._made.get(name)
-        made = given.of if isinstance(given, RowPart) else given
+        made = given.whole if isinstance(given, RowPart) else given
         if isinstance(made, (Ragged, Csr)):
             return made
         # A table that is known has the rows of matrices alone beside those that the user describes.
-        is_sparse = not isinstance(made, Fields) and (name in self._sparse or rows_key(name) in self._bounds)
-        return Csr(name) if is_sparse else None
+        dataset = self.dataset_of(name)
+        is_sparse = not isinstance(made, Fields) and (dataset in self._sparse or rows_key(name) in self._bounds)
+        return Csr(dataset, called="" if dataset == name else name) if is_sparse else None
 
     def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
         """Return the rows of a column in all groups, and which of them each group has."""
@@ -428,7 +439,7 @@ class GroupRows:
 
     def _part(self, name: str) -> RowPart | None:
         made = self._made.get(name)
-        return made if isinstance(made, RowPart) else None
+        return made if isinstance(made, RowPart) and not made.is_whole else None
 
     def _names_of(self, name: str) -> Values:
         """Return a dataset of the file, such as names of positions."""

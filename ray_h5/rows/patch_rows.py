@@ -14,11 +14,12 @@ from ray_h5.buffers import objects
 from ray_h5.columns.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import InMemory, Stored, Values, read_all
+from ray_h5.columns.values import InMemory, Stored, Taken, Values, read_all
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.block_column import BlockAddress, block_layout
 from ray_h5.read.reader import RowReader
+from ray_h5.read.taken_column import runs_of_positions
 from ray_h5.rows.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
@@ -76,7 +77,8 @@ class PatchRows:
             )
         refused: dict[str, Exception] = {}
         columns = []
-        for name in dict.fromkeys([*found.names, *found.refused, *self._kind.shapes]):
+        known = dict.fromkeys([*found.names, *found.refused, *self._kind.shapes])
+        for name in (each for array in known for each in self._fields(array) or [array]):
             try:
                 self.column(name)
             except RayH5Error as exc:
@@ -96,10 +98,10 @@ class PatchRows:
             return RowColumn(name, InMemory.of(name, "number", self._corners, np.dtype(np.int64), shape))
         if name == self._kind.key:
             return name_column(name, self._reader.path, np.zeros_like)
-        if name.strip("/") in self._kind.shapes:
-            return RowColumn(name, self._blocks(name.strip("/")), self._units)
         if (single := self._columns.single(name)) is not None:
             return RowColumn(name, self._columns.part_of(name, single), np.zeros_like)
+        if (of := self._array_of(name.strip("/"))) is not None:
+            return RowColumn(name, self._blocks(name.strip("/"), of), self._units)
         array = self._columns.values(name).array
         raise UnsupportedColumnError(
             f"{array.where} has shape {array.shape}, and is not in shapes= of Patches: name it there with the shape of "
@@ -111,27 +113,43 @@ class PatchRows:
 
     # Arrays ---------------------------------------------------------------------------------------
 
-    def _blocks(self, name: str) -> Values:
+    def _fields(self, name: str) -> list[str]:
+        """Return the columns of an array of compound values that blocks cut; none for other names."""
+        if name not in self._kind.shapes:
+            return []
+        array = self._columns.values(name).array
+        return [f"{name}/{each}" for each in array.dtype.names or ()] if array.kind == "struct" else []
+
+    def _array_of(self, name: str) -> str | None:
+        """Return the array in `shapes` that a column is of: the one of its dataset; None if it is of none."""
+        if name in self._kind.shapes:
+            return name
+        own = self._dataset_of(name)
+        return next((each for each in self._kind.shapes if self._dataset_of(each) == own), None)
+
+    def _dataset_of(self, name: str) -> str:
+        stored = _stored(self._columns.values(name))
+        return (self._columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
+
+    def _blocks(self, name: str, of: str) -> Values:
+        """Return the values of a column, `of` being the array in `shapes`."""
         values = self._columns.values(name)
-        stored = values.values if isinstance(values, CF) else values
-        if (
-            not isinstance(stored, Stored)
-            or not isinstance(stored.address, str)
-            or values.array.kind not in {"number", "bool"}
-        ):
+        stored = _stored(values)
+        if stored is None or not isinstance(stored.address, str) or values.array.kind not in {"number", "bool"}:
+            fields = self._fields(name)
             raise UnsupportedColumnError(
                 f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
+                + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
-        if stored.field is not None:
-            raise UnsupportedColumnError(
-                f"{values.array.where}: {name!r} is a field of compound values; blocks are of arrays of numbers or "
-                "booleans. Write the field as a dataset of its own, or read whole rows: leave rows= out."
-            )
-        axes = self._arrays[0][name]
-        taken, drawn = self._columns.block_part(name, stored.layout, axes)
-        address = BlockAddress(stored.address, axes, self._kind.block, taken)
-        cut = replace(stored, layout=block_layout(stored.layout, address), address=address)
+        axes, layout = self._arrays[0][of], stored.layout
+        taken, drawn = self._columns.block_part(name, values.array, axes)
+        own = len(layout.shape)  # fields add others
+        runs = tuple(None if at is None else runs_of_positions(at) for at in taken[:own])
+        address = BlockAddress(stored.address, axes, self._kind.block, runs)
+        cut = replace(stored, layout=block_layout(layout, address), address=address)
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
+        if taken[own:]:
+            blocks = Taken(blocks, (*[None] * own, *taken[own:]))
         if drawn is None:
             return blocks
         from ray_h5.columns.row_parts import DrawnEntries
@@ -142,11 +160,15 @@ class PatchRows:
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
         """The axes of each array that blocks cut, and their lengths."""
         if self._found is None:
-            names = dict.fromkeys(
-                [*self._kind.shapes, *([] if self._kind.where_any is None else [self._kind.where_any[0]])]
+            names = [*self._kind.shapes]
+            if self._kind.where_any is not None and self._array_of(self._kind.where_any[0]) is None:
+                names.append(self._kind.where_any[0])
+            values = {name: self._columns.values(name) for name in names}
+            # Fields add axes, which are no axes of the array.
+            stored = {name: _stored(each) for name, each in values.items()}
+            self._found = self._matched(
+                {name: values[name].array if each is None else each.layout for name, each in stored.items()}
             )
-            layouts = {name: self._columns.values(name).array for name in names}
-            self._found = self._matched(layouts)
         return self._found
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
@@ -284,7 +306,7 @@ class PatchRows:
         if values.array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
         self._reader.check_claim([values.array], math.prod(values.array.shape) * _COUNT_BYTES)
-        axes, extents = self._arrays[0][name], self._arrays[1]
+        axes, extents = self._arrays[0][self._array_of(name) or name], self._arrays[1]
         is_wanted: np.ndarray = np.isin(read_all(self._reader, values), classes)
         others = tuple(axis for axis in range(is_wanted.ndim) if axis not in axes)
         is_wanted = np.logical_or.reduce(is_wanted, axis=others) if others else is_wanted
@@ -302,6 +324,12 @@ class PatchRows:
             at = tuple(np.where(end, high[:, axis], low[:, axis]) for axis, end in enumerate(ends))
             held += before[at] * (-1) ** (before.ndim - sum(ends))
         return np.flatnonzero(held)
+
+
+def _stored(values: Values) -> Stored | None:
+    """Return values as they are stored; None for those of several datasets."""
+    stored = values.values if isinstance(values, CF) else values
+    return stored if isinstance(stored, Stored) else None
 
 
 def _below(hashes: np.ndarray, counts: np.ndarray) -> np.ndarray:

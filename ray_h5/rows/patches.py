@@ -23,6 +23,7 @@ class Patches(RowKind):
     ----------
     shapes : mapping of str to sequence of int
         The arrays, and the shape of a block: ``{"raw": (64, 64, 64), "label": (64, 64, 64)}``. The shapes are equal.
+        Of an array of compound values, each field with numbers is a column, and `ray_h5.fields` joins several.
     stride : int or sequence of int, optional
         Steps between the blocks of a grid, along each axis; by default the shape of a block. The last block of an axis
         is moved inside the array.

@@ -41,6 +41,9 @@ class Recordings(Protocol):
     def prepare(self, names: Iterable[str]) -> None:
         """Find out about columns, several at once."""
 
+    def dataset_of(self, name: str) -> str:
+        """Return the dataset that a column is of."""
+
     def has(self, name: str) -> bool:
         """Return whether the recordings have a dataset."""
 
@@ -85,6 +88,9 @@ class OneRecording:
     def prepare(self, names: Iterable[str]) -> None:
         """Do nothing: the reader describes columns one by one."""
 
+    def dataset_of(self, name: str) -> str:
+        return self._columns.dataset_of(name)
+
     def has(self, name: str) -> bool:
         try:
             return self._columns.single(name) is not None or bool(self._reader.find([name], missing_ok=True))
@@ -98,7 +104,7 @@ class OneRecording:
         return Samples(values, np.zeros(1, np.int64), np.array([count]), is_single=single is not None)
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        return [self._reader.values_of_attributes(name, attributes)]
+        return [self._reader.values_of_attributes(self._columns.dataset_of(name), attributes)]
 
     def is_constant(self, name: str) -> bool:  # noqa: ARG002  as the other recordings have it
         return False
@@ -147,7 +153,7 @@ class TimesOf:
         counts = samples.lengths
         if isinstance(said, tuple):
             return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
-        parent = column.strip("/").rpartition("/")[0]
+        parent = self._recordings.dataset_of(column).strip("/").rpartition("/")[0]
         own = said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
             if self._recordings.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):

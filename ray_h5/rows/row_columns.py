@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +54,7 @@ class RowColumn:
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array = self.values.array
         if self.chunk_rows is None:
-            return array
+            return array if array.name == self.name else replace(array, name=self.name)
         return layout_of_rows(self.name, array, (num_rows, *array.row_shape), self.chunk_rows, path)
 
     def at(self, numbers_of: Numbers) -> RowColumn:
@@ -174,7 +171,7 @@ class WindowedColumn:
             return self._by_shape(self.segments, units[:, 0], rows, places, out)
         units = units.reshape(-1)
         width, is_sparse = self.width, self.values.array.kind == "sparse"
-        flat = out.reshape(-1, *out.shape[2:])
+        flat = out.reshape(out.shape[0] * out.shape[1], *out.shape[2:])
         in_place = not is_sparse and (bool(np.shares_memory(flat, out)) or not out.size)
         into = flat if in_place else empty((len(units), *out.shape[2:]), out.dtype)
         there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(len(units))

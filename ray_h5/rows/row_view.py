@@ -133,7 +133,7 @@ class RowView:
                 columns[name] = self._described(name)
             except RayH5Error as exc:
                 refused[name] = exc
-        return FileLayout(self.path, self._reader.group, self.identity, columns, refused)
+        return FileLayout(self.path, self._reader.group, self.identity, columns, refused, self._reader.sought)
 
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:

@@ -226,6 +226,10 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
         If there is none, or one is no path.
     """
     single = isinstance(paths, (str, os.PathLike))
+    for each in paths if isinstance(paths, (list, tuple)) else [paths]:
+        # An h5py.File; a dataset or a group has one. All rows of a dataset would be listed as paths.
+        if isinstance(name := getattr(getattr(each, "file", each), "filename", None), str):
+            raise OptionError(f"{option}: expected a path, found an open file; pass its name, {name!r}")
     if not single and (
         not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))
     ):  # h5py.File is a Mapping

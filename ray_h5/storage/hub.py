@@ -66,6 +66,11 @@ class HubPath:
         """Whether it names one file, so that nothing has to be listed."""
         return bool(self.path) and not self.path.endswith("/") and not _MAGIC.search(self.path)
 
+    @property
+    def is_name(self) -> bool:
+        """Whether it can be the name of one file, in which brackets and question marks stand for themselves."""
+        return bool(self.path) and not self.path.endswith("/") and "*" not in self.path
+
     def url(self, path: str) -> str:
         """Return the URL of a file of the repository, as the Hub answers it."""
         return f"{endpoint()}/{self.kind}{self.repository}/resolve/{self.revision}/{quote(path)}"
@@ -87,14 +92,14 @@ def url_of(path: str, *, listed: bool = False) -> str:
         If the URL names no file.
     """
     found = HubPath.of(path)
-    if found.is_file:
+    if found.is_file or (not listed and found.is_name):
         return found.url(found.path)
     if not listed:
         raise OptionError(f"{path}: expected one file, such as hf://datasets/owner/name/data/run.h5")
     return f"hf://{path[len('hf://') :]}" + ("" if found.path else "/" * (not path.endswith("/")))
 
 
-def token_for(root: str) -> str:
-    """Return the token for requests to a scheme and host: HF_TOKEN of the environment, for the Hub alone."""
-    is_hub = "/".join(endpoint().split("/")[:3]) == root.rstrip("/").partition("/?")[0]
+def token_for(url: str) -> str:
+    """Return the token for requests to a URL: HF_TOKEN of the environment, for the host of the Hub alone."""
+    is_hub = endpoint().split("/")[:3] == url.split("/")[:3]
     return os.environ.get("HF_TOKEN", "") if is_hub else ""

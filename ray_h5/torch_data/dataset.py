@@ -19,7 +19,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.messages import few
+from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order, make_order
@@ -36,7 +36,7 @@ from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
     from ray_h5.columns.padding import Padding, PadLike
-    from ray_h5.columns.user_columns import ColumnLike
+    from ray_h5.columns.user_columns import Columns
     from ray_h5.transforms.decode_image import DecodeImage
 
 
@@ -104,7 +104,7 @@ class H5Dataset(BatchedDataset):
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
-        columns: Sequence[ColumnLike] | None = None,
+        columns: Columns | None = None,
         predicate: pc.Expression | None = None,
         transform: Transform | None = None,
         *,
@@ -491,7 +491,8 @@ class H5Dataset(BatchedDataset):
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))
-        return f"{type(self).__name__}({len(self)} samples of {len(self._index.files)} files: {names})"
+        rows, files = counted(len(self), "sample"), counted(len(self._index.files), "file")
+        return f"{type(self).__name__}({rows} of {files}: {names})"
 
 
 def _padding_of(pad: PadLike) -> Padding | None:

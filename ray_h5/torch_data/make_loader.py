@@ -19,7 +19,7 @@ from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.user_columns import ColumnLike
+    from ray_h5.columns.user_columns import Columns
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _INSTEAD = {
 class LoaderOptions(DatasetOptions, total=False):
     """The options of `H5Dataset`."""
 
-    columns: Sequence[ColumnLike] | None
+    columns: Columns | None
 
 
 @takes_options_of(H5Dataset, instead=_INSTEAD)

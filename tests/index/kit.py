@@ -4,7 +4,7 @@ from ray_h5.columns.schema import Cast
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.select_rows import select
-from ray_h5.index.stored import cache
+from ray_h5.index.stored import index_files
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.evaluate import as_expression
 from ray_h5.storage.addresses import is_url
@@ -25,7 +25,7 @@ def plan_files(
     threads=1,
 ):
     """Return the index of some files, and the plan to read their selected rows."""
-    folder = None if index_dir is None else cache.check_index_dir(index_dir)
+    folder = None if index_dir is None else index_files.check_index_dir(index_dir)
     storage = storage_for(None, map(str, paths))
     states = {path: storage.check(path) for path in paths if is_url(str(path))}
     scope = Scope.of("/", allow_external, threads, storage=storage)
@@ -38,7 +38,7 @@ def plan_files(
 
 def index_path(path, folder):
     """Return the path of the index file of a file that `plan_files` indexed."""
-    return cache.index_path(path, Scope(storage=storage_for(None, [path])), folder)
+    return index_files.index_path(path, Scope(storage=storage_for(None, [path])), folder)
 
 
 def combined(leaves, max_leaves):

@@ -26,8 +26,8 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
-from ray_h5.index.stored import cache, serialize
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored import index_files, serialize
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset
@@ -80,13 +80,13 @@ def opened(monkeypatch):
     return found
 
 
-def index_files(folder):
+def files_of_index(folder):
     return sorted(Path(folder).iterdir())
 
 
 def test_one_index_file_a_data_file(kept, files, opened):
     folder, expected = kept
-    assert [path.suffix for path in index_files(folder)] == [".h5index"] * 5
+    assert [path.suffix for path in files_of_index(folder)] == [".h5index"] * 5
     assert expected["selection"] == [1, 4, 7]
     assert planned(files, folder) == expected
     assert opened == []  # neither of the counts, nor of the values
@@ -112,7 +112,7 @@ print(json.dumps(plan.selection.tolist()))
 
 def resealed(path, change):
     """Change what an index file says, with a checksum that is right."""
-    header = cache._HEADER
+    header = index_files._HEADER
     data = path.read_bytes()
     with pa.ipc.open_stream(data[header.size :]) as reader:
         table = reader.read_all()
@@ -126,7 +126,9 @@ def resealed(path, change):
 
 
 def seal(path, body):
-    header = cache._HEADER.pack(cache._MAGIC, cache._VERSION, len(body), cache._checksum([body]))
+    header = index_files._HEADER.pack(
+        index_files._MAGIC, index_files._VERSION, len(body), index_files._checksum([body])
+    )
     path.write_bytes(header + body)
 
 
@@ -167,7 +169,7 @@ def written_over(start, data):
 
 
 def another_files(path):
-    path.write_bytes(index_files(path.parent)[-1 if path != index_files(path.parent)[-1] else 0].read_bytes())
+    path.write_bytes(files_of_index(path.parent)[-1 if path != files_of_index(path.parent)[-1] else 0].read_bytes())
 
 
 def a_folder(path):
@@ -206,8 +208,8 @@ def a_device(path):
 def sparse(path):
     """A hundred gigabytes, of which the disk has nothing, and a header that says so."""
     size = 100 << 30
-    path.write_bytes(cache._HEADER.pack(cache._MAGIC, cache._VERSION, size, bytes(16)))
-    os.truncate(path, cache._HEADER.size + size)
+    path.write_bytes(index_files._HEADER.pack(index_files._MAGIC, index_files._VERSION, size, bytes(16)))
+    os.truncate(path, index_files._HEADER.size + size)
 
 
 def spec_of(column, *, kind=None, **parts):
@@ -274,7 +276,7 @@ SPOILT = {
     "empty": cut_at(0),
     "cut in the magic": cut_at(5),
     "cut in the header": cut_at(20),
-    "cut after the header": cut_at(cache._HEADER.size),
+    "cut after the header": cut_at(index_files._HEADER.size),
     "cut in the body": cut_at(300),
     "cut at the end": lambda path: os.truncate(path, path.stat().st_size - 1),
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
@@ -290,7 +292,7 @@ SPOILT = {
     "sealed nothing": lambda path: seal(path, b""),
     "sealed text": lambda path: seal(path, b"hello" * 100),
     "sealed zeros": lambda path: seal(path, bytes(500)),
-    "sealed half": lambda path: seal(path, path.read_bytes()[cache._HEADER.size :][:700]),
+    "sealed half": lambda path: seal(path, path.read_bytes()[index_files._HEADER.size :][:700]),
     "no description": resealed_plain,
     "no columns": says(set_in("columns", value=None)),
     "columns of another kind": says(set_in("columns", value=[[1, 2]])),
@@ -329,7 +331,7 @@ def test_what_the_process_knows_is_kept_too(files, tmp_path, opened):
     del opened[:]
     for folder in (one, other):
         assert known_and(files, folder) == [1, 4, 7]
-        assert len(index_files(folder)) == 5
+        assert len(files_of_index(folder)) == 5
     assert opened == []
     for folder in (one, other):
         assert planned(files, folder)["selection"] == [1, 4, 7]
@@ -401,37 +403,37 @@ def test_facts_of_rows_that_are_known_already_stay(tmp_path):
 
 
 def test_two_processes_that_save_at_one_time_keep_the_facts_of_both(files, tmp_path):
-    folder, scope = cache.check_index_dir(tmp_path / "index"), Scope()
+    folder, scope = index_files.check_index_dir(tmp_path / "index"), Scope()
     found = []
     for name in ("label", "score"):
         MEMORY.clear()
         found.append(Lookup(scope).ask(files[:1], Question((name,)))[0])
     for facts in found:
-        cache.put(facts, None, scope, folder)  # neither has seen the index file of the other
-    assert {*cache.get(files[0], scope, folder).columns} == {"label", "score"}
+        index_files.put(facts, None, scope, folder)  # neither has seen the index file of the other
+    assert {*index_files.get(files[0], scope, folder).columns} == {"label", "score"}
     for facts in found:  # each has all, and nothing is written again
-        before = os.stat(cache.index_path(files[0], scope, folder))
-        cache.put(facts, cache.get(files[0], scope, folder), scope, folder)
-        assert os.stat(cache.index_path(files[0], scope, folder)) == before
+        before = os.stat(index_files.index_path(files[0], scope, folder))
+        index_files.put(facts, index_files.get(files[0], scope, folder), scope, folder)
+        assert os.stat(index_files.index_path(files[0], scope, folder)) == before
 
 
 def test_a_process_that_is_stopped_while_it_saves_stops_no_other(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "_LOCK_S", 0.0)
-    folder = cache.check_index_dir(tmp_path / "index")
+    monkeypatch.setattr(index_files, "_LOCK_S", 0.0)
+    folder = index_files.check_index_dir(tmp_path / "index")
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         assert planned(files, folder)["selection"] == [1, 4, 7]
     finally:
         os.close(descriptor)
-    assert len(index_files(folder)) == len(files)
+    assert len(files_of_index(folder)) == len(files)
 
 
 def test_an_index_that_is_there_is_not_read_again(kept, files, monkeypatch):
     folder, expected = kept
     planned(files, folder)
     used = []
-    for module in (cache, atomic):
+    for module in (index_files, atomic):
         monkeypatch.setattr(module, "open", lambda *named: used.append(named), raising=False)
     assert known_and(files, folder) == expected["selection"]
     assert used == []
@@ -460,7 +462,7 @@ def test_what_cannot_be_trusted_is_made_anew(kept_for_all, opened, caplog, spoil
     assert "not used, and made again" in caplog.text
     assert set(opened) == {files[0]}
     assert path.read_bytes() == whole
-    assert len(index_files(folder)) == 5
+    assert len(files_of_index(folder)) == 5
     del opened[:]
     assert planned(files, folder) == expected
     assert opened == []
@@ -526,24 +528,24 @@ def test_values_are_those_of_their_column(kept, files):
         virtual[1:3] = ["number", "|u1"]
 
     resealed(path, change)
-    assert cache.load(files[0], Scope(), folder) is None
+    assert index_files.load(files[0], Scope(), folder) is None
     assert planned(files, folder) == expected
 
 
 def test_a_large_index_is_gone_through_before_it_is_read(kept, files, monkeypatch, opened):
     folder, expected = kept
-    monkeypatch.setattr(cache, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(index_files, "_PIECE_BYTES", 100)
     assert planned(files, folder) == expected
     assert opened == []
     path = Path(index_path(files[0], folder))
     flip_at(-40)(path)
-    assert cache.load(files[0], Scope(), folder) is None
+    assert index_files.load(files[0], Scope(), folder) is None
 
 
 def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(cache, "_MAX_BODY_BYTES", 100)
+    monkeypatch.setattr(index_files, "_MAX_BODY_BYTES", 100)
     assert planned(files, str(tmp_path / "index"))["selection"] == [1, 4, 7]
-    assert index_files(tmp_path / "index") == []
+    assert files_of_index(tmp_path / "index") == []
     assert f"{files[0]}: not stored in index_dir" in caplog.text
 
 
@@ -596,7 +598,7 @@ def test_a_folder_with_something_in_it_is_left(kept, files):
     with pytest.raises(OptionError, match=rf"{path.name} cannot be written there"):
         planned(files, folder)
     assert (path / "mine").exists()
-    assert len(index_files(folder)) == 5
+    assert len(files_of_index(folder)) == 5
 
 
 def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
@@ -608,7 +610,7 @@ def test_what_may_not_be_read_is_made_anew(kept, files, monkeypatch, caplog):
             raise PermissionError(errno.EACCES, "Permission denied", name)
         return open(name, mode, **options)
 
-    monkeypatch.setattr(cache, "open", refusing, raising=False)
+    monkeypatch.setattr(index_files, "open", refusing, raising=False)
     assert planned(files, folder) == expected
     assert len({record.getMessage() for record in caplog.records}) == 1
 
@@ -791,7 +793,7 @@ def test_an_empty_name_is_no_folder(files):
 
 def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
     folder, expected = kept
-    before = {path.name: path.read_bytes() for path in index_files(folder)}
+    before = {path.name: path.read_bytes() for path in files_of_index(folder)}
     os.utime(files[1])
 
     class Full:
@@ -811,7 +813,7 @@ def test_a_full_disk_leaves_what_was_there(kept, files, monkeypatch):
     monkeypatch.setattr(atomic, "open", Full, raising=False)
     with pytest.raises(OptionError, match=rf"index_dir='{folder}': .*cannot be written there: No space left"):
         planned(files, folder)
-    assert {path.name: path.read_bytes() for path in index_files(folder)} == before
+    assert {path.name: path.read_bytes() for path in files_of_index(folder)} == before
     monkeypatch.undo()
     assert planned(files, folder)["selection"] == expected["selection"]
 
@@ -825,7 +827,7 @@ from ray_h5.predicates.criteria import where
 from tests.index.kit import plan_files
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.source_files import Origin
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 for i in range(10):
     MEMORY.clear()
     for path in sys.argv[3:]:
@@ -842,7 +844,7 @@ for i in range(10):
     assert [each.wait(60) for each in running] == [0, 0, 0]
     for thread in threads:
         thread.join()
-    assert {path.suffix for path in index_files(folder)} == {".h5index"}
+    assert {path.suffix for path in files_of_index(folder)} == {".h5index"}
     assert planned(files, folder)["selection"] == [1, 4, 7]
 
 
@@ -850,7 +852,7 @@ def test_others_may_read_the_index(kept):
     folder, _ = kept
     umask = os.umask(0)
     os.umask(umask)
-    assert {path.stat().st_mode & 0o777 for path in index_files(folder)} == {0o666 & ~umask}
+    assert {path.stat().st_mode & 0o777 for path in files_of_index(folder)} == {0o666 & ~umask}
 
 
 def test_facts_of_every_kind_of_column_are_kept(tmp_path):
@@ -885,9 +887,9 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
     MEMORY.clear()
     assert found() == first
     scope = Scope()
-    facts = cache.load(path, scope, folder)
-    body = serialize.to_body(facts, cache.named(path, scope))
-    again = serialize.from_body(memoryview(body), path, cache.named(path, scope))
+    facts = index_files.load(path, scope, folder)
+    body = serialize.to_body(facts, index_files.named(path, scope))
+    again = serialize.from_body(memoryview(body), path, index_files.named(path, scope))
     assert (again.columns, again.listing, again.identity) == (facts.columns, facts.listing, facts.identity)
     assert {spec: str(values) for spec, values in again.values.items()} == {
         spec: str(values) for spec, values in facts.values.items()

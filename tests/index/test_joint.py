@@ -10,8 +10,8 @@ import pytest
 
 from ray_h5 import Files, Groups, Windows, where
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored import cache, joint
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored import index_files, joint
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.index.stored.serialize import from_stream, to_stream
 from ray_h5.torch_data import H5Dataset
 
@@ -149,10 +149,13 @@ def test_facts_of_many_groups_have_a_file_of_their_own(written, tmp_path, opened
 
 def resealed(path, change):
     """Change what an index file says, with a right checksum."""
-    body = path.read_bytes()[cache._HEADER.size :]
+    body = path.read_bytes()[index_files._HEADER.size :]
     arrays, described = from_stream(memoryview(body))
     body = to_stream(arrays, json.dumps(change(described)))
-    path.write_bytes(cache._HEADER.pack(cache._MAGIC, cache._VERSION, len(body), cache._checksum([body])) + body)
+    path.write_bytes(
+        index_files._HEADER.pack(index_files._MAGIC, index_files._VERSION, len(body), index_files._checksum([body]))
+        + body
+    )
 
 
 def first_file(described, value):

@@ -98,7 +98,8 @@ def test_libhdf5_opens_each_file_once_to_plan_it(tmp_path, opens, columns):
     rows = Groups("demo_*") if columns == ["group"] else None
     options = FileOptions.of(paths, rows=rows)
     index = options.index(names)
-    assert sorted(opens) == paths
+    # Of datasets that are like those of a file before, it is not asked again.
+    assert sorted(opens) == (paths if (columns or [""])[0] in {"anndata", "group"} else paths[:1])
     opens.clear()
     small = "obs/label" if columns == ["anndata"] else "label"
     if rows is None:

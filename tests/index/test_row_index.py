@@ -30,7 +30,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_values
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.predicates.criteria import between, where
 from ray_h5.predicates.evaluate import check_names, evaluate

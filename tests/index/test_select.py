@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.position import Remainder, read_block
 from ray_h5.predicates.criteria import between, where

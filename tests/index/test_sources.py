@@ -11,8 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ray_h5 import Files, Grid, Groups, Windows, joined
 from ray_h5.arrow_arrays import binary_array
-from ray_h5.errors import MissingSourceError, SchemaMismatchError, StaleIndexError, UnknownColumnError
+from ray_h5.errors import (
+    MissingSourceError,
+    SchemaMismatchError,
+    StaleIndexError,
+    UnknownColumnError,
+    UnsupportedColumnError,
+)
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
@@ -20,12 +27,13 @@ from ray_h5.index.folds import fold_predicates, fold_values
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
 from ray_h5.index.select_rows import select
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.predicates.virtual_names import virtual_name
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
+from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files
 
 ROWS = np.arange(6)
@@ -428,3 +436,49 @@ def test_bytes_are_as_pyarrow_makes_them(values):
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.large_binary()))
     assert made.null_count == values.count(None)
+
+
+@pytest.mark.parametrize("has_index_dir", [False, True])
+@pytest.mark.parametrize(
+    ("options", "before", "after"),
+    [
+        ({"columns": [joined("data_*")]}, (["data"], 6), (["data"], 12)),
+        ({"columns": {"frames": joined("data_*"), "n": joined("data_*")}}, (["frames", "n"], 6), (["frames", "n"], 12)),
+        ({}, (["data_0"], 6), (["data_0", "data_1"], 6)),
+        ({"rows": Files()}, (["data_0"], 1), (["data_0", "data_1"], 1)),
+        ({"rows": Grid(1)}, (["data_0"], 6), (["data_0", "data_1"], 6)),
+        ({"windows": Windows({"data_0": [0]}, pad="drop")}, (["data_0"], 6), (["data_0", "data_1"], 6)),
+    ],
+    ids=["joined", "named", "axis", "files", "grid", "windows"],
+)
+def test_a_file_that_appears_where_a_link_leads_is_noticed(tmp_path, options, before, after, has_index_dir):
+    write(tmp_path / "a.dat", x=ROWS)
+    path = write(tmp_path / "master.h5", data_0=link("a.dat"), data_1=link("b.dat"))
+    options = {**options, "allow_external": tmp_path, "index_dir": tmp_path / "index" if has_index_dir else None}
+
+    def found():
+        if has_index_dir:
+            MEMORY.clear()
+        dataset = H5Dataset(path, **options)
+        return sorted(dataset.columns), len(dataset)
+
+    assert found() == before
+    assert found() == before
+    write(tmp_path / "b.dat", x=ROWS)
+    assert found() == after
+
+
+@pytest.mark.parametrize("has_index_dir", [False, True])
+def test_a_file_that_appears_where_a_link_of_a_group_leads_is_noticed(tmp_path, has_index_dir):
+    with h5py.File(tmp_path / "master.h5", "w") as file:
+        for i in range(2):
+            file[f"g{i}/z"] = ROWS
+        file["g0/x"], file["g1/x"] = ROWS, h5py.ExternalLink("b.dat", "x")
+    options = {"allow_external": tmp_path, "index_dir": tmp_path / "index" if has_index_dir else None}
+    options["rows"] = Groups("g*", missing="null")
+    assert list(H5Dataset(tmp_path / "master.h5", **options).columns) == ["z"]
+    write(tmp_path / "b.dat", x=ROWS)
+    if has_index_dir:
+        MEMORY.clear()
+    with pytest.raises(UnsupportedColumnError, match="'x' leads to another file"):
+        H5Dataset(tmp_path / "master.h5", **options)

@@ -68,7 +68,7 @@ def nyu(folder):
     return Want(5, {"images": (2, numbers(5, 3, 8, 6, dtype="u1")[2])})
 
 
-@layout("Eiger: frames in several files", "refused", "allow_external=")
+@layout("Eiger: frames in several files", "refused", "columns=[ray_h5.joined('entry/data/data_*')], allow_external=")
 def eiger(folder):
     with h5py.File(folder / "scan_master.h5", "w") as master:
         for i, n in enumerate((3, 2)):

@@ -3,6 +3,7 @@
 import logging
 import re
 
+import h5py
 import numpy as np
 import pytest
 
@@ -104,3 +105,21 @@ def test_layout(each, tmp_path, caplog):
         assert printed is not None
         assert each.call in printed
         assert default == "right" or each.call in said
+
+
+def test_one_call_reads_frames_of_other_files(tmp_path):
+    """The error of a NeXus master prints one call, which is right at once, whichever folders the frames are in."""
+    with h5py.File(tmp_path / "master.nxs", "w") as master:
+        for i, n in enumerate((3, 2, 4)):
+            folder = tmp_path / f"day{i % 2}"
+            folder.mkdir(exist_ok=True)
+            with h5py.File(folder / f"{i}.h5", "w") as file:
+                file["data"] = np.full((n, 2, 2), i)
+            master[f"entry/data/data_{i:06d}"] = h5py.ExternalLink(f"{folder}/{i}.h5", "/data")
+        master["entry/angle"] = np.arange(9)
+    with pytest.raises(RayH5Error) as raised:
+        H5Dataset(tmp_path / "master.nxs")
+    (call,) = calls_in(str(raised.value))
+    dataset = eval(f"H5Dataset(path, {call})", {**globals(), "path": tmp_path / "master.nxs"})
+    np.testing.assert_array_equal(dataset[list(range(9))]["entry/data/data"][:, 0, 0], np.repeat([0, 1, 2], [3, 2, 4]))
+    assert {*calls_in(to_text(inspect_files(FileOptions.of(str(tmp_path / "master.nxs")))))} == {call}

@@ -87,6 +87,9 @@ def test_tracebacks_of_a_helper_that_ends_late_are_left_out():
     assert shown == own * 2
     show({"lines": late})  # nothing is left to show
     assert shown == own * 2
+    # Where ray[default] is not installed, it says this every second.
+    show({"lines": ["Failed to query Ray Train Controller actor state. State API may be temporarily unavailable."]})
+    assert shown == own * 2
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), wrapped(ValueError("x")), KeyboardInterrupt()])

@@ -23,7 +23,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.files.access import as_roots
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader

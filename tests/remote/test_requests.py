@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Grid, Groups, Windows, csr, joined, ragged, where
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import options_of

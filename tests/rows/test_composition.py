@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
 from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.position import Block
 from ray_h5.ray_data.blocks import schema_of, to_table
@@ -360,7 +360,12 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
         first = kind in WHOLE and not has_windows  # there, the first axis of a row is time
         column = part(of, {axis + first: at for axis, at in axes.items()})
     c = column if isinstance(column, str) else "c"
+    named = data.draw(st.sampled_from([(), (), ("d",), ("d", "e/f")]))  # the columns that are of the dataset
+    columns = {"t": "t", **dict.fromkeys(named, column)} if named else ["t", column]
+    c = named[0] if named else c
     windows = data.draw(some_windows(c)) if has_windows else None
+    if windows is not None:
+        windows = Windows(dict.fromkeys(named or [c], windows.columns[0].offsets), pad=windows.pad)
     is_cast, is_selected, is_shuffled = (data.draw(st.booleans()) for _ in range(3))
     is_remote = data.draw(st.sampled_from([False, False, True]))
     rng = np.random.default_rng(seed)
@@ -368,16 +373,16 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     name = f"{tmp_path_factory.mktemp('n').name}.h5"
     episodes = write_file(folder / name, kind, form, rng)
     if windows is not None and kind == "axis":
-        windows = Windows({c: windows.columns[0].offsets}, pad=windows.pad, episode="id")
+        windows = Windows(dict.fromkeys(named or [c], windows.columns[0].offsets), pad=windows.pad, episode="id")
     if windows is not None and kind in WHOLE:
-        windows = Windows({c: windows.columns[0].offsets}, pad=windows.pad, per_step=["t"])
-    of = {"t": (0, 1), c: (1,) if form in ONE_AXIS else (0, 1)}
+        windows = Windows(dict.fromkeys(named or [c], windows.columns[0].offsets), pad=windows.pad, per_step=["t"])
+    of = {"t": (0, 1), "c": (1,) if form in ONE_AXIS else (0, 1)}
     options = {
         "rows": {"axis": None, "groups": Groups("g*"), "grid": Grid(2, of=of), "files": Files()}[kind],
         "windows": windows,
         "decode_cf": form in {"packed", "part of packed", "time"},
         "axes": "reversed" if form.endswith("reversed") else "stored",
-        "dtypes": {"c": CASTS[form]} if is_cast and form in CASTS and not _lists(kind, form, windows) else None,
+        "dtypes": {c: CASTS[form]} if is_cast and form in CASTS and not _lists(kind, form, windows) else None,
         "storage_options": server.options if is_remote else None,
     }
     predicate = where(t=between(1, 101)) if is_selected and not (kind in WHOLE and windows is None) else None
@@ -387,7 +392,6 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     expected = [row for row in expected if predicate is None or 1 <= row[0] <= 101]
     path = f"s3://bkt/{name}" if is_remote else str(folder / name)
     path = path.replace(".h5", "_*.h5") if kind == "files" else path
-    columns = ["t", column]
     refused = REFUSED.get((kind, form))
     if refused is None and windows is None and kind in WHOLE:
         refused = ROWS_OF_ROWS.get(form)
@@ -406,6 +410,7 @@ def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, ha
     assert sorted(order.tolist()) == list(range(len(expected)))
     for place, row in enumerate(order.tolist()):
         assert (plain(found["t"][place]), plain(found[c][place])) == (expected[row][0], expected[row][1])
+        assert all(plain(found[each][place]) == expected[row][1] for each in named)
     table = to_table(plan, Block(read_rows(plan, plan.row_ids(order)), order, 0), ["t", c])
     assert table.schema == schema_of(plan, ["t", c])
     assert table.num_rows == len(expected)

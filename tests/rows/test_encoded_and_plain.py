@@ -6,7 +6,7 @@ import pytest
 
 from ray_h5 import Shuffle, balance
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.index.stored import cache
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
 
 anndata = pytest.importorskip("anndata", reason="anndata writes these files")
@@ -76,7 +76,7 @@ def test_the_index_on_disk(mixed, tmp_path):
     index = tmp_path / "index"
     wanted = where(**{"obs/kind": "T", "obs/good": False})
     for _ in range(2):
-        cache.MEMORY.clear()
+        MEMORY.clear()
         found = H5Dataset(folder, ["obs/kind", "obs/n"], wanted, index_dir=index)
         assert found.selection.tolist() == [1, 3, 13, 15]
 

@@ -115,9 +115,9 @@ def test_the_index_on_disk_has_values_and_bounds(stored, tmp_path):
     path, _oracle = stored
     wanted = where(**{"obs/cell_type": "T cell"})
     first = H5Dataset(path, ["X", "obs/maybe"], wanted, index_dir=tmp_path / "index")
-    from ray_h5.index.stored import cache
+    from ray_h5.index.stored.memory import MEMORY
 
-    cache.MEMORY.clear()
+    MEMORY.clear()
     again = H5Dataset(path, ["X", "obs/maybe"], wanted, index_dir=tmp_path / "index")
     assert again.index == first.index
     np.testing.assert_array_equal(again[:]["X"], first[:]["X"])

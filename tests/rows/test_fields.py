@@ -126,3 +126,14 @@ def test_fields_of_groups_whose_chunks_differ(tmp_path, order, names):
     found = H5Dataset(tmp_path / "a.h5", [fields("c", names)], rows=Groups("g*"))[[2, 0, 1]]["c"]
     for one, other in zip(found, [2, 0, 1], strict=True):
         assert np.array_equal(one, expected[other])
+
+
+def test_fields_in_other_byte_orders_in_groups(tmp_path):
+    values = np.zeros(6, [("x", "<f4"), ("y", ">f4")])
+    values["x"], values["y"] = np.arange(6), np.arange(6) + 10
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g0/t"] = values
+        file.create_dataset("g1/t", data=values[:4], chunks=(3,), compression="gzip")
+    dataset = H5Dataset(tmp_path / "a.h5", [fields("t", ["y", "x"])], rows=Groups("g*"))
+    for i, n in enumerate((6, 4)):
+        np.testing.assert_array_equal(dataset[i]["t"], np.stack([values["y"], values["x"]], axis=1)[:n])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Patches, Shuffle, Windows, between, part, ragged, where
+from ray_h5 import Files, Patches, Shuffle, Windows, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
@@ -413,8 +413,94 @@ def test_parts_of_blocks_that_are_refused(scans, column, message):
         H5Dataset(folder, [column], rows=Patches(SHAPES))
 
 
-def test_blocks_of_fields_are_refused(tmp_path):
+COMPOUNDS = [
+    np.dtype([("x", "<f4"), ("skip", "S3"), ("y", "<f4"), ("n", ">i8"), ("v", "<i2", (2, 3)), ("w", "<i2", (2, 3))]),
+    np.dtype([("n", "<i4"), ("x", "?"), ("v", "u1", (2, 3)), ("y", ">f8"), ("w", ">f8", (2, 3))]),
+    np.dtype([("text", h5py.string_dtype()), ("w", "?", (2, 3)), ("n", "<i2"), ("x", "<f4"), ("v", "u1", (2, 3)),
+              ("y", "<f4")]),
+]  # fmt: skip
+
+
+def random_compounds(rng, shape, dtype):
+    values = np.zeros(shape, dtype)
+    for name in dtype.names:
+        found = rng.integers(0, 99, values[name].shape)
+        values[name] = b"a" if values[name].dtype.kind in "OS" else found % 2 if values[name].dtype == bool else found
+    return values
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts_of_channels(),
+    st.sampled_from(COMPOUNDS),
+    st.sampled_from(["x", "n", "v", ["x", "y"], ["y", "x", "n"], ["v", "w"], ["y"]]),
+    st.sampled_from(["all", "part", "none"]),
+    st.sampled_from(["inside", "zero"]),
+    st.sampled_from([None, "link", "external", "virtual"]),
+    st.sampled_from(["whole", "part", "part of fields"]),
+    st.booleans(),
+    st.integers(0, 1 << 20),
+)
+def test_fields_of_blocks_equal_h5py(tmp_path_factory, made, dtype, names, written, pad, through, how, of_array, seed):
+    shape, at, block, taken, options = made
+    folder = tmp_path_factory.mktemp("fields")
+    rng = np.random.default_rng(seed)
+    with h5py.File(folder / "a.h5", "w") as file, h5py.File(folder / "b.dat", "w") as other:
+        fill = {} if dtype.hasobject else {"fillvalue": random_compounds(rng, (), dtype)}
+        raw = (other if through == "external" else file).create_dataset("raw", shape, dtype, **options, **fill)
+        if written != "none":
+            some = shape[0] if written == "all" else (shape[0] + 1) // 2
+            raw[:some] = random_compounds(rng, (some, *shape[1:]), dtype)
+        if through == "link":
+            file["t"] = h5py.SoftLink("/raw")
+        elif through == "external":
+            file["t"] = h5py.ExternalLink("b.dat", "/raw")
+        elif through == "virtual":
+            layout = h5py.VirtualLayout(shape, raw.dtype)
+            layout[...] = h5py.VirtualSource(raw)
+            file.create_virtual_dataset("t", layout)
+        values = raw[()]
+    if pad == "zero":
+        block = tuple(n + 1 for n in block)
+    name = "raw" if through is None else "t"
+    if isinstance(names, str):
+        column, of, expected = f"{name}/{names}", name if of_array else f"{name}/{names}", values[names]
+    else:
+        column, of = fields(name, names), name
+        expected = np.stack([values[each] for each in names], axis=len(shape))
+    called = column if isinstance(column, str) else name
+    if how != "whole":
+        if how == "part of fields" and expected.ndim > len(shape):
+            taken = {**taken, len(shape): [expected.shape[len(shape)] - 1, 0][: expected.shape[len(shape)]]}
+        column = part(column, taken)
+        for axis, each in taken.items():
+            expected = expected[(slice(None),) * axis + (each,)]
+    rows = Patches({of: block}, stride=2, axes={of: at}, pad=pad)
+    dataset = H5Dataset(folder / "a.h5", [column, "corner"], rows=rows, allow_external=folder)
+    found = dataset[rng.integers(0, len(dataset), 5).tolist()]
+    for row, corner in zip(found[called].numpy(), found["corner"].numpy(), strict=True):
+        cut = [slice(None)] * len(shape)
+        for axis, low, length in zip(at, corner, block, strict=True):
+            cut[axis] = slice(low, low + length)
+        assert_block(row, expected[tuple(cut)])
+
+
+def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
+    values = np.zeros((8, 9), [("x", "f4"), ("y", "i2"), ("s", "S2")])
+    values["x"], values["y"] = np.arange(72).reshape(8, 9), np.arange(72).reshape(8, 9) % 3
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["t"] = np.zeros((8, 8), [("x", "f4"), ("y", "i2")])
-    with pytest.raises(UnsupportedColumnError, match="'t/x' is a field of compound values"):
-        H5Dataset(tmp_path, rows=Patches({"t/x": (4, 4)}))
+        file.create_dataset("t", data=values, chunks=(3, 4), compression="gzip")
+    kind = Patches({"t": (4, 4)}, per_file=7, where_any=("t/y", [2]))
+    dataset = H5Dataset(tmp_path, rows=kind)
+    assert set(dataset.columns) == {"t/x", "t/y", "corner"}
+    for row in dataset:
+        i, j = row["corner"].tolist()
+        np.testing.assert_array_equal(row["t/x"], values["x"][i : i + 4, j : j + 4])
+        np.testing.assert_array_equal(row["t/y"], values["y"][i : i + 4, j : j + 4])
+    with open_rows(tmp_path / "a.h5", Patches({"t": (4, 4)}, stride=2)) as reader:
+        reader.read(["t/x", "t/y"])
+        assert reader.stats.chunks_decoded == 3 * 3  # once for both
+    with pytest.raises(UnsupportedColumnError, match=r"holds struct values.*columns=\['t/x'\]"):
+        H5Dataset(tmp_path, ["t"], rows=kind)
+    with pytest.raises(UnsupportedColumnError, match=r"'t/s' holds string values; blocks are of arrays of numbers"):
+        H5Dataset(tmp_path, ["t/s"], rows=kind)

@@ -301,5 +301,15 @@ def test_two_parts_of_one_dataset(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((3, 4))
     for columns in ([part("x", {0: [0]}), part("x", {0: [1]})], ["x", part("x", {0: [1]})]):
-        with pytest.raises(OptionError, match=r"'x' is listed more than once.* keeps the name .* in one part"):
+        with pytest.raises(OptionError, match=r"'x' is listed more than once.* columns=\{'a': "):
             H5Dataset(tmp_path / "a.h5", columns)
+
+
+@pytest.mark.parametrize("options", [{}, {"rows": Groups("g*")}], ids=["axis", "groups"])
+def test_windows_over_parts_without_positions(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("x", "g0/x", "g1/x"):
+            file[name] = np.zeros((5, 3, 2))
+    columns = [part("x", {0: slice(2, 2)})]
+    dataset = H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"x": [0, 1]}, pad="drop"), **options)
+    assert dataset[[0, 1, 2]]["x"].shape == (3, 2, 0, 2)

@@ -1,5 +1,6 @@
 import os
 import pathlib
+from types import SimpleNamespace
 
 import fsspec
 import h5py
@@ -242,6 +243,9 @@ def test_nothing_found_says_what_was_passed_over(folder):
         (3, "paths=3: expected a file"),
         (b"x.h5", "expected a file"),
         ({"x": 1}, "expected a file"),  # as an open h5py.File, whose items would be paths
+        (SimpleNamespace(filename="a.h5"), "found an open file; pass its name, 'a.h5'"),
+        ([SimpleNamespace(filename="a.h5")], "found an open file; pass its name, 'a.h5'"),
+        (SimpleNamespace(file=SimpleNamespace(filename="a.h5")), "found an open file; pass its name, 'a.h5'"),
     ],
 )
 def test_what_is_no_path_is_refused(paths, says):

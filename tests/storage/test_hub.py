@@ -121,6 +121,29 @@ def test_a_file_is_read_where_the_hub_redirects_to(hub):
     assert hub.asked[-1][1] == "/owner/name/resolve/main/a.h5"
 
 
+@pytest.mark.parametrize("name", ["a[1].h5", "a|b^c.h5", "{a}`b.h5", "a%20b#c.h5", "a?b.h5", "é+&=;@.h5"])
+@pytest.mark.parametrize("folder", ["", "data [x]/"])
+def test_a_name_with_any_characters_is_redirected_too(name, folder, hub, tmp_path):
+    write(tmp_path / "lfs" / name, first=1.0)
+    hub.files = [f"{folder}a1.h5", f"{folder}{name}"]
+    url = f"hf://datasets/owner/name/{folder}{name}"
+    dataset = H5Dataset(url, ["x"], **OPTIONS)
+    assert np.array_equal(dataset[[3, 49]].x, ROWS[[3, 49]] + 1)
+    with RowReader(url, **OPTIONS) as reader:
+        assert np.array_equal(reader.read(["x"], [7])["x"], ROWS[[7]] + 1)
+    with RowReader(f"{hub.url}/datasets/owner/name/resolve/main/{quote(folder + name)}", **OPTIONS) as reader:
+        assert np.array_equal(reader.read(["x"], [8])["x"], ROWS[[8]] + 1)
+
+
+def test_the_token_of_a_file_whose_name_has_brackets(hub, tmp_path, monkeypatch):
+    write(tmp_path / "lfs" / "a[1].h5")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with RowReader("hf://datasets/owner/gated/a[1].h5", **OPTIONS) as reader:
+        assert np.array_equal(reader.read(["x"], [7])["x"], ROWS[[7]])
+    assert hub.cdn.requests()
+    assert not any(TOKEN in repr((each.headers, each.query)) for each in hub.cdn.requests())
+
+
 @pytest.mark.usefixtures("hub")
 def test_a_table_is_read_from_the_hub():
     table = Sidecar("hf://datasets/owner/name/labels.csv", on="row_id", prefix="table/")

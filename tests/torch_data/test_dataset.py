@@ -304,7 +304,7 @@ def test_a_loader_of_empty_files_says_that_they_have_no_samples(tmp_path, caplog
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((0, 3), "f4")
     assert not list(loader(tmp_path, 4))
-    assert "there is no batch: H5Dataset(0 samples of 1 files: x) has no samples" in caplog.text
+    assert "there is no batch: H5Dataset(0 samples of 1 file: x) has no samples" in caplog.text
     assert "drop_last" not in caplog.text
 
 

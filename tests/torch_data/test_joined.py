@@ -182,7 +182,7 @@ def test_it_is_pickled_and_says_what_it_is(files):
     batches = loader(Subset(ConcatDataset([H5Dataset(path, ["fhr_st"]) for path in files[2:]]), range(5)), 4, threads=1)
     assert repr(batches) == (
         "H5DataLoader(5 rows, batch_size=4, shuffle='rows', seed=0, threads=1: Subset(5 samples of "
-        "H5Dataset(15 samples of 1 files: fhr_st), H5Dataset(25 samples of 1 files: fhr_st)))"
+        "H5Dataset(15 samples of 1 file: fhr_st), H5Dataset(25 samples of 1 file: fhr_st)))"
     )
     again = pickle.loads(pickle.dumps(batches.dataset))
     assert again[4].fhr_st[0, 0] == batches.dataset[4].fhr_st[0, 0]

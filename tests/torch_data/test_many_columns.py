@@ -10,7 +10,7 @@ import pytest
 from ray_h5 import H5Dataset, RowReader
 from ray_h5.hdf5.columns import value_types
 from ray_h5.hdf5.columns.value_types import Shared
-from ray_h5.hdf5.tree import tree
+from ray_h5.hdf5.tree import known_headers, tree
 from ray_h5.read import open_files
 
 STORAGES = {"contiguous": {}, "gzip": {"chunks": (4,), "compression": "gzip"}}
@@ -99,16 +99,17 @@ def test_columns_that_are_named_are_described_and_no_others(tmp_path, counted):
         for i in range(5):
             reader.read(["g0/x0000"], [i])
     assert counted["trees"] == 0
-    assert counted["columns"] == 2
+    assert counted["columns"] == 1  # by libhdf5; the header of the second is like that of the first
 
 
 def test_another_process_describes_the_columns_that_it_reads(tmp_path, counted):
     dataset = H5Dataset(write(tmp_path / "a.h5", 60), columns=["g0/x0000", "g1/x0001"])
     dataset.release()
     open_files.forget_all()
+    known_headers._known.clear()
     counted.clear()
     dataset[0], dataset[1]
-    assert (counted["trees"], counted["columns"]) == (0, 2)
+    assert (counted["trees"], counted["columns"]) == (0, 1)
 
 
 def test_a_reader_lists_a_file_once(tmp_path, counted):

@@ -17,7 +17,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, SchemaMismatchError, StaleIndexError
-from ray_h5.index.stored.cache import MEMORY
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.windows import Windows

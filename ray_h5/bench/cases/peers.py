@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray_h5.bench.cases.remote import LATENCY_S, RATE, TOTAL
 from ray_h5.bench.measure import OURS, Result, turn_order
-from ray_h5.bench.peers.contestants import CONTESTANTS
+from ray_h5.bench.peers.contestants import BARE, CONTESTANTS
 from ray_h5.bench.peers.memory import PeakMemory
 from ray_h5.bench.peers.problems import PROBLEMS, make_problem
 from ray_h5.bench.peers.report import Report, about
@@ -60,6 +60,7 @@ _UNITS = {
     "shuffle quality": "of 1",
     "resumes exactly": "of 1",
     "same order": "of 1",
+    "of bare read": "x",
 }
 
 
@@ -132,6 +133,11 @@ def _measure(case: str, options: BenchOptions) -> Iterator[dict[str, Any]]:
                 return
     label = f"{case}, {problem.rows} rows of {problem.row_bytes / 1e3:.3g} kB"
     found = {name: _measures(turns[name], tried[name]) for name in running}
+    if BARE in found:
+        floor = found[BARE]["first epoch"]
+        for measures in found.values():
+            pairs = zip(measures["first epoch"], floor, strict=True)
+            measures["of bare read"] = [seconds / bare for seconds, bare in pairs]
     ours = found.pop(OURS)
     for name, measures in found.items():
         for measure, values in measures.items():

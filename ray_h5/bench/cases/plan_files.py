@@ -20,8 +20,8 @@ from ray_h5.columns.schema import Cast
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex, build_index
-from ray_h5.index.stored.cache import MEMORY
 from ray_h5.index.stored.joint import FOLDERS
+from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.rows.groups_and_grids import Files
 

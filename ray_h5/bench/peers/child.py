@@ -50,8 +50,10 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _import(contestant: Contestant, _: Problem, __: str) -> dict[str, float]:
+def _import(contestant: Contestant, problem: Problem, _: str) -> dict[str, float]:
     importlib.import_module(contestant.module)
+    if contestant.prepare is not None:
+        contestant.prepare(problem)
     return {}
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5.bench.measure import OURS
 from ray_h5.bench.peers.data_loaders import SEED, shuffled, stateful, worker_options
+from ray_h5.bench.peers.floor import bare_read, plan
 from ray_h5.bench.peers.formats import (
     from_datasets,
     from_lance,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from ray_h5.bench.peers.problems import Problem
 
-__all__ = ["CONTESTANTS", "Contestant"]
+__all__ = ["BARE", "CONTESTANTS", "Contestant"]
 
 _TABLES = ("signals", "images", "windows")
 _KEPT_BYTES = 64 << 30
@@ -61,6 +62,8 @@ class Contestant:
         The cases that it takes part in.
     resumable
         Returns a loader with `state_dict`, where `load` returns one without.
+    prepare
+        Is called once, before any clock starts.
     """
 
     package: str
@@ -69,6 +72,7 @@ class Contestant:
     convert: Callable[[Problem, str], None] = _no_conversion
     cases: tuple[str, ...] = _TABLES
     resumable: Callable[[Problem, str, int], Iterable[Any]] | None = None
+    prepare: Callable[[Problem], object] | None = None
 
     @property
     def converts(self) -> bool:
@@ -168,12 +172,17 @@ def _torchio(problem: Problem, _: str, workers: int) -> Iterable[Any]:
 
 
 _STREAMS = (*_TABLES, "store")
-_ALL = (*_STREAMS, "cells", "patches")
+_ON_DISK = (*_TABLES, "cells", "patches")
+_ALL = (*_ON_DISK, "store")
+
+BARE = "bare read"
+"""The contestant that reads and decodes each chunk once, and does nothing else."""
 
 CONTESTANTS: dict[str, Contestant] = {
     OURS: Contestant("ray_h5", "ray_h5", _ours, cases=_ALL),
     f"{OURS}, default": Contestant("ray_h5", "ray_h5", partial(_ours, shuffle=True), cases=_ALL),
-    "h5py": Contestant("h5py", "h5py", _h5py, cases=(*_TABLES, "cells", "patches"), resumable=stateful(_h5py)),
+    BARE: Contestant("ray_h5", "ray_h5", bare_read, cases=_ON_DISK, prepare=plan),
+    "h5py": Contestant("h5py", "h5py", _h5py, cases=_ON_DISK, resumable=stateful(_h5py)),
     "litdata": Contestant("litdata", "litdata", from_litdata, to_litdata, _STREAMS),
     "mosaicml": Contestant("mosaicml-streaming", "streaming", from_mosaicml, to_mosaicml, _STREAMS),
     "webdataset": Contestant("webdataset", "webdataset", from_webdataset, to_webdataset, _STREAMS),

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ray_h5.bench.measure import OURS
+from ray_h5.bench.peers.contestants import BARE
 from ray_h5.bench.peers.report import Report
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_first_epochs"]
 
 _WIDTH, _BAR = 9.0, 0.3
-_OURS, _PEER = "#0b62c4", "#9aa5b1"
+_OURS, _FLOOR, _PEER = "#0b62c4", "#d9a441", "#9aa5b1"
 
 
 def plot_first_epochs(results: Sequence[Result]) -> Figure:
@@ -37,7 +38,7 @@ def plot_first_epochs(results: Sequence[Result]) -> Figure:
     least = min(min(seconds.values()) for seconds in cases.values())
     for panel, (case, seconds) in zip(panels, cases.items(), strict=True):
         names = list(seconds)
-        colours = [_OURS if name.startswith(OURS) else _PEER for name in names]
+        colours = [_OURS if name.startswith(OURS) else _FLOOR if name == BARE else _PEER for name in names]
         panel.barh(names, list(seconds.values()), color=colours)
         for place, value in enumerate(seconds.values()):
             panel.text(value * 1.06, place, f"{value:.3g} s", va="center", fontsize=8)

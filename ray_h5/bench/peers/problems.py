@@ -29,12 +29,14 @@ from ray_h5.rows.windows import Windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["PROBLEMS", "Problem", "make_problem"]
+__all__ = ["OFFSETS", "PROBLEMS", "Problem", "make_problem"]
 
 _PIECE = 64
 """Rows that a conversion reads by one call."""
 
-_OFFSETS = {"obs/image": range(-1, 1), "actions": range(16)}
+OFFSETS = {"obs/image": range(-1, 1), "actions": range(16)}
+"""The steps of a window, by column."""
+
 _BLOCK, _STEP = 64, 32
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -133,14 +135,14 @@ class _Windows(Problem):
     __slots__ = ()
 
     def ours(self) -> dict[str, Any]:
-        return {"columns": list(_OFFSETS), "rows": Groups(DEMO_PATTERN), "windows": Windows(_OFFSETS)}
+        return {"columns": list(OFFSETS), "rows": Groups(DEMO_PATTERN), "windows": Windows(OFFSETS)}
 
     def samples(self, part: int) -> Iterator[Arrays]:
         path, group, length = self.parts[part]
         with h5py.File(path) as file:
-            read = {f"{group}/{name}": file[f"{group}/{name}"][:] for name in _OFFSETS}
+            read = {f"{group}/{name}": file[f"{group}/{name}"][:] for name in OFFSETS}
         for step in range(length):
-            yield self.short(slice_windows(read, [(group, step, length)], _OFFSETS))
+            yield self.short(slice_windows(read, [(group, step, length)], OFFSETS))
 
     def short(self, found: Arrays) -> Arrays:
         return {short: found[name][0] for short, name in self.names.items()}
@@ -152,7 +154,7 @@ class _Windows(Problem):
         def row(file: h5py.File, index: int) -> Arrays:
             number = int(np.searchsorted(ends, index, side="right"))
             _, group, length = self.parts[number]
-            return self.short(slice_windows(file, [(group, index - int(starts[number]), length)], _OFFSETS))
+            return self.short(slice_windows(file, [(group, index - int(starts[number]), length)], OFFSETS))
 
         return _Opened(self.paths[0], self.rows, row)
 
@@ -163,12 +165,12 @@ def _windows(folder: str | None, size: float) -> Problem:
         # In the order of the names, as ours are.
         groups = sorted(file["data"], key=lambda name: int(name.rpartition("_")[2]))
         parts = tuple((path, f"data/{name}", len(file[f"data/{name}/actions"])) for name in groups)
-        first = {name: file[f"{parts[0][1]}/{name}"] for name in _OFFSETS}
+        first = {name: file[f"{parts[0][1]}/{name}"] for name in OFFSETS}
         columns = {
-            name.rpartition("/")[2]: (each.dtype.name, (len(_OFFSETS[name]), *each.shape[1:]))
+            name.rpartition("/")[2]: (each.dtype.name, (len(OFFSETS[name]), *each.shape[1:]))
             for name, each in first.items()
         }
-    names = {name.rpartition("/")[2]: name for name in _OFFSETS}
+    names = {name.rpartition("/")[2]: name for name in OFFSETS}
     return _Windows("windows", (path,), columns, sum(length for _, _, length in parts), 64, parts, names)
 
 

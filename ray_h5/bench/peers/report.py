@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from ray_h5.bench.measure import Result
+from ray_h5.bench.measure import Result, figure
 from ray_h5.bench.peers.contestants import CONTESTANTS
 from ray_h5.bench.peers.table import to_wide_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from typing_extensions import Self
 
-__all__ = ["Report", "about"]
+__all__ = ["Report", "about", "nearer_than_goal"]
 
 _MARKS = re.compile(r"(<!-- figures -->\n).*(<!-- end of figures -->)", re.DOTALL)
 _REASON = 200
@@ -78,7 +80,10 @@ class Report:
         options = f"`ray-h5 bench peers --size {self.about['size']:g} --turns {self.about['turns']}`"
         versions = ", ".join(f"{name} {each}" for name, each in self.about["versions"].items())
         took = ", ".join(f"{case} {seconds:.0f} s" for case, seconds in self.seconds.items())
-        lines = [f"{options} on {self.about['machine']}.", "", to_wide_table(self.results), "", f"{versions}."]
+        lines = [f"{options} on {self.about['machine']}.", "", to_wide_table(self.results), ""]
+        if nearer := list(nearer_than_goal(self.results)):
+            lines += ["Nearer than 5 times:", "", *(f"- {each}" for each in nearer), ""]
+        lines.append(f"{versions}.")
         if took:
             lines += ["", f"The bench took: {took}."]
         if self.left_out:
@@ -90,6 +95,23 @@ def _left_out(record: dict[str, str]) -> str:
     case = f" ({record['case']})" if record.get("case") else ""
     reason = " ".join(record["reason"].split())
     return f"{record['contestant']}{case}: {reason if len(reason) <= _REASON else reason[:_REASON] + ' ...'}"
+
+
+def nearer_than_goal(results: Sequence[Result]) -> Iterator[str]:
+    """Yield for each contestant that we miss the goal against how far the bare read is ahead of it."""
+    floors = {(each.case.partition(",")[0], each.baseline): each for each in results if "of bare read" in each.case}
+    for each in results:
+        if each.ok is not False or each.goal is None or each.ratio is None:
+            continue
+        case = each.case.partition(",")[0]
+        said = f"{case}, {each.baseline}: we are {figure(each.ratio)} times sooner"
+        if (floor := floors.get((case, each.baseline))) is None or floor.theirs is None:
+            yield said
+        elif floor.theirs < each.goal:
+            least = f"the bare read itself is {figure(floor.theirs)} times sooner"
+            yield f"{said}; {each.goal:g} times lies above the floor: {least}"
+        else:
+            yield f"{said}, the bare read {figure(floor.theirs)} times"
 
 
 def about(size: float, turns: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ _HEADS = {
     "conversion": "convert, s",
     "extra disk": "disk, MB",
     "first epoch": "first epoch, s",
+    "of bare read": "of bare read",
     "0 workers": "rows/s, 0",
     "2 workers": "rows/s, 2",
     "memory": "memory, MB",
@@ -41,12 +42,14 @@ def _table(contestants: dict[str, dict[str, Result]]) -> str:
     lines = [head]
     if contestants:
         first = next(iter(contestants.values()))
-        lines.append([OURS, *(_cell(name, first[name].ours) for name in _HEADS), ""])
+        lines.append([OURS, *(_cell(name, first[name].ours if name in first else None) for name in _HEADS), ""])
     for name, measures in contestants.items():
         sooner = measures["first epoch"]
         assert sooner.ratio is not None
         times = f"{figure(sooner.ratio)}x ({figure(sooner.spread[0])} .. {figure(sooner.spread[1])})"
-        lines.append([name, *(_cell(each, measures[each].theirs) for each in _HEADS), times])
+        lines.append(
+            [name, *(_cell(each, measures[each].theirs if each in measures else None) for each in _HEADS), times]
+        )
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     rows = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
@@ -55,6 +58,8 @@ def _table(contestants: dict[str, dict[str, Result]]) -> str:
 
 
 def _cell(measure: str, value: float | None) -> str:
+    if measure == "of bare read" and value is not None:
+        return f"{figure(value)}x"
     if measure in _TRIED:
         return "yes" if value else "no"
     if measure in {"conversion", "extra disk"} and (value or 0) < 1e-3:
@@ -67,6 +72,7 @@ def to_notes() -> str:
     notes = {
         "convert, disk": "what is written; of a store, what its reader keeps on the disk, too",
         "first epoch": "from nothing to the end of the first epoch, conversion included, libraries imported",
+        "of bare read": "first epoch / that of the bare read, which reads and decodes each chunk once",
         "rows/s, 0 and 2": "the second epoch, without workers and with two (threads of ray_h5)",
         "memory": "the most that all its processes hold, without pages of files",
         "shuffle": "how well the parts of the files are mixed in batches: 0 in order, 1 as an exact shuffle",

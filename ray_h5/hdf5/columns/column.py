@@ -72,23 +72,11 @@ def describe_column(
     is_chunked = storage == "chunked"
     pipeline = pipeline_of(properties)
     lists_its_chunks = not is_chunked or _lists_its_chunks(space)
-    direct = (
-        at_home
-        # With a user block, offsets differ between versions of libhdf5.
-        and not shared.user_block
-        and not values.dtype.hasobject
-        and not values.odd_type
-        and values.dtype.itemsize <= _MAX_ITEM_BYTES
-        and _is_direct(storage, pipeline, lists_its_chunks)
-    )
+    # With a user block, offsets differ between versions of libhdf5.
+    in_reach = at_home and not shared.user_block
+    direct = in_reach and _are_plain(values) and _is_direct(storage, pipeline, lists_its_chunks)
     if not direct:
-        if values.lost_fields:
-            raise UnsupportedColumnError(
-                f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time or references, which no row has; and "
-                f"its {storage} values with the filters {pipeline} are read by h5py alone. Leave that field out "
-                "when you write it, or write it as int64."
-            )
-        _check_codecs(pipeline, where)
+        _check_by_h5py(values, storage, pipeline, where)
     return ColumnLayout(
         name=name,
         kind=values.kind,
@@ -166,6 +154,11 @@ def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: boo
     return storage == "chunked" and decodes(pipeline) and lists_its_chunks
 
 
+def _are_plain(values: ValueType) -> bool:
+    """Return whether values are in memory as in the file, and few bytes each."""
+    return not values.dtype.hasobject and not values.odd_type and values.dtype.itemsize <= _MAX_ITEM_BYTES
+
+
 def _lists_its_chunks(space: h5py.h5s.SpaceID) -> bool:
     # If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
     # array with that axis first, and lists them under the coordinates of other chunks.
@@ -173,7 +166,14 @@ def _lists_its_chunks(space: h5py.h5s.SpaceID) -> bool:
     return len(growing) != 1 or growing == [0]
 
 
-def _check_codecs(pipeline: FilterPipeline, where: str) -> None:
+def _check_by_h5py(values: ValueType, storage: Storage, pipeline: FilterPipeline, where: str) -> None:
+    """Raise unless h5py reads the values."""
+    if values.lost_fields:
+        raise UnsupportedColumnError(
+            f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time or references, which no row has; and "
+            f"its {storage} values with the filters {pipeline} are read by h5py alone. Leave that field out "
+            "when you write it, or write it as int64."
+        )
     for step in pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):
             raise CodecUnavailableError(

@@ -96,10 +96,7 @@ class ExternalPolicy:
             )
         _, roots = split_urls(self.roots)
         if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in roots):
-            raise ExternalDataError(
-                f"{home}: {where} leads to {printable(real)}, which is outside "
-                f"allow_external={list(self.roots)}. If you trust it, pass allow_external=[{os.path.dirname(real)!r}]."
-            )
+            raise self._outside(f"{home}: {where} leads to {printable(real)}", os.path.dirname(real))
 
     def admit_remote(self, url: str, *, home: str, where: str, storage: RemoteStorage) -> None:
         """Raise unless a file in a store may be read that another file of the same store refers to.
@@ -113,10 +110,15 @@ class ExternalPolicy:
             return
         if not any(is_below(address, storage.address(root)) for root in split_urls(self.roots)[0]):
             folder = address.url(address.key.rpartition("/")[0] + "/" if "/" in address.key else "")
-            raise ExternalDataError(
-                f"{home}: {where} leads to {printable(url)}, which is outside allow_external={list(self.roots)}. If "
-                f"you trust it, pass allow_external=[{folder!r}]."
-            )
+            raise self._outside(f"{home}: {where} leads to {printable(url)}", folder)
+
+    def _outside(self, said: str, folder: str) -> ExternalDataError:
+        error = ExternalDataError(
+            f"{said}, which is outside allow_external={list(self.roots)}. If you trust it, pass "
+            f"allow_external=[{folder!r}]."
+        )
+        error.folder = folder
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import References
-from ray_h5.hdf5.tree.encodings import text_attribute
+from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.messages import few, near_names, printable
@@ -423,7 +423,11 @@ class _Walk:
     def _at_home(self, group: h5py.Group, trail: Trail, path: str) -> Any:
         """Return the object of a link, of whatever kind; raise if it is in another file."""
         to_it = trail.branch()
-        found = to_it.take(group, path.rsplit("/", 1)[-1], path)
+        try:
+            found = to_it.take(group, path.rsplit("/", 1)[-1], path)
+        except MissingSourceError:
+            self._tree.sought.update(to_it.sources)
+            raise
         if to_it.sources:
             raise UnsupportedColumnError(
                 f"{self._path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "

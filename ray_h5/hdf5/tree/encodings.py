@@ -17,6 +17,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
 
 _MAX_TEXT = 1 << 20
@@ -230,26 +231,6 @@ def _is_table(root: h5py.Group, name: bytes) -> bool:
 def _has(group: h5py.Group, names: Iterable[str]) -> bool:
     links = group.id.links
     return all(links.exists(each.encode()) for each in names)
-
-
-def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
-    """Return an attribute that is one text; an empty text if it is missing, or something else."""
-    if not h5py.h5a.exists(found.id, name.encode()):
-        return ""
-    attribute = found.attrs.get_id(name)
-    if attribute.shape not in {(), (1,)} or h5py.check_string_dtype(attribute.dtype) is None:
-        return ""
-    if attribute.get_storage_size() > _MAX_TEXT:
-        return ""
-    if attribute.dtype.hasobject:
-        from ray_h5.hdf5.checks.attributes import TextGuard
-
-        guard = TextGuard(found.file)
-        guard.look_at(found.id)
-        guard.check(str(found.name), name)
-    value: Any = found.attrs[name]
-    value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def _shape(group: h5py.Group, attribute: str, name: str, path: str) -> tuple[int, ...]:

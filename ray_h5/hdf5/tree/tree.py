@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +30,6 @@ from ray_h5.hdf5.files.access import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.encodings import encoding_of, form_of
 from ray_h5.hdf5.tree.loop_guard import Descent, Level
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import few, near_names, printable
@@ -39,9 +39,13 @@ from ray_h5.storage.byte_source import MissingBytes
 if TYPE_CHECKING:
     from ray_h5.hdf5.columns.value_sources import ValueSources
     from ray_h5.hdf5.files.other_files import OtherFiles
+    from ray_h5.hdf5.tree.libraries import Libraries
 
 OF_MATLAB = ("#refs#", "#subsystem#")
 """Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
+
+NAME_OF_LIBRARY = re.compile(r"(?:^|/)(?:_i_|axis\d|block\d)")
+"""Begins the names of datasets that PyTables and pandas write for themselves; see `Libraries`."""
 
 FROM_ROOT = "//"
 """Begins the name of an object that a reference leads to and that is outside the group that names are relative to."""
@@ -125,6 +129,8 @@ class H5Tree:
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
+        from ray_h5.hdf5.tree.encodings import encoding_of
+
         identifier, trail = self._located(name)
         found = as_object(identifier)
         if trail.sources or not isinstance(found, (h5py.Group, h5py.Dataset)):
@@ -134,6 +140,8 @@ class H5Tree:
     @property
     def form(self) -> Form:
         """What kind of file it is."""
+        from ray_h5.hdf5.tree.encodings import form_of
+
         try:
             with translated(self.path, "looking at what its groups are"):
                 return form_of(self.enter()[0])
@@ -153,26 +161,21 @@ class H5Tree:
 
     def _columns_of(self, root: h5py.Group, to_root: Trail) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield what is below a group of the file, or of the one beside it."""
-        from ray_h5.hdf5.tree.attributes import Libraries
-
         with translated(self.path, "listing its columns"):
             self.sought.update(to_root.sources)
             missed = False
-            libraries, frames = Libraries(self.path, root), set[str]()
+            of_libraries = _OfLibraries(self.path, root)
             for name, found, trail in self._walk(root, to_root):
                 if isinstance(found, MissingBytes):
                     missed = True
                     continue
-                if libraries.is_hidden(name):
-                    continue
-                if (frame := libraries.frame_of(name)) is not None:
-                    if frame not in frames:
-                        frames.add(frame)
-                        yield frame or name, libraries.error_of_frame(frame)
+                libraries = of_libraries.for_dataset(name, found)
+                if libraries is not None and (instead := libraries.instead_of(name)) is not None:
+                    yield from instead
                     continue
                 try:
                     described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
-                    if isinstance(found, h5py.h5d.DatasetID) and isinstance(described, ColumnLayout):
+                    if libraries is not None and isinstance(described, ColumnLayout):
                         described = libraries.why_no_rows(name, found) or described
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
@@ -413,7 +416,31 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
         for name, error in coarser.items():
             del columns[name]
             refused[name] = error
+    folders = {name: error.folder for name, error in refused.items() if isinstance(error, ExternalDataError)}
+    if len(folders) > 1 and all(folders.values()):
+        from ray_h5.likely_rows.elsewhere import pieces_elsewhere
+
+        refused.update(pieces_elsewhere(folders, refused, columns))
     return columns, refused
+
+
+@dataclass
+class _OfLibraries:
+    """What says which datasets libraries write for themselves; it is imported when a file may have one."""
+
+    path: str
+    root: h5py.Group
+
+    def for_dataset(self, name: str, found: object) -> Libraries | None:
+        """Return it for a dataset that may be one, by its name or by attributes; None for others."""
+        has_attributes = isinstance(found, h5py.h5d.DatasetID) and h5py.h5a.get_num_attrs(found) > 0
+        return self._libraries if has_attributes or NAME_OF_LIBRARY.search(name) else None
+
+    @cached_property
+    def _libraries(self) -> Libraries:
+        from ray_h5.hdf5.tree.libraries import Libraries
+
+        return Libraries(self.path, self.root)
 
 
 def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +13,8 @@ from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.index.file_opener import Scope
 
-_MAX_LISTED = 10
-
 _ENCODED_KINDS = frozenset({"category", "optional"})
 
-Enum = tuple[tuple[str, int], ...]
 Schema = Mapping[str, ColumnSpec]
 
 
@@ -54,7 +50,9 @@ def common_columns(
     schemas = _schemas(facts, columns, cast)
     first = schemas[0]
     if any(schema != first for schema in schemas):
-        raise _mismatch(facts, schemas, columns)
+        from ray_h5.index.facts.schema_errors import mismatch
+
+        raise mismatch(facts, schemas, columns)
     names = list(first) if columns is None else columns
     for name in names:
         check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
@@ -171,24 +169,9 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
             value_there, one = called.setdefault(name, (value, each))
             name_there, other = meant.setdefault(value, (name, each))
             if (value_there, name_there) != (value, name):
-                raise _disagreement(column, one if value_there != value else other, each)
+                from ray_h5.index.facts.schema_errors import disagreement
 
-
-def _disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
-    enums = [(each, each.columns[column].enum) for each in (one, other)]
-    common = {*enums[0][1]} & {*enums[1][1]}
-    listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
-    ways = "Write the column of one of them again with the integers of the other, or read the files separately."
-    if one.columns[column].spec.kind == "category":
-        ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
-    return SchemaMismatchError(f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n{ways}")
-
-
-def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
-    """Return an enum as text, differences from the other one first."""
-    ordered = sorted(enum, key=lambda each: (each in common, each[1]))
-    shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
-    return shown + (", ..." if len(enum) > _MAX_LISTED else "")
+                raise disagreement(column, one if value_there != value else other, each)
 
 
 def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
@@ -238,70 +221,3 @@ def _common(specs: Sequence[ColumnSpec]) -> ColumnSpec:
         return replace(specs[0], element=np.result_type(*elements), mean_bytes=most)
     kind = "number" if specs[0].kind in TENSOR_KINDS else specs[0].kind
     return replace(specs[0], kind=kind, dtype=np.result_type(*{each.dtype for each in specs}))
-
-
-def _mismatch(
-    facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None
-) -> SchemaMismatchError:
-    expected = _usual(found, columns)
-    wrong = [(each, schema) for each, schema in zip(facts, found, strict=True) if schema != expected]
-    listed = "\n".join(
-        f"  {each.path}: {_difference(expected, schema, dict(each.left_out))}" for each, schema in wrong[:_MAX_LISTED]
-    )
-    casts = _casts(expected, [schema for _, schema in wrong])
-    return SchemaMismatchError(
-        f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
-        "Choose columns that all files share with columns=[...], or leave those files out."
-        + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
-    )
-
-
-def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
-    """Return the schema that most files have."""
-    counts: dict[str, Counter[ColumnSpec]] = {}
-    for schema in found:
-        for name, spec in schema.items():
-            counts.setdefault(name, Counter())[spec] += 1
-
-    def is_usual(name: str) -> bool:
-        # If half of the files have it, the first one decides.
-        more = 2 * counts[name].total() - len(found)
-        return columns is not None or more > 0 or (more == 0 and name in found[0])
-
-    return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
-
-
-def _difference(expected: Schema, found: Schema, left_out: Mapping[str, str]) -> str:
-    notes = [
-        f"column {name!r} cannot be read: {left_out[name]}" if name in left_out else f"column {name!r} is missing"
-        for name in expected
-        if name not in found
-    ]
-    notes += [f"column {name!r} is not in the others" for name in found if name not in expected]
-    notes += [
-        f"column {name!r}: expected {expected[name]}, found {found[name]}"
-        for name in expected
-        if name in found and expected[name] != found[name]
-    ]
-    return "; ".join(notes)
-
-
-def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
-    """Return casts for the columns that differ only in the dtype of their numbers."""
-    casts = {}
-    for name, spec in expected.items():
-        others = {schema[name] for schema in wrong if name in schema} - {spec}
-        if others and all(_differ_in_dtype(spec, other) for other in others):
-            held = [each.element or each.dtype for each in {spec, *others}]
-            # Codes are integers, and floats alone can say that a value is missing.
-            is_encoded = any(each.kind in _ENCODED_KINDS for each in {spec, *others})
-            casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
-    return casts
-
-
-def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
-    if one.kind == other.kind == "sparse":
-        return one.ragged_shape == other.ragged_shape and one.element != other.element
-    if {one.kind, other.kind} & _ENCODED_KINDS:
-        return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
-    return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

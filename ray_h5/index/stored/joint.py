@@ -18,7 +18,8 @@ from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored import cache
+from ray_h5.index.stored import index_files
+from ray_h5.index.stored.memory import is_current
 from ray_h5.index.stored.serialize import (
     FOREIGN,
     check_facts,
@@ -147,7 +148,7 @@ class JointIndex:
         """Return what is stored of a file in its present state."""
         for name in self._names(path):
             facts = self._folder(name).get(path)
-            if facts is not None and cache.is_current(facts, None, self._scope.storage):
+            if facts is not None and is_current(facts, None, self._scope.storage):
                 return facts
         return None
 
@@ -176,32 +177,32 @@ class JointIndex:
     def save(self) -> None:
         """Write the index files of folders of which more was found."""
         for name, found in self._found.items():
-            with cache.alone_in(self._index_dir):
+            with index_files.alone_in(self._index_dir):
                 folder = self._folder(name, again=True)  # another process may have saved meanwhile
                 others = [path for path in {**folder.files, **folder.facts} if path not in found]
                 kept = {path: facts for path in others if os.path.lexists(path) and (facts := folder.get(path))}
                 merged = {path: facts if (known := folder.get(path)) is None else known.merged(facts)
                           for path, facts in found.items()}  # fmt: skip
                 where = self._index_path(name)
-                cache.write_body(where, _to_body({**kept, **merged}, self._named(name)), self._index_dir, name)
-                new = _Folder(cache.state_of(where), facts={**kept, **merged})
+                index_files.write_body(where, _to_body({**kept, **merged}, self._named(name)), self._index_dir, name)
+                new = _Folder(index_files.state_of(where), facts={**kept, **merged})
                 FOLDERS.put(where, new)
                 self._folders[name] = new
         self._found, self._saved = {}, time.monotonic()
 
     def _named(self, name: str) -> list[Any]:
-        return ["folder", *cache.named(name, self._scope)]
+        return ["folder", *index_files.named(name, self._scope)]
 
     def _index_path(self, name: str) -> str:
         if name not in self._where:
-            self._where[name] = cache.path_of(self._named(name), self._index_dir)
+            self._where[name] = index_files.path_of(self._named(name), self._index_dir)
         return self._where[name]
 
     def _folder(self, name: str, *, again: bool = False) -> _Folder:
         if name in self._folders and not again:
             return self._folders[name]
         where = self._index_path(name)
-        state, known = cache.state_of(where), FOLDERS.get(where)
+        state, known = index_files.state_of(where), FOLDERS.get(where)
         if known is None or known.state != state:
             known = _Folder() if state is None else self._loaded(where, name, state)
             FOLDERS.put(where, known)
@@ -210,11 +211,11 @@ class JointIndex:
 
     def _loaded(self, where: str, name: str, state: FileIdentity) -> _Folder:
         try:
-            found = _from_body(cache.read_body(where, self._index_dir), self._named(name))
+            found = _from_body(index_files.read_body(where, self._index_dir), self._named(name))
         except FileNotFoundError:
             return _Folder()
         except (OSError, ValueError) as exc:
-            cache.distrust(where, str(exc))
+            index_files.distrust(where, str(exc))
             return _Folder()
         found.state = state
         return found

@@ -21,9 +21,11 @@ _CHATTER = re.compile(r"Reporting training result \d+: |Actor with class name: '
 """Lines that workers print whatever the level of their logs is."""
 
 _HARMLESS = re.compile(
-    r"Failed to (stop|launch) PlacementGroupCleaner|PlacementGroupCleaner not available|with cleaner: "
+    r"Failed to (stop|launch) PlacementGroupCleaner|PlacementGroupCleaner not available|with cleaner: |"
+    r"Failed to query Ray Train Controller actor state"
 )
-"""Lines about a helper that frees what a trainer reserved if its controller dies."""
+"""Lines about a helper that frees what a trainer reserved if its controller dies. Without the dashboard of
+``ray[default]`` it says every second that it cannot look."""
 
 _QUIET = "ray_h5.quiet"
 """The key in a `DataContext`, which travels to the processes that execute a dataset."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, RayH5Error, TruncatedFileError
 from ray_h5.fork import PerProcess
@@ -36,6 +37,9 @@ _LIST_BODY = "list response body"
 _REFUSES_HEAD = frozenset({401, 403, 405, 501})
 _NO_SUCH_RANGE = 416
 _EMPTY = {"size": 0, "e_tag": '"empty"'}
+_UNESCAPED = frozenset("[]|^")
+"""obstore does not escape these in a name, and follows no redirect then: the file has a store for the whole URL."""
+
 _PANIC = "PanicException"
 """What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
@@ -283,12 +287,15 @@ class ObjectStorage(InStore):
             scheme, _, rest = full.partition("://")
             root = f"{scheme}://{rest.partition('/')[0]}" + (f"/?{query}" if query else "")
         check_key(url, address.key)
+        name = address.key
+        if address.kind == "https" and not _UNESCAPED.isdisjoint(name):
+            root, name = f"{'/'.join(root.split('/')[:3])}/{quote(name)}{query and '?' + query}", ""
         key = (self, address.kind, root, address.anonymous, token_for(root) if address.kind == "https" else "")
         store = _stores.value.get(key)
         if store is None:
             store = self._new(address, root)
             _stores.value.put(key, store)
-        return store, address.key
+        return store, name
 
     def _new(self, address: Address, root: str) -> ObjectStore:
         """Return a new store. It asks for nothing."""

@@ -31,6 +31,9 @@ _FIRST_BATCHES = 4
 _OF_RANGES = 256, 80 << 20
 """The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
 
+_GROWTH, _GROWTH_OF_RANGES = 4, 16
+"""How many times as many batches the next call reads, up to the bounds: small calls decode shared chunks again."""
+
 
 class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
     """Nothing was read before the timeout of a loader; a RuntimeError, as a `DataLoader` raises it."""
@@ -81,7 +84,8 @@ class CallSizes:
             if row_bytes is None:
                 continue
             fitting = max(1, most_bytes // max(1, len(call[0]) * row_bytes))
-            grown = most_batches if self.call_bytes else 2 * count
+            growth = _GROWTH_OF_RANGES if self.has_ranges else _GROWTH
+            grown = most_batches if self.call_bytes else growth * count
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
                 count = int(max(1, min(count, -(-left // threads))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_h5.messages import few
+from ray_h5.messages import counted, few
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class Repacked:
 
     def __str__(self) -> str:
         """Return what was gained, in lines."""
-        lines = [f"{len(self.paths)} files, {_size(self.bytes_before)} before, {_size(self.bytes_after)} after"]
+        lines = [
+            f"{counted(len(self.paths), 'file')}, {_size(self.bytes_before)} before, {_size(self.bytes_after)} after"
+        ]
         if self.kept:
             lines[0] += f"; {len(self.kept)} of them were there"
         if self.rows is not None:

@@ -145,7 +145,7 @@ def test_pinned_on_a_gpu_machine(path):
 def test_the_loader_says_what_it_is(path):
     shown = repr(loader(path, 4, columns=["x"], threads=3, seed=5))
     assert shown == (
-        "H5DataLoader(20 rows, batch_size=4, shuffle='rows', seed=5, threads=3: H5Dataset(20 samples of 1 files: x))"
+        "H5DataLoader(20 rows, batch_size=4, shuffle='rows', seed=5, threads=3: H5Dataset(20 samples of 1 file: x))"
     )
     assert "shuffle=False, threads=1" in repr(loader(path, 4, shuffle=False, threads=1))
     dataset = H5Dataset(path)

@@ -1,4 +1,4 @@
-"""Facts of files in the memory of the process and, with `index_dir`, in index files."""
+"""Facts of files in index files: in a folder, or, to be read alone, in a store."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import os
 import stat
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,16 +19,14 @@ from typing import Any, BinaryIO
 from ray_h5.errors import OptionError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
-from ray_h5.lru import LRU
+from ray_h5.index.stored.memory import is_current
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import FileIdentity, Identity
-from ray_h5.storage.local import LOCAL, PathLike, local_folder
+from ray_h5.storage.local import PathLike, local_folder
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
 logger = logging.getLogger(__name__)
 
-_MAX_FILES = 200_000
-_MAX_VALUE_BYTES = 1 << 30
 _MAX_BODY_BYTES = 4 << 30
 _PIECE_BYTES = 64 << 20
 """The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
@@ -41,79 +38,6 @@ _MAGIC = b"ray_h5ix"
 _VERSION = 12
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Facts of one file, and where on disk they are.
-
-    Attributes
-    ----------
-    facts : FileFacts
-        The facts.
-    stored : mapping of str to FileIdentity
-        The index files that hold all of these facts, and their states when they did. Checking a state is one ``stat``.
-        Without it each plan of a process would read the index files again: 62 s of CPU for 100,000 files (measured).
-    """
-
-    facts: FileFacts
-    stored: Mapping[str, FileIdentity]
-
-
-class Memory:
-    """The facts that this process used last, by file and scope; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self.entries: LRU[_Entry] = LRU(_MAX_FILES, _MAX_VALUE_BYTES, lambda entry: entry.facts.value_bytes)
-
-    def get(self, path: str, scope: Scope, listed: Identity | None = None) -> FileFacts | None:
-        """Return what is known of a file in its present state, if anything; `listed` as in `is_current`."""
-        key = _key(path, scope)
-        entry = self.entries.get(key)
-        if entry is None:
-            return None
-        if not is_current(entry.facts, listed, scope.storage):
-            self.entries.drop(key, entry)
-            return None
-        return entry.facts
-
-    def put(self, facts: FileFacts, scope: Scope, index_dir: str | None = None) -> None:
-        """Add facts to what is known of a file; facts that other threads found meanwhile stay.
-
-        Parameters
-        ----------
-        facts : FileFacts
-            The facts.
-        scope : Scope
-            How the file was opened.
-        index_dir : str, optional
-            A folder whose index file holds all of these facts.
-        """
-        key = _key(facts.path, scope)
-        found = facts.owned(entry.facts if (entry := self.entries.get(key)) is not None else None)
-        stored = {} if index_dir is None else _state_of_index(facts.path, scope, index_dir)
-
-        def add(known: _Entry | None) -> _Entry:
-            if known is None:
-                return _Entry(found, stored)
-            merged = known.facts.merged(found)
-            # An index file holds the sum only if it holds the part that the other lacks.
-            before = known.stored if known.facts.holds(merged) else {}
-            return _Entry(merged, {**before, **(stored if found.holds(merged) else {})})
-
-        self.entries.update(key, add)
-
-    def is_stored(self, path: str, scope: Scope, index_dir: str) -> bool:
-        """Return whether the index file holds all that is known of a file; costs a look at its state."""
-        entry, state = self.entries.get(_key(path, scope)), _state_of_index(path, scope, index_dir)
-        return entry is not None and bool(state) and state.items() <= entry.stored.items()
-
-    def clear(self) -> None:
-        self.entries.clear()
-
-
-MEMORY = Memory()
-"""The facts of this process."""
 
 
 def get(path: str, scope: Scope, index_dir: str, listed: Identity | None = None) -> FileFacts | None:
@@ -152,26 +76,6 @@ def alone_in(index_dir: str) -> Iterator[None]:
             stack.callback(os.close, folder)  # lets go of the lock
             lock_within(folder, _LOCK_S)
         yield
-
-
-def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storage = LOCAL) -> bool:
-    """Return whether the file, and those that its columns come from, did not change.
-
-    Of a remote file, `listed` is the state in the listing. Its later states are not asked for: each read says which
-    state it wants. The other files in its `storage` that it refers to are in no listing, so these are looked at.
-    """
-    path, planned, others = facts.path, facts.identity, [each for each in facts.sources if each[0] != facts.path]
-    storage = storage_of(path, storage)
-    try:
-        if (listed is not None and planned != listed) or storage.seen(path, planned) != planned:
-            return False
-        if not others:
-            return True
-        from ray_h5.storage.fetching import each_waiting
-
-        return all(each_waiting(lambda each: storage.identity(each[0]) == each[1], others))
-    except OSError:
-        return False  # opening the file reports what is wrong
 
 
 def is_written(index_dir: str) -> bool:
@@ -331,7 +235,7 @@ def path_of(identified: list[Any], index_dir: str) -> str:
     return os.path.join(index_dir, f"{name.hexdigest()}.h5index")
 
 
-def _state_of_index(path: str, scope: Scope, index_dir: str) -> dict[str, FileIdentity]:
+def state_of_index(path: str, scope: Scope, index_dir: str) -> dict[str, FileIdentity]:
     """Return the index file of a data file and its state; nothing if there is none."""
     where = index_path(path, scope, index_dir)
     return {} if (state := state_of(where)) is None else {where: state}
@@ -364,21 +268,6 @@ def named(path: str, scope: Scope) -> list[Any]:
     kind += ["reversed"] if scope.axes == "reversed" else []
     kind += [f"zip_files {beside}"] if (beside := scope.beside(path)) else []
     return [path, scope.group, sorted(scope.allow_external), *kind, *place]
-
-
-def _key(path: str, scope: Scope) -> tuple[object, ...]:
-    return path, _token(scope, storage_of(path, scope.storage))  # type: ignore[arg-type]  # storages have hashes
-
-
-@lru_cache(maxsize=1024)
-def _token(scope: Scope, storage: Storage) -> object:
-    """Return an object that stands for what matters of a scope, and is compared faster."""
-    return _token_of(replace(scope, threads=1, storage=storage))
-
-
-@lru_cache(maxsize=1024)
-def _token_of(scope: Scope) -> object:  # noqa: ARG001  one for each
-    return object()
 
 
 def _checksum(pieces: Iterable[bytes]) -> bytes:

@@ -1,0 +1,102 @@
+"""Errors that say how the columns of files differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
+from ray_h5.errors import SchemaMismatchError
+from ray_h5.index.facts.file_facts import FileFacts
+
+_MAX_LISTED = 10
+_ENCODED_KINDS = frozenset({"category", "optional"})
+
+Enum = tuple[tuple[str, int], ...]
+Schema = Mapping[str, ColumnSpec]
+
+
+def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatchError:
+    """Return the error of an enum whose integers mean other things in another file."""
+    enums = [(each, each.columns[column].enum) for each in (one, other)]
+    common = {*enums[0][1]} & {*enums[1][1]}
+    listed = "\n".join(f"  {each.path}: {_shown(enum, common)}" for each, enum in enums)
+    ways = "Write the column of one of them again with the integers of the other, or read the files separately."
+    if one.columns[column].spec.kind == "category":
+        ways = f"Pass labels={{{column!r}: 'auto'}} instead of dtypes for this column: numbers that all files share."
+    return SchemaMismatchError(f"column {column!r}: the files disagree on what its integers mean:\n{listed}\n{ways}")
+
+
+def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
+    """Return an enum as text, differences from the other one first."""
+    ordered = sorted(enum, key=lambda each: (each in common, each[1]))
+    shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
+    return shown + (", ..." if len(enum) > _MAX_LISTED else "")
+
+
+def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> SchemaMismatchError:
+    """Return the error of files that do not have the columns that most files have."""
+    expected = _usual(found, columns)
+    wrong = [(each, schema) for each, schema in zip(facts, found, strict=True) if schema != expected]
+    listed = "\n".join(
+        f"  {each.path}: {_difference(expected, schema, dict(each.left_out))}" for each, schema in wrong[:_MAX_LISTED]
+    )
+    casts = _casts(expected, [schema for _, schema in wrong])
+    return SchemaMismatchError(
+        f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
+        "Choose columns that all files share with columns=[...], or leave those files out."
+        + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
+    )
+
+
+def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:
+    """Return the schema that most files have."""
+    counts: dict[str, Counter[ColumnSpec]] = {}
+    for schema in found:
+        for name, spec in schema.items():
+            counts.setdefault(name, Counter())[spec] += 1
+
+    def is_usual(name: str) -> bool:
+        # If half of the files have it, the first one decides.
+        more = 2 * counts[name].total() - len(found)
+        return columns is not None or more > 0 or (more == 0 and name in found[0])
+
+    return {name: specs.most_common(1)[0][0] for name, specs in counts.items() if is_usual(name)}
+
+
+def _difference(expected: Schema, found: Schema, left_out: Mapping[str, str]) -> str:
+    notes = [
+        f"column {name!r} cannot be read: {left_out[name]}" if name in left_out else f"column {name!r} is missing"
+        for name in expected
+        if name not in found
+    ]
+    notes += [f"column {name!r} is not in the others" for name in found if name not in expected]
+    notes += [
+        f"column {name!r}: expected {expected[name]}, found {found[name]}"
+        for name in expected
+        if name in found and expected[name] != found[name]
+    ]
+    return "; ".join(notes)
+
+
+def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
+    """Return casts for the columns that differ only in the dtype of their numbers."""
+    casts = {}
+    for name, spec in expected.items():
+        others = {schema[name] for schema in wrong if name in schema} - {spec}
+        if others and all(_differ_in_dtype(spec, other) for other in others):
+            held = [each.element or each.dtype for each in {spec, *others}]
+            # Codes are integers, and floats alone can say that a value is missing.
+            is_encoded = any(each.kind in _ENCODED_KINDS for each in {spec, *others})
+            casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
+    return casts
+
+
+def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
+    if one.kind == other.kind == "sparse":
+        return one.ragged_shape == other.ragged_shape and one.element != other.element
+    if {one.kind, other.kind} & _ENCODED_KINDS:
+        return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
+    return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape

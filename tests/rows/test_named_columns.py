@@ -1,0 +1,151 @@
+"""Columns under names that a user gives, several of one dataset: what numpy takes of what h5py reads."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
+from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.index.file_options import FileOptions
+from ray_h5.torch_data import H5Dataset, loader
+
+EVENT = np.dtype([("pt", "<f4"), ("id", "<i4")])
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=rng.integers(0, 99, (40, 6)).astype("i4"), chunks=(8, 6), compression="gzip")
+        file["y"] = np.arange(40) % 3
+        event = np.zeros(40, EVENT)
+        event["pt"], event["id"] = np.arange(40) / 2, np.arange(40)
+        file["event"] = event
+        file["ends"], file["hits"] = np.arange(1, 41) * 2, np.arange(80)
+        file["volume"] = rng.integers(0, 9, (2, 8, 9))
+        for i in range(4):
+            file[f"g{i}/x"] = rng.integers(0, 99, (3 + i, 5))
+            file[f"g{i}/t"] = np.arange(3 + i) / 10
+    return tmp_path / "a.h5"
+
+
+def stored(path, name):
+    with h5py.File(path) as file:
+        return file[name][()]
+
+
+COLUMNS = {
+    "first": part("x", {0: slice(2)}),
+    "last": part("x", {0: [5]}),
+    "whole": "x",
+    "x": "x",
+    "pt": "event/pt",
+    "both": fields("event", ["id", "pt"]),
+    "hits": ragged("hits", ends="ends"),
+    "second": part(ragged("hits", ends="ends"), {0: [1]}),
+}
+
+
+def test_columns_of_one_dataset_are_its_parts(path, tmp_path):
+    x, event = stored(path, "x"), stored(path, "event")
+    options = {"dtypes": {"whole": "f8"}, "index_dir": tmp_path / "index"}
+    for _ in range(2):  # the second time from the index
+        found = H5Dataset(path, COLUMNS, where(pt=between(2, None), y=[1]), **options)
+        rows = [i for i in range(40) if event["pt"][i] >= 2 and i % 3 == 1]
+        batch = found[list(range(len(rows)))]
+        np.testing.assert_array_equal(batch["first"], x[rows][:, :2])
+        np.testing.assert_array_equal(batch["last"], x[rows][:, [5]])
+        assert batch["whole"].numpy().dtype == "f8"
+        np.testing.assert_array_equal(batch["whole"], x[rows])
+        np.testing.assert_array_equal(batch["x"], x[rows])
+        np.testing.assert_array_equal(batch["pt"], event["pt"][rows])
+        np.testing.assert_array_equal(batch["both"], np.stack([rows, event["pt"][rows]], axis=1))
+        assert [each.tolist() for each in batch["hits"]] == [[2 * i, 2 * i + 1] for i in rows]
+        assert [each.tolist() for each in batch["second"]] == [[2 * i + 1] for i in rows]
+    batches = loader(path, 8, columns={"label": "y", "x": "x"}, shuffle=Shuffle(seed=0, weights=balance("label")))
+    assert {name for batch in batches for name in batch} == {"label", "x"}
+
+
+def test_parts_of_one_dataset_decode_each_chunk_once(path):
+    scope = FileOptions.of(str(path), columns={"a": part("x", {0: [0]}), "b": part("x", {0: [5, 1]})}).scope
+    with scope.open(str(path)) as reader:
+        found = reader.read(["a", "b"])
+        assert reader.stats.chunks_decoded == 5
+    np.testing.assert_array_equal(found["b"], stored(path, "x")[:, [5, 1]])
+
+
+def test_with_each_row_kind(path):
+    x, volume = stored(path, "x"), stored(path, "volume")
+    columns = {"a": part("volume", {0: [1]}), "b": "volume"}
+    found = H5Dataset(path, columns, rows=Patches({"volume": (4, 3)}, axes={"volume": (1, 2)}))[1]
+    np.testing.assert_array_equal(found["a"], volume[[1], :4, 3:6])
+    np.testing.assert_array_equal(found["b"], volume[:, :4, 3:6])
+    named = H5Dataset(path, columns, rows=Patches({"b": (4, 3)}, axes={"b": (1, 2)}, where_any=("volume", [1])))
+    assert "a" in named.columns
+    with h5py.File(path, "a") as file:
+        cells = np.zeros((3, 3, 2), EVENT)
+        cells["id"], cells["pt"] = np.arange(18).reshape(3, 3, 2), -np.arange(18).reshape(3, 3, 2)
+        file["cells"] = cells
+    rows = Patches({"id": (2, 2)}, axes={"id": (0, 1)}, where_any=("cells/id", [17]), stride=1)
+    found = H5Dataset(path, {"id": "cells/id", "pt": part("cells/pt", {2: [1]})}, rows=rows)
+    assert len(found) == 1  # the axes of one field are those of the others
+    np.testing.assert_array_equal(found[0]["pt"], cells["pt"][1:, 1:, [1]])
+    groups = H5Dataset(path, {"a": part("x", {0: [0]}), "b": part("x", {1: [4]}), "c": "x"}, rows=Groups("g*"))
+    for i in range(4):
+        values = stored(path, f"g{i}/x")
+        np.testing.assert_array_equal(groups[i]["a"], values[[0]])
+        np.testing.assert_array_equal(groups[i]["b"], values[:, [4]])
+        np.testing.assert_array_equal(groups[i]["c"], values)
+    windows = Windows({"past": [-1, 0], "next": ("x", [1])}, pad="drop", per_step=["now"])
+    steps = H5Dataset(
+        path, {"past": part("x", {0: [1]}), "next": "next", "now": "x"}, rows=Groups("g*"), windows=windows
+    )
+    values = stored(path, "g0/x")
+    np.testing.assert_array_equal(steps[0]["past"], values[:2, [1]])
+    np.testing.assert_array_equal(steps[0]["next"], values[[2]])
+    np.testing.assert_array_equal(steps[0]["now"], values[1])
+    timed = Windows({"past": [-0.1, 0.0], "now": [0.0]}, at="t", pad="drop")
+    seconds = H5Dataset(path, {"past": part("x", {0: [1]}), "now": "x"}, rows=Groups("g*"), windows=timed)
+    np.testing.assert_array_equal(seconds[0]["past"], values[:2, [1]])
+    np.testing.assert_array_equal(seconds[0]["now"], values[[1]])
+    file = H5Dataset(path, {"a": part("x", {0: slice(3)}), "b": part("x", {1: [0]})}, rows=Files(key="file"))[0]
+    np.testing.assert_array_equal(file["a"], x[:3])
+    np.testing.assert_array_equal(file["b"], x[:, [0]])
+    cells = H5Dataset(path, {"a": part("volume", {0: [3]}), "b": "volume"}, rows=Grid(2))[9]
+    np.testing.assert_array_equal(cells["a"], volume[1, 1, [3]])
+    np.testing.assert_array_equal(cells["b"], volume[1, 1])
+    ends = H5Dataset(path, {"t": joined("g*/t"), "name/of": joined("g*/x")})
+    np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])
+
+
+def test_two_draws_of_one_bag(path):
+    columns = {"one": part("x", random=3, seed=1), "two": part("x", random=3, seed=2)}
+    found = H5Dataset(path, columns, rows=Files())[0]
+    assert found["one"].shape == found["two"].shape == (3, 6)
+    assert not np.array_equal(found["one"], found["two"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            [part("x", {0: [0]}), part("x", {0: [1]})],
+            r"'x' is listed more than once.*columns=\{'a': part\('x', \{0: \[0\]",
+        ),
+        ({"a": "emb_*"}, r"'a': 'emb_\*': expected one column, not a pattern"),
+        ({"": "x"}, "expected the name of a dataset"),
+        ({"a": 3}, "'a'=3: expected the name of a dataset"),
+        ({"ends": "x", "hits": ragged("hits", ends="ends")}, "'ends' is also the name of a dataset that ragged"),
+        ({"x": "y", "y": "x"}, "Call the column otherwise"),
+        ({"a": "xx"}, "Did you mean 'x'"),
+        ({"a": "g0"}, "group"),
+        ({"a": part("x", {3: [0]})}, r"'a': part\('x', .* takes axis 3 of rows"),
+    ],
+)
+def test_what_is_refused(path, columns, message):
+    with pytest.raises(RayH5Error, match=message):
+        H5Dataset(path, columns)
+    if isinstance(columns, dict):
+        with pytest.raises(RayH5Error):
+            H5Dataset(path, columns, rows=Groups("g*"))
+    assert issubclass(OptionError, RayH5Error)
