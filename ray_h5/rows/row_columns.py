@@ -171,7 +171,7 @@ class WindowedColumn:
             return self._by_shape(self.segments, units[:, 0], rows, places, out)
         units = units.reshape(-1)
         width, is_sparse = self.width, self.values.array.kind == "sparse"
-        flat = out.reshape(out.shape[0] * out.shape[1], *out.shape[2:])
+        flat = out if is_sparse else out.reshape(out.shape[0] * width, *out.shape[2:])
         in_place = not is_sparse and (bool(np.shares_memory(flat, out)) or not out.size)
         into = flat if in_place else empty((len(units), *out.shape[2:]), out.dtype)
         there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(len(units))
