@@ -12,8 +12,7 @@ follow epochs that have read the files, and both sides hold rows that were decod
 `loader, 1 thread` is compared with bare loops over the stored chunks, whose places are known: ``os.preadv`` and
 ``imagecodecs.lzf_decode`` in Python, and our compiled loop, called once a batch.
 
-`loader, 2 threads` compares two threads, the default, with one, nothing kept; in `1 ms a read` each read of a file
-waits, as one from a slow disk or a server does.
+`loader, 2 threads` compares two threads, the default, with one, nothing kept.
 
 `combined` is `CombinedHDF5Dataset` in a `DataLoader`. `warm, kept` has all samples in its LRU cache and holds no other
 rows. `preload` reads the shard of one rank of `RankMemCachedH5Dataset`; its peak is the growth of
@@ -25,13 +24,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
-from unittest import mock
 
 import h5py
 import torch
@@ -42,7 +39,6 @@ from ray_h5.bench.baselines.torch_loaders import LARGE_CHUNK_CACHE, SMALL_CHUNK_
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
-from ray_h5.storage.local import LocalFile
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5LazyDataset,
@@ -60,8 +56,6 @@ __all__ = ["bench_loader"]
 
 _COLUMNS = ("fhr_st", "target", "weight")
 _BATCH_SIZE = 64
-_WAITING_SIZE = 0.5
-"""An epoch whose reads wait takes seconds already at this size."""
 
 _Loaders: TypeAlias = dict[str, tuple[Iterable[Any], float]]
 """Our loaders by the names of their cases, each with its goal."""
@@ -77,9 +71,8 @@ def bench_loader(options: BenchOptions) -> list[Result]:
     """
     workload = make_workload("signals", options.folder, options.size)
     results = [result for workers in (0, 2) for result in _against_plain(workload, workers, options.turns, kept=False)]
-    waiting = make_workload("signals", options.folder, min(options.size, _WAITING_SIZE))
     results += _against_loops(workload, options.turns)
-    results += [_threads(workload, options.turns), _threads(waiting, options.turns, wait_s=1e-3)]
+    results.append(_threads(workload, options.turns))
     for workers in (0, 2):
         results += _against_plain(workload, workers, options.turns, kept=True)
         results.append(_against_lazy(workload, workers, options.turns))
@@ -152,32 +145,17 @@ def _process(workers: int) -> dict[str, Any]:
     return {"batch_size": _BATCH_SIZE, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
 
 
-def _threads(workload: Workload, turns: int, *, wait_s: float = 0) -> Result:
+def _threads(workload: Workload, turns: int) -> Result:
     """Compare two threads with one. Their epochs are short, so there are more turns."""
     one, two = (
         loader(list(workload.paths), _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0)
         for threads in (1, 2)
     )
     contestants = {OURS: partial(count_rows, two, workload.rows), "1 thread": partial(count_rows, one, workload.rows)}
-    with _reads_that_wait(wait_s):
-        seconds = run_turns(contestants, turns if wait_s else max(turns, 15))
-    case, goal = ("loader, 2 threads, 1 ms a read", 1.8) if wait_s else ("loader, 2 threads", 1.7)
-    return Contest("loader", case, seconds).against("1 thread", amount=workload.rows, unit="rows/s", goal=goal)
-
-
-@contextmanager
-def _reads_that_wait(wait_s: float) -> Iterator[None]:
-    read_into = LocalFile.read_into
-
-    def waiting(source: LocalFile, offset: int, buffer: memoryview) -> None:
-        time.sleep(wait_s)
-        read_into(source, offset, buffer)
-
-    if not wait_s:
-        yield
-        return
-    with mock.patch.object(LocalFile, "read_into", waiting), mock.patch.object(LocalFile, "descriptor", None):
-        yield
+    seconds = run_turns(contestants, max(turns, 15))
+    return Contest("loader", "loader, 2 threads", seconds).against(
+        "1 thread", amount=workload.rows, unit="rows/s", goal=1.7
+    )
 
 
 def _against_lazy(workload: Workload, workers: int, turns: int) -> Result:
