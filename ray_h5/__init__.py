@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ray_h5.rows.windows import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
-    from ray_h5.torch_data.batches.samples import Sample
+    from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset as CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory

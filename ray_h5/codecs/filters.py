@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import h5py
-import hdf5plugin  # importing it also registers its filters with libhdf5, for columns that h5py reads
-
 from ray_h5.manifest.layout import FilterStep
 
-# It leaves alone the plugins in HDF5_PLUGIN_PATH. `import netCDF4` sets that for child processes, to plugins which call
-# a libhdf5 of their own: h5py cannot create datasets with its blosc.
-_REGISTERED = hdf5plugin.get_config().registered_filters
-hdf5plugin.register([name for name in hdf5plugin.FILTERS if _REGISTERED.get(name) == "unknown"])
-
-DEFLATE = int(h5py.h5z.FILTER_DEFLATE)
-SHUFFLE = int(h5py.h5z.FILTER_SHUFFLE)
-FLETCHER32 = int(h5py.h5z.FILTER_FLETCHER32)
-SZIP = int(h5py.h5z.FILTER_SZIP)
-NBIT = int(h5py.h5z.FILTER_NBIT)
-SCALEOFFSET = int(h5py.h5z.FILTER_SCALEOFFSET)
-LZF = int(h5py.h5z.FILTER_LZF)
-BLOSC = int(hdf5plugin.FILTERS["blosc"])
-BLOSC2 = int(hdf5plugin.FILTERS["blosc2"])
-LZ4 = int(hdf5plugin.FILTERS["lz4"])
-BITSHUFFLE = int(hdf5plugin.FILTERS["bshuf"])
-ZSTD = int(hdf5plugin.FILTERS["zstd"])
+# As they are registered with The HDF Group.
+DEFLATE = 1
+SHUFFLE = 2
+FLETCHER32 = 3
+SZIP = 4
+NBIT = 5
+SCALEOFFSET = 6
+LZF = 32000
+BLOSC = 32001
+LZ4 = 32004
+BITSHUFFLE = 32008
+ZSTD = 32015
+BLOSC2 = 32026
 
 _NAMES = {
     DEFLATE: "deflate",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from ray_h5.order.epoch_order import row_keys
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.position import Block
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.ray_data.ragged_blocks import is_ragged, ragged_array, shape_said
 from ray_h5.rows.file_table import FileTable
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
@@ -47,8 +46,10 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     Ray keeps what fields say until a function returns arrays of numpy, or rows.
     """
     said: dict[bytes, bytes] = {}
-    if spec is not None and is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
-        said = shape_said(spec)
+    if spec is not None and spec.kind == "ragged":
+        from ray_h5.ray_data.ragged_blocks import is_ragged, shape_said
+
+        said = shape_said(spec) if is_ragged(type_) and type_.ndim == len(spec.ragged_shape) else {}
     elif spec is not None and spec.kind in {"category", "optional"} and is_integral(type_):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
@@ -71,6 +72,12 @@ def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
     return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
 
 
+def _ragged(values: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
+    from ray_h5.ray_data.ragged_blocks import ragged_array
+
+    return ragged_array(values, spec, where)
+
+
 def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:
     rows = block.rows
 
@@ -83,10 +90,10 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
             return joined.arrow(name, plan.files, rows.row_ids)
         values = joined.array(name, plan.files, rows.row_ids)
         is_ragged = spec.kind == "ragged"
-        return ragged_array(values, spec, where) if is_ragged else ArrowTensorArray.from_numpy(values, column_name=name)
+        return _ragged(values, spec, where) if is_ragged else ArrowTensorArray.from_numpy(values, column_name=name)
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
-            return ragged_array(rows.arrays[name], spec, where)
+            return _ragged(rows.arrays[name], spec, where)
         if spec.kind == "sparse":
             from ray_h5.ray_data.sparse_blocks import sparse_array
 

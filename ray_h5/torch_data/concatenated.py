@@ -17,7 +17,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
-from ray_h5.torch_data.batches.samples import Sample
+from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.dataset import H5Dataset
 
 if TYPE_CHECKING:

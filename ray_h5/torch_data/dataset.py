@@ -31,12 +31,12 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
 from ray_h5.torch_data.batches.row_cache import owned
 from ray_h5.torch_data.batches.row_source import RowSource
-from ray_h5.torch_data.batches.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
     from ray_h5.columns.padding import Padding, PadLike
     from ray_h5.columns.user_columns import Columns
+    from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.transforms.decode_image import DecodeImage
 
 
@@ -379,6 +379,8 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
+        from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed, unpadded_sample_of
+
         part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
         batch = batch_of(arrays, self._whole(arrays), part)
         transform = self._steps[1]
@@ -456,12 +458,14 @@ class H5Dataset(BatchedDataset):
         return ()
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
+        from ray_h5.torch_data.batches.tensors import Sample
+
         whole = Sample((name, self._values(name, values)) for name, values in arrays.items())
         return self._padded(whole, arrays) if self._fills else whole
 
     def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
         """Return a batch whose rows of varying shape are padded, with their lengths."""
-        padded = Sample()
+        padded = type(whole)()
         for name, values in whole.items():
             if name not in self._fills:
                 padded[name] = values

@@ -39,7 +39,7 @@ def test_every_codec_is_of_a_known_filter():
 
 FOREIGN_PLUGINS = """
 import sys
-import ray_h5.codecs.filters
+import ray_h5.hdf5.files.opening
 import h5py
 import hdf5plugin
 import numpy as np

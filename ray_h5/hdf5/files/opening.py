@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import h5py
+import hdf5plugin  # importing it also registers its filters with libhdf5, for columns that h5py reads
 
 from ray_h5.errors import (
     CorruptChunkError,
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+# It leaves alone the plugins in HDF5_PLUGIN_PATH. `import netCDF4` sets that for child processes, to plugins which call
+# a libhdf5 of their own: h5py cannot create datasets with its blosc.
+_REGISTERED = hdf5plugin.get_config().registered_filters
+hdf5plugin.register([name for name in hdf5plugin.FILTERS if _REGISTERED.get(name) == "unknown"])
 
 _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 

@@ -19,30 +19,9 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data.batched_dataset import check_index
-from ray_h5.torch_data.batches.tensors import Movable
+from ray_h5.torch_data.batches.tensors import Pair, Sample
 
 _MAX_LISTED = 5
-
-
-class Sample(Movable, dict[str, Any]):
-    """A dict whose entries are attributes too: ``sample.target`` is ``sample["target"]``.
-
-    ``batch.to(device)`` and ``batch.pin_memory()`` return a copy whose tensors are there. A name that is a method, such
-    as ``items`` or ``to``, is reached by its key only.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"this sample has no {name!r}; it has {', '.join(self)}") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def copy(self) -> Sample:
-        """Return a sample with the same values."""
-        return Sample(self)
 
 
 class UnpaddedSample(Sample):
@@ -58,12 +37,6 @@ class UnpaddedSample(Sample):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return UnpaddedSample, (dict(self), fills_of(self))
-
-
-class Pair(Movable, tuple[Any, ...]):
-    """An (input, target) pair."""
-
-    __slots__ = ()
 
 
 class Batch(MutableSequence[Any]):

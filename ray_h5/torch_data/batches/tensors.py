@@ -137,6 +137,33 @@ class Movable:
         return _mapped(self, _pinned, "pin_memory")
 
 
+class Sample(Movable, dict[str, Any]):
+    """A dict whose entries are attributes too: ``sample.target`` is ``sample["target"]``.
+
+    ``batch.to(device)`` and ``batch.pin_memory()`` return a copy whose tensors are there. A name that is a method, such
+    as ``items`` or ``to``, is reached by its key only.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this sample has no {name!r}; it has {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def copy(self) -> Sample:
+        """Return a sample with the same values."""
+        return Sample(self)
+
+
+class Pair(Movable, tuple[Any, ...]):
+    """An (input, target) pair."""
+
+    __slots__ = ()
+
+
 class MovableList(Movable, list[Any]):
     """A batch that is a list, such as inputs and targets."""
 

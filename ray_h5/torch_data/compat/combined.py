@@ -22,8 +22,7 @@ from ray_h5.predicates.criteria import any_equal, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batches.row_source import RowSource
-from ray_h5.torch_data.batches.samples import Sample
-from ray_h5.torch_data.batches.tensors import as_python
+from ray_h5.torch_data.batches.tensors import Sample, as_python
 from ray_h5.torch_data.compat.criteria import criteria_of, values_of
 from ray_h5.torch_data.compat.fields import Fields
 from ray_h5.torch_data.compat.in_memory import SamplesInMemory

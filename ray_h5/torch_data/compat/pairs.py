@@ -17,7 +17,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
-from ray_h5.torch_data.batches.samples import Pair
+from ray_h5.torch_data.batches.tensors import Pair
 
 Transform = Callable[..., Any]
 

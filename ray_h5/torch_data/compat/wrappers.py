@@ -17,7 +17,7 @@ from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
 from ray_h5.options import as_integer
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
-from ray_h5.torch_data.batches.samples import Pair
+from ray_h5.torch_data.batches.tensors import Pair
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
