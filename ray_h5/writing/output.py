@@ -22,6 +22,7 @@ from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
+from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 
 if TYPE_CHECKING:
