@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from ray_h5.order.epoch_order import row_keys
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.position import Block
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.ray_data.ragged_blocks import is_ragged, ragged_array, shape_said
 from ray_h5.rows.file_table import FileTable
 
 PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
@@ -47,8 +46,11 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     Ray keeps what fields say until a function returns arrays of numpy, or rows.
     """
     said: dict[bytes, bytes] = {}
-    if spec is not None and is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
-        said = shape_said(spec)
+    if spec is not None and spec.kind == "ragged":
+        from ray_h5.ray_data.ragged_blocks import is_ragged, shape_said
+
+        if is_ragged(type_) and type_.ndim == len(spec.ragged_shape):
+            said = shape_said(spec)
     elif spec is not None and spec.kind in {"category", "optional"} and is_integral(type_):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
@@ -82,11 +84,12 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.is_scalar:
             return joined.arrow(name, plan.files, rows.row_ids)
         values = joined.array(name, plan.files, rows.row_ids)
-        is_ragged = spec.kind == "ragged"
-        return ragged_array(values, spec, where) if is_ragged else ArrowTensorArray.from_numpy(values, column_name=name)
+        if spec.kind == "ragged":
+            return _ragged(values, spec, where)
+        return ArrowTensorArray.from_numpy(values, column_name=name)
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
-            return ragged_array(rows.arrays[name], spec, where)
+            return _ragged(rows.arrays[name], spec, where)
         if spec.kind == "sparse":
             from ray_h5.ray_data.sparse_blocks import sparse_array
 
@@ -101,6 +104,12 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         return pa.array(block.positions >= plan.epoch_rows)
     found = place_column(plan.files, rows.row_ids, name)
     return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
+
+
+def _ragged(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
+    from ray_h5.ray_data.ragged_blocks import ragged_array
+
+    return ragged_array(rows, spec, where)
 
 
 def _row_keys(plan: ReadPlan, block: Block) -> np.ndarray:

@@ -24,8 +24,6 @@ from ray_h5.order.blocks import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.position import Remainder
 from ray_h5.order.read_plan import ReadPlan, make_plan
-from ray_h5.order.shuffle_cost import describe
-from ray_h5.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
@@ -153,6 +151,7 @@ class H5Datasource(Datasource):
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
+        from ray_h5.predicates.evaluate import check_names
         from ray_h5.ray_data.predicates import column_names
 
         names = column_names(predicate_expr)
@@ -218,6 +217,8 @@ class H5Datasource(Datasource):
         if data_context is not None:
             turn_down_here(data_context)
             if running_execution(data_context).iterates:  # counting reads nothing
+                from ray_h5.order.shuffle_cost import describe
+
                 _announce(describe(plan, self._index.chunk_group_rows))
             remainder = self.epochs.begin(plan, data_context)
             return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
@@ -252,6 +253,8 @@ class H5Datasource(Datasource):
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
         if self.get_projection_map() is not None:
+            from ray_h5.predicates.evaluate import check_there
+
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
@@ -264,6 +267,7 @@ class H5Datasource(Datasource):
             raise
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
+        from ray_h5.predicates.evaluate import evaluate
 
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = self._index.small_columns(stored)

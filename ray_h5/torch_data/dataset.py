@@ -31,7 +31,7 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
 from ray_h5.torch_data.batches.row_cache import owned
 from ray_h5.torch_data.batches.row_source import RowSource
-from ray_h5.torch_data.batches.samples import Sample, batch_of, sample_of, transformed, unpadded_sample_of
+from ray_h5.torch_data.batches.samples import Sample, sample_of, transformed, unpadded_sample_of
 from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
@@ -379,6 +379,8 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
+        from ray_h5.torch_data.batches.collating import batch_of
+
         part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
         batch = batch_of(arrays, self._whole(arrays), part)
         transform = self._steps[1]

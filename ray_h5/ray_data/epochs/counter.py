@@ -27,7 +27,6 @@ from ray_h5.errors import OptionError, PositionError
 from ray_h5.order.position import Position, Remainder, position_of, resume
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore, RunningEpoch
-from ray_h5.ray_data.epochs.resumable import why_not_resumable
 from ray_h5.ray_data.internals.cluster import cluster_id, process_id
 from ray_h5.ray_data.internals.executions import DatasetExecution, running_execution
 
@@ -117,6 +116,8 @@ class EpochCounter:
         dataset = self.name or execution.dataset
         logger.debug("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
         if self.name is not None and execution.iterates:
+            from ray_h5.ray_data.epochs.resumable import why_not_resumable
+
             why = why_not_resumable(self.name, plan, remainder.world_size, execution, context, self.is_resumable)
             running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)
             store = self.register()

@@ -16,8 +16,9 @@ from ray_h5.read.casting import Casting, as_casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batches.collating import batch_of
 from ray_h5.torch_data.batches.row_cache import RowCache, check_file, columns_that_fit, worker_share
-from ray_h5.torch_data.batches.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.batches.samples import Pair, pair_of
 from ray_h5.torch_data.batches.tensors import as_python, new_arrays, to_torch
 from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (

@@ -16,8 +16,9 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batches.collating import batch_of
 from ray_h5.torch_data.batches.row_cache import take_rows
-from ray_h5.torch_data.batches.samples import Pair, batch_of, pair_of
+from ray_h5.torch_data.batches.samples import Pair, pair_of
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import new_arrays, tensor_over
 from ray_h5.torch_data.compat.aux_keys import as_keys
