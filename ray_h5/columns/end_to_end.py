@@ -18,7 +18,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_h5.likely_rows.tree import nested
 from ray_h5.messages import printable
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 
 _MIN_MERGED = 6
 """Fewer are shown one by one, as each may have a meaning of its own."""

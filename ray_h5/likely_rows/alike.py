@@ -16,7 +16,7 @@ from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.tree import Seen, nested
 from ray_h5.likely_rows.words import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import printable
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 
 _MANY = 32
 """This many that are alike may be samples, whatever they are called; there are fewer leads or cameras."""

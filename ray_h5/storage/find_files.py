@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import re
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote_to_bytes
 
-from ray_h5.errors import NotFoundError, NotReadableError, OptionError
+from ray_h5.errors import NotReadableError, OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.addresses import has_magic, shown, split_urls, without_secrets
-from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.local import LOCAL, PathLike, absolute_path
-from ray_h5.storage.local_listing import Listed, each_once, matches, natural_key, walk
-from ray_h5.storage.storage_of_path import RemoteStorage, Storage
+from ray_h5.storage.addresses import split_urls
+from ray_h5.storage.local import LOCAL, Listed, PathLike, absolute_path, natural_key
+from ray_h5.storage.storage_of_path import Storage
 
 if TYPE_CHECKING:
-    from ray_h5.storage.find_remote_files import RemoteFiles, States
+    from ray_h5.storage.find_remote_files import States
 
 __all__ = ["PathLike", "expand_paths", "find_files", "is_local_only", "list_paths"]
 
@@ -44,10 +41,6 @@ def spellings(path: PathLike) -> list[str]:
     is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
     unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
     return [os.path.expanduser(each) for each in (text, *unescaped)]
-
-
-_MAX_LISTED = 20
-_MAX_COMPARED = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +119,12 @@ def find_files(
     missing: list[str] = []
     other_endings = 0
     urls, local = split_urls([os.fspath(path) for path in given])
-    remote = _Remote.of(urls, storage)
-    for url in urls:
-        named = remote.files(url, by_glob)
-        if named is None:
-            remote.missing.append(shown(url))
-            continue
-        other_endings += remote.take(*named, file_extensions)
+    remote = None
+    if urls:
+        from ray_h5.storage.find_remote_files import RemoteSearch
+
+        remote = RemoteSearch.of(urls, storage, by_glob, lambda url: _has_extension(url, file_extensions))
+        other_endings = remote.other_endings
     root = "" if filesystem is None else _root_of(filesystem)
     for path in local:
         spelt = [os.path.join(root, each) for each in spellings(path)]
@@ -144,71 +136,18 @@ def find_files(
         chosen, others = files
         taken = [*chosen, *(file for file in others if _has_extension(file.path, file_extensions))]
         other_endings += len(chosen) + len(others) - len(taken)
-        found.update(map(absolute_path, each_once(taken)))
-    absent = [*remote.missing, *missing]
-    if absent and not ignore_missing_paths:
-        noted = [*map(remote.note, remote.missing[:_MAX_LISTED]), *map(_missing_note, missing[:_MAX_LISTED])]
-        may_go_on = ignore_missing_paths is not None and bool(found or remote.taken)
-        raise NotFoundError(_list_missing(absent, noted, may_go_on))
-    if not found and not remote.taken:
-        raise NotFoundError(_say_nothing_found(given, other_endings, file_extensions, absent))
-    return FoundFiles(sorted({*found, *remote.taken}, key=natural_key), remote.taken)
+        found.update(map(absolute_path, _each_once(taken)))
+    in_stores, absent_there = ({}, []) if remote is None else (remote.taken, remote.missing)
+    if (missing or absent_there) and not ignore_missing_paths:
+        from ray_h5.storage.missing_paths import missing_paths
 
+        may_go_on = ignore_missing_paths is not None and bool(found or in_stores)
+        raise missing_paths(absent_there, missing, str if remote is None else remote.note, may_go_on)
+    if not found and not in_stores:
+        from ray_h5.storage.missing_paths import nothing_found
 
-@dataclass(slots=True)
-class _Remote:
-    """The files in stores that were found so far."""
-
-    finder: RemoteFiles | None
-    named: Mapping[str, ObjectIdentity | None]
-    taken: States = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, urls: Sequence[str], storage: Storage) -> _Remote:
-        if not urls:
-            return cls(None, {})
-        from ray_h5.storage.find_remote_files import RemoteFiles
-
-        if not isinstance(storage, RemoteStorage):
-            raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
-        finder = RemoteFiles(storage)
-        return cls(finder, finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls))))
-
-    def files(self, given: str, by_glob: bool) -> tuple[States, States] | None:
-        """Return what `RemoteFiles.candidates` does, of files that are named too."""
-        assert self.finder is not None
-        url = without_secrets(given)[0]
-        state = self.named.get(url)
-        if state is not None:
-            return {url: state}, {}
-        may_be_file = not has_magic(url) and not url.endswith("/")
-        refused = None
-        try:
-            found = self.finder.candidates(url, by_glob)
-        except NotReadableError as exc:
-            if not may_be_file:
-                raise
-            found, refused = None, exc  # who may not list may read
-        if found is not None or not may_be_file or url in self.named:
-            return found
-        state = self.finder.identity(url)
-        if state is None and refused is not None:
-            raise refused
-        return None if state is None else ({url: state}, {})
-
-    def take(self, named: States, others: States, extensions: Sequence[str] | None) -> int:
-        """Take the files that end as asked, and return how many do not."""
-        taken = {**named, **{url: state for url, state in others.items() if _has_extension(url, extensions)}}
-        self.taken.update(taken)
-        return len(named) + len(others) - len(taken)
-
-    def note(self, path: str) -> str:
-        """Return a missing file of a store, and what to say about it."""
-        if has_magic(path):
-            return f"{path} (a glob that matches nothing)"
-        note = "" if self.finder is None else self.finder.note(path)
-        return f"{path} ({note})" if note else path
+        raise nothing_found(given, other_endings, file_extensions, [*absent_there, *missing])
+    return FoundFiles(sorted({*found, *in_stores}, key=natural_key), in_stores)
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
@@ -263,7 +202,7 @@ def _is_ending(given: object) -> bool:
     return isinstance(given, str) and given.strip(".") != ""
 
 
-def _candidates(path: str, by_glob: bool) -> tuple[list[Listed], list[Listed]] | None:
+def _candidates(path: str, by_glob: bool) -> tuple[Sequence[Listed], Sequence[Listed]] | None:
     """Return the files at `path` that are taken with any ending, and the others; None if there is nothing.
 
     The former are named themselves or, if `by_glob`, match a glob that ends in an extension.
@@ -275,14 +214,27 @@ def _candidates(path: str, by_glob: bool) -> tuple[list[Listed], list[Listed]] |
             raise NotReadableError(
                 f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
             ) from exc
+        from ray_h5.storage.local_listing import walk
+
         return [], list(walk([path]))
     if os.path.lexists(path):
         return [Listed(path, path)], []
     if glob.has_magic(path):
+        from ray_h5.storage.local_listing import matches
+
         matched, below = matches(path)
         if matched or below:
             return (matched, below) if by_glob and _names_extension(path) else ([], [*matched, *below])
     return None
+
+
+def _each_once(files: Sequence[Listed]) -> list[str]:
+    """Return one path of each file."""
+    if len(files) < 2:
+        return [file.path for file in files]
+    from ray_h5.storage.local_listing import each_once
+
+    return each_once(files)
 
 
 def _names_extension(pattern: str) -> bool:
@@ -299,62 +251,7 @@ def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
     return endings is None or path.lower().endswith(tuple(endings))
 
 
-def _list_missing(missing: Sequence[str], noted: Sequence[str], may_go_on: bool) -> str:
-    shown = "\n".join(f"  {each}" for each in noted[:_MAX_LISTED])
-    more = f"\n  and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
-    many = "1 path does not exist" if len(missing) == 1 else f"{len(missing)} paths do not exist"
-    correct = f"Correct {'it' if len(missing) == 1 else 'them'}"
-    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
-    return f"{many}:\n{shown}{more}\n{correct}{or_else}."
-
-
-def _missing_note(path: str) -> str:
-    """Return a missing path of a disk, and what to say about it."""
-    notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
-    if near := _near_path(path):
-        notes.append(near)
-    if not os.path.isabs(path):
-        notes.append(f"looked in {Path.cwd()}")
-    return f"{path} ({', '.join(notes)})" if notes else path
-
-
 def _root_of(filesystem: object) -> str:
     from ray_h5.storage.stores.file_systems import local_root
 
     return local_root(filesystem)
-
-
-def _near_path(path: str) -> str:
-    """Return which paths a user may mean instead: entries of the deepest folder that exists."""
-    folder, name = os.path.split(path.rstrip("/"))
-    rest = ""
-    while folder and folder != "/" and not os.path.isdir(folder):
-        rest = os.path.join(name, rest)
-        folder, name = os.path.split(folder)
-    if glob.has_magic(name):
-        return ""
-    try:
-        entries = os.listdir(folder or ".")
-    except OSError:
-        return ""
-    near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
-    offered = f"did you mean {' or '.join(repr(os.path.join(folder, each)) for each in near)}?" if near else ""
-    missing = f"there is no {os.path.join(folder, name)!r}" if rest else ""
-    return "; ".join(each for each in (missing, offered) if each)
-
-
-def _say_nothing_found(
-    given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
-) -> str:
-    where = ", ".join(repr(shown(os.fspath(path))) for path in given[:_MAX_LISTED])
-    if other_endings:
-        why = (
-            f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "
-            f"{' or '.join(extensions or ())}. Name other endings with file_extensions=[...], or in a glob, such as "
-            "'*.nc'; any with file_extensions=None."
-        )
-    elif missing:
-        why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."
-    else:
-        why = "there are no files."
-    return f"found no HDF5 file in {where}: {why}"

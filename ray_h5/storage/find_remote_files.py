@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from ray_h5.errors import NotFoundError, OptionError
+from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
-from ray_h5.storage.addresses import Address, has_magic, shown
+from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.fetching import fetching_threads
-from ray_h5.storage.storage_of_path import RemoteStorage
+from ray_h5.storage.storage_of_path import RemoteStorage, Storage
 from ray_h5.storage.stores.object_store import Found
 
 States = dict[str, ObjectIdentity]
@@ -137,6 +137,84 @@ class RemoteFiles:
             return ""
         names = [address.url(each.key) for each in files] + [address.url(each) for each in folders]
         return near_names(url, names).strip() if names else "the folder is empty"
+
+
+@dataclass(slots=True)
+class RemoteSearch:
+    """The files in stores that were taken so far.
+
+    Attributes
+    ----------
+    finder : RemoteFiles
+        Finds them.
+    named : dict
+        The states of URLs that look like files; None for what does not exist.
+    ends_well : callable
+        Returns whether a file that is not named itself is taken.
+    taken : dict
+        The states of the files that are taken, by URL.
+    missing : list of str
+        What does not exist.
+    other_endings : int
+        Files that are there and end otherwise.
+    """
+
+    finder: RemoteFiles
+    named: dict[str, ObjectIdentity | None]
+    ends_well: Callable[[str], bool]
+    taken: States = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    other_endings: int = 0
+
+    @classmethod
+    def of(cls, urls: Sequence[str], storage: Storage, by_glob: bool, ends_well: Callable[[str], bool]) -> RemoteSearch:
+        """Return a search for the files that URLs name."""
+        if not isinstance(storage, RemoteStorage):
+            raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
+        finder = RemoteFiles(storage)
+        named = finder.named(list(dict.fromkeys(without_secrets(url)[0] for url in urls)))
+        search = cls(finder, named, ends_well)
+        for url in urls:
+            search._take(url, by_glob)
+        return search
+
+    def _take(self, given: str, by_glob: bool) -> None:
+        found = self._files(given, by_glob)
+        if found is None:
+            self.missing.append(shown(given))
+            return
+        named, others = found
+        taken = {**named, **{url: state for url, state in others.items() if self.ends_well(url)}}
+        self.taken.update(taken)
+        self.other_endings += len(named) + len(others) - len(taken)
+
+    def _files(self, given: str, by_glob: bool) -> tuple[States, States] | None:
+        """Return what `RemoteFiles.candidates` does, of files that are named too."""
+        url = without_secrets(given)[0]
+        state = self.named.get(url)
+        if state is not None:
+            return {url: state}, {}
+        may_be_file = not has_magic(url) and not url.endswith("/")
+        refused = None
+        try:
+            found = self.finder.candidates(url, by_glob)
+        except NotReadableError as exc:
+            if not may_be_file:
+                raise
+            found, refused = None, exc  # who may not list may read
+        if found is not None or not may_be_file or url in self.named:
+            return found
+        state = self.finder.identity(url)
+        if state is None and refused is not None:
+            raise refused
+        return None if state is None else ({url: state}, {})
+
+    def note(self, path: str) -> str:
+        """Return a missing file of a store, and what to say about it."""
+        if has_magic(path):
+            return f"{path} (a glob that matches nothing)"
+        note = self.finder.note(path)
+        return f"{path} ({note})" if note else path
 
 
 def _is_file_name(address: Address) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 PathLike = str | os.PathLike[str]
 
+_DIGITS = re.compile(r"[0-9]+")
 
 _HAS_PREADV = hasattr(os, "preadv")
 
@@ -213,3 +216,21 @@ def absolute_path(path: str) -> str:
 def _file_type(mode: int) -> str:
     names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return names.get(stat.S_IFMT(mode), "a device")
+
+
+class Listed(NamedTuple):
+    """A file or folder: its name in a search, and its real path, which passes no link."""
+
+    path: str
+    real: str
+
+
+def natural_key(name: str) -> str:
+    """Return a key that sorts ``demo_2`` before ``demo_10``. No two names have the same key."""
+    # A number with more digits is larger. A text, and not a tuple of parts, which takes five times the memory.
+    return _DIGITS.sub(_sorted_number, name) + "\0\0" + name
+
+
+def _sorted_number(found: re.Match[str]) -> str:
+    digits = found.group().lstrip("0")
+    return f"\0{chr(len(digits) + 1)}{digits}"

@@ -11,34 +11,12 @@ import glob
 import itertools
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-__all__ = ["Listed", "each_once", "matches", "natural_key", "walk"]
+from ray_h5.storage.local import Listed, natural_key
 
 logger = logging.getLogger(__name__)
-
-_DIGITS = re.compile(r"[0-9]+")
-
-
-class Listed(NamedTuple):
-    """A file or folder: its name in a search, and its real path, which passes no link."""
-
-    path: str
-    real: str
-
-
-def natural_key(name: str) -> str:
-    """Return a key that sorts ``demo_2`` before ``demo_10``. No two names have the same key."""
-    # A number with more digits is larger. A text, and not a tuple of parts, which takes five times the memory.
-    return _DIGITS.sub(_sorted_number, name) + "\0\0" + name
-
-
-def _sorted_number(found: re.Match[str]) -> str:
-    digits = found.group().lstrip("0")
-    return f"\0{chr(len(digits) + 1)}{digits}"
 
 
 def walk(folders: Iterable[str]) -> Iterator[Listed]:

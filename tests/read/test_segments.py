@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ray_h5.manifest.joined_arrays import Paths, Texts
 from ray_h5.manifest.row_requests import RunRequest
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 
 
 @given(st.lists(st.binary(max_size=5), max_size=20), st.data())

@@ -22,7 +22,7 @@ from ray_h5.errors import (
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.windows import Windows
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 from tests.hdf5.h5kit import in_fork, overwrite
 from tests.rows.kit import open_rows
 

@@ -33,7 +33,7 @@ from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, Paths, Segments, Texts
 from ray_h5.messages import few, near_names, printable
-from ray_h5.storage.local_listing import natural_key
+from ray_h5.storage.local import natural_key
 
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
