@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.predicates.criteria import time_expression
 from ray_h5.predicates.evaluate import check_names, passing
 from ray_h5.predicates.virtual_names import DatedText, FileFold, RowFold
-from ray_h5.rows.file_table import FileTable
 from ray_h5.tables.joined_columns import Joined
 
 IndexDerived = (DatedText, RowFold, FileFold)

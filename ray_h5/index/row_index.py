@@ -21,10 +21,10 @@ from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Found, FoundCell, Lookup
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.predicates.virtual_names import AnyEqual, parse_virtual, read_for, virtual_name
 from ray_h5.read.arguments import as_names
-from ray_h5.rows.file_table import FileTable
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.storage_of_path import storage_of
 
@@ -477,7 +477,7 @@ def _without_empty(
 
 def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) -> None:
     expected = index.files
-    for file in np.flatnonzero(np.any(expected.identities != found.identities, axis=1)).tolist():
+    for file in expected.differ(found).tolist():
         check_identity(expected.path(file), expected.identity(file), found.identity(file))
     wanted, has = np.diff(expected.starts), np.diff(found.starts)
     for file in np.flatnonzero(wanted != has)[:1].tolist():

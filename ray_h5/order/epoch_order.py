@@ -11,9 +11,9 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.shuffle import RoundKeys, Shuffle, Unit, make_key, permute
-from ray_h5.rows.file_table import FileTable
 from ray_h5.splitmix import mix_in_place
 
 if TYPE_CHECKING:

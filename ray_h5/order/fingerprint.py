@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import PositionError
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.options import check_count
 from ray_h5.order.epoch_order import Order
-from ray_h5.rows.file_table import FileTable
 
 if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes

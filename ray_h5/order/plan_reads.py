@@ -11,12 +11,12 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import request_cost_of, run_reads
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.file_table import FileTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

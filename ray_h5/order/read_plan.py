@@ -16,12 +16,12 @@ from ray_h5.index.facts.answers import wrong_index
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.order.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
-from ray_h5.rows.file_table import FileTable
 
 if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable

@@ -14,8 +14,8 @@ from ray_h5.buffers import objects
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.read.casting import cast_error, lost
-from ray_h5.rows.file_table import FileTable
 from ray_h5.tables.table_files import Table
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from ray_h5.index.folds import fold_values
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.predicates.criteria import between, where
 from ray_h5.predicates.evaluate import check_names, evaluate
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.file_table import FileTable
 from ray_h5.rows.groups_and_grids import Groups
-from ray_h5.storage.byte_source import FileIdentity
+from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
 from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files
 
@@ -342,6 +342,13 @@ def test_inodes_of_64_bits_are_kept():
     identities = [FileIdentity(1, -2, 3, inode) for inode in (5, (1 << 63) + 5, (1 << 64) - 1)]
     files = FileTable.of(["/a", "/b", "/c"], identities, [1, 1, 1])
     assert [files.identity(file) for file in range(3)] == identities
+
+
+def test_files_whose_etags_alone_differ_differ():
+    one, other, third = ([FileIdentity(5, 1, 1, 1), ObjectIdentity(tag, 5, 7)] for tag in ("a", "b", "a"))
+    files = [FileTable.of(["/a", "s3://bkt/b"], each, [1, 1]) for each in (one, other, third)]
+    assert files[0].differ(files[1]).tolist() == [1]
+    assert files[0].differ(files[2]).tolist() == []
 
 
 @pytest.mark.parametrize("indexed", [False, True])

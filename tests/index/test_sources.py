@@ -383,7 +383,7 @@ def test_many_files_of_one_source_hold_it_once(tmp_path):
     state = ((str(tmp_path / "s.h5"), FileIdentity(1, 2, 3, 2**63 + 4)), (str(tmp_path / "gone.h5"), None))
     origins = [(Origin(("x", "y"), state),)] * 100_000
     table = SourceTable.of(origins, ["x", "y", "z"])
-    assert len(table.paths) == len(table.states) == 2
+    assert len(table.paths) == len(table.identities) == 2
     assert list(table.columns) == ["x", "y"]
     assert table.columns["x"] is table.columns["y"], "4 bytes a file"
     assert len(pickle.dumps(table)) < 4 * 100_000 + 4096

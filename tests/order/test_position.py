@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, RayH5Error
 from ray_h5.index.file_opener import Scope
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
@@ -21,7 +22,6 @@ from ray_h5.order.fingerprint import Fingerprint
 from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
 from ray_h5.order.progress import RunProgress
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.rows.file_table import FileTable
 from tests.index.kit import plan_files
 
 

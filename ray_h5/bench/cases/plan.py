@@ -15,11 +15,11 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex
+from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.position import Remainder
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.ray_data.tasks import read_tasks
-from ray_h5.rows.file_table import FileTable
 
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions
@@ -67,7 +67,7 @@ def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
     files = FileTable(
         pa.array([b"/data/recording_%06d.h5" % number for number in range(_FILES)], pa.large_binary()),
         np.zeros((_FILES, 4), np.int64),
-        np.concatenate([[0], np.cumsum(lengths)]),
+        starts=np.concatenate([[0], np.cumsum(lengths)]),
     )
     return RowIndex(files, COLUMNS, {"signal": chunk_rows, "label": 1024}, Lookup())
 

@@ -7,20 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from ray_h5.arrow_arrays import binary_array
-from ray_h5.content_equality import ComparedByContent
 from ray_h5.hdf5.checks.changed_files import Look, check_same_sources
+from ray_h5.manifest.file_table import StateTable, joined_states, state_columns
 from ray_h5.manifest.layout import SourceStates
-from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
-    from ray_h5.rows.file_table import FileTable
-
-_NOT_THERE = (-1, 0, 0, 0)
-"""Stands for the state of a source that does not exist: no file has a negative size."""
+    from ray_h5.manifest.file_table import FileTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +44,22 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SourceTable(ComparedByContent):
+class SourceTable(StateTable):
     """The sources of columns of many files, as arrays. Each source, and each set of sources, is there once.
 
     Attributes
     ----------
-    paths : pyarrow.LargeBinaryArray
-        The sources.
-    states : numpy.ndarray
-        int64 of shape (sources, 4): the fields of `FileIdentity`; -1 and zeros for a source that does not exist. Of a
-        remote file: size, time of the last change and zeros.
     members : numpy.ndarray
         int64: the numbers of the sources, set by set.
     ends : numpy.ndarray
         int64 of shape (sets,): where the members of each set end. Set 0 has none.
     columns : mapping of str to numpy.ndarray
         For each column that has sources, int32 of shape (files,): the set of each file.
-    etags : pyarrow.LargeBinaryArray
-        The ETags of remote files, null for others.
     """
 
-    paths: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
-    states: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
     members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    etags: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
 
     @classmethod
     def of(cls, origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> SourceTable:
@@ -92,14 +77,12 @@ class SourceTable(ComparedByContent):
             return cls()
         sources: dict[tuple[str, Identity | None], int] = {}
         members = [sources.setdefault(each, len(sources)) for states in sets for each in states]
-        paths = binary_array([path.encode("utf-8", "surrogateescape") for path, _ in sources])
-        states = np.array([_as_numbers(state) for _, state in sources], np.int64).reshape(-1, 4)
         # Columns often have the same sources: they share one array.
         shared: dict[bytes, np.ndarray] = {}
         columns = {name: shared.setdefault(columns[name].tobytes(), columns[name]) for name in sorted(columns)}
         ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
-        tags = [state.etag.encode() if isinstance(state, ObjectIdentity) else None for _, state in sources]
-        return cls(paths, states, np.array(members, np.int64), ends, columns, binary_array(tags))
+        found = state_columns([path for path, _ in sources], [state for _, state in sources])
+        return cls(**found, members=np.array(members, np.int64), ends=ends, columns=columns)
 
     def only(self, names: Iterable[str]) -> SourceTable:
         """Return the table of some of the columns."""
@@ -111,12 +94,10 @@ class SourceTable(ComparedByContent):
         if not self.columns or not other.columns:
             return self if self.columns else other
         return SourceTable(
-            pa.concat_arrays([self.paths, other.paths]),
-            np.concatenate([self.states, other.states]),
-            np.concatenate([self.members, other.members + len(self.paths)]),
-            np.concatenate([self.ends, other.ends + len(self.members)]),
-            {**self.columns, **{name: sets + np.int32(len(self.ends)) for name, sets in other.columns.items()}},
-            pa.concat_arrays([self.etags, other.etags]),
+            **joined_states(self, other),
+            members=np.concatenate([self.members, other.members + len(self)]),
+            ends=np.concatenate([self.ends, other.ends + len(self.members)]),
+            columns={**self.columns, **{name: sets + np.int32(len(self.ends)) for name, sets in other.columns.items()}},
         )
 
     def of_file(self, file: int) -> dict[str, SourceStates]:
@@ -133,11 +114,7 @@ class SourceTable(ComparedByContent):
 
     def source(self, number: int) -> tuple[str, Identity | None]:
         """Return a source and its state; the state is None if the source does not exist."""
-        size, mtime_ns, ctime_ns, inode = self.states[number].tolist()
-        path = self.paths[number].as_py().decode("utf-8", "surrogateescape")
-        if (etag := self.etags[number].as_py()) is not None:
-            return path, ObjectIdentity(etag.decode(), size, mtime_ns)
-        return path, None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
+        return self.path(number), self.state(number)
 
     def check_same(self, found: SourceTable, files: FileTable, look: Look = identity_now) -> None:
         """Raise unless the columns that both tables have come from the same sources, in the same states.
@@ -167,12 +144,3 @@ class SourceTable(ComparedByContent):
 
     def _members(self, number: int) -> np.ndarray:
         return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
-
-
-def _as_numbers(state: Identity | None) -> tuple[int, int, int, int]:
-    if state is None:
-        return _NOT_THERE
-    if isinstance(state, ObjectIdentity):
-        return state.size, state.modified_ns, 0, 0
-    # Some inodes are 2**63 and more.
-    return state.size, state.mtime_ns, state.ctime_ns, state.inode - (state.inode >> 63 << 64)

@@ -1,0 +1,160 @@
+"""Files and their states, as arrays: they take less memory than a Python object for each file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.arrow_arrays import binary_array
+from ray_h5.content_equality import ComparedByContent
+from ray_h5.errors import OptionError
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+
+_MAX_ROWS = (1 << 63) - 1
+
+_NOT_THERE = (-1, 0, 0, 0)
+"""Stands for the state of a file that does not exist: no file has a negative size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StateTable(ComparedByContent):
+    """Paths and states of files.
+
+    Attributes
+    ----------
+    paths : pyarrow.LargeBinaryArray
+        Their paths as bytes, which need not be UTF-8.
+    identities : numpy.ndarray
+        int64 of shape (files, 4): the fields of `FileIdentity`; -1 and zeros for a file that does not exist. Inodes are
+        unsigned; they keep their 64 bits. Of a remote file: size, time of the last change and zeros.
+    etags : pyarrow.LargeBinaryArray
+        The ETags of remote files, null for others; empty if all files are local.
+    """
+
+    paths: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
+    identities: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    etags: pa.LargeBinaryArray = field(default_factory=lambda: binary_array([]))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path(self, file: int) -> str:
+        return _as_path(self.paths[file])
+
+    def all_paths(self) -> list[str]:
+        """Return the paths of all files."""
+        return [_as_path(path) for path in self.paths]
+
+    def state(self, file: int) -> Identity | None:
+        """Return the state of a file; None if it does not exist."""
+        size, mtime_ns, ctime_ns, inode = self.identities[file].tolist()
+        if len(self.etags) and self.etags[file].is_valid:
+            return ObjectIdentity(self.etags[file].as_py().decode(), size, mtime_ns)
+        return None if size < 0 else FileIdentity(size, mtime_ns, ctime_ns, inode % (1 << 64))
+
+    def differ(self, other: StateTable) -> np.ndarray:
+        """Return the numbers of the files whose states are others in a table of as many files."""
+        differs = np.any(self.identities != other.identities, axis=1)
+        if len(self.etags) or len(other.etags):
+            tags = zip(_etags(self).to_pylist(), _etags(other).to_pylist(), strict=True)
+            differs |= np.array([mine != theirs for mine, theirs in tags], bool)
+        return np.flatnonzero(differs)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FileTable(StateTable):
+    """The files of a dataset, in the order of row ids.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray
+        int64 of shape (files + 1,): row id of each file's first row; the last entry is the number of rows.
+    """
+
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    @classmethod
+    def of(cls, paths: Sequence[str], identities: Sequence[Identity], rows: Sequence[int]) -> FileTable:
+        if sum(rows) > _MAX_ROWS:
+            most = max(range(len(rows)), key=rows.__getitem__)
+            raise OptionError(
+                f"the files have {sum(rows)} rows; expected at most {_MAX_ROWS}. The largest file is "
+                f"{paths[most]} with {rows[most]} rows. Leave out files that declare rows which they do not hold."
+            )
+        starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        return cls(**state_columns(paths, identities), starts=starts)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.starts[-1])
+
+    def remote_bytes(self) -> int:
+        """Return how many bytes the files in stores have."""
+        if not len(self.etags):
+            return 0
+        return int(self.identities[self.etags.is_valid().to_numpy(zero_copy_only=False), 0].sum())
+
+    def identity(self, file: int) -> Identity:
+        found = self.state(file)
+        assert found is not None
+        return found
+
+    def where(self, row_id: int) -> str:
+        """Return the place of a row, for messages."""
+        file = int(self.files_of(np.array([row_id]))[0])
+        return f"{self.path(file)}, row {row_id - self.starts[file]}"
+
+    @property
+    def names_digest(self) -> str:
+        """Digest of the names of the files, without their folders."""
+        names = b"".join(path.rsplit(b"/", 1)[-1] + b"\0" for path in self.paths.to_pylist())
+        return hashlib.blake2b(names, digest_size=8).hexdigest()
+
+    def files_of(self, row_ids: np.ndarray) -> np.ndarray:
+        """Return the file of each row id."""
+        return np.searchsorted(self.starts, row_ids, side="right") - 1
+
+
+def state_columns(paths: Sequence[str], states: Sequence[Identity | None]) -> dict[str, Any]:
+    """Return the fields of a `StateTable` of some files, by name."""
+    numbers = [_as_numbers(each) for each in states]
+    fields = np.array([each[:3] for each in numbers], np.int64).reshape(-1, 3)
+    inodes = np.array([each[3] for each in numbers], np.uint64).view(np.int64)  # some are 2**63 and more
+    tags = [each.etag.encode() if isinstance(each, ObjectIdentity) else None for each in states]
+    return {
+        "paths": binary_array([path.encode("utf-8", "surrogateescape") for path in paths]),
+        "identities": np.column_stack([fields, inodes]),
+        "etags": binary_array(tags if any(each is not None for each in tags) else []),
+    }
+
+
+def joined_states(one: StateTable, other: StateTable) -> dict[str, Any]:
+    """Return the fields of a `StateTable` of the files of one table and then of another one, by name."""
+    are_local = not len(one.etags) and not len(other.etags)
+    return {
+        "paths": pa.concat_arrays([one.paths, other.paths]),
+        "identities": np.concatenate([one.identities, other.identities]),
+        "etags": one.etags if are_local else pa.concat_arrays([_etags(one), _etags(other)]),
+    }
+
+
+def _etags(table: StateTable) -> pa.LargeBinaryArray:
+    """Return the ETag of each file, null for local ones."""
+    return table.etags if len(table.etags) else binary_array([None] * len(table))
+
+
+def _as_numbers(state: Identity | None) -> tuple[int, int, int, int]:
+    if state is None:
+        return _NOT_THERE
+    if isinstance(state, ObjectIdentity):
+        return state.size, state.modified_ns, 0, 0
+    return state.size, state.mtime_ns, state.ctime_ns, state.inode
+
+
+def _as_path(name: pa.LargeBinaryScalar) -> str:
+    return str(name.as_py().decode("utf-8", "surrogateescape"))
