@@ -33,7 +33,6 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.loop_guard import Descent, Level
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
 from ray_h5.messages import few, near_names, printable
-from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import MissingBytes
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ class H5Tree:
     @cached_property
     def shared(self) -> Shared:
         """What the datasets of the file share."""
-        at_home = None if is_url(self.path) else os.pread(self.file.id.get_vfd_handle(), HEAD_BYTES, 0)
-        return (Shared.of_head(at_home) if at_home else None) or Shared.of(self.file.id)
+        head = os.pread(self.file.id.get_vfd_handle(), HEAD_BYTES, 0) if self.others is None else b""
+        return Shared.of_head(head) or Shared.of(self.file.id)
 
     @property
     def path(self) -> str:
