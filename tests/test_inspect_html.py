@@ -12,7 +12,7 @@ import pytest
 
 import ray_h5
 from ray_h5.cli import main
-from ray_h5.columns.sparse_rows import Entries, SparseRow
+from ray_h5.columns.varying.sparse_rows import Entries, SparseRow
 from ray_h5.inspect.html.elements import png, tag
 from ray_h5.inspect.html.values import drawn
 

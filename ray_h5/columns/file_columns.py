@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.columns.bounds import (
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
+from ray_h5.columns.conventions.coded_columns import Category, Optional
+from ray_h5.columns.conventions.pandas_columns import names_in, pandas_values
+from ray_h5.columns.conventions.reversed_columns import reversed_values
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
+from ray_h5.columns.values import Stored, Values, read_all, stored_fields
+from ray_h5.columns.varying.bounds import (
     Bounds,
     ChunkedBy,
     bounds_in,
@@ -20,15 +27,8 @@ from ray_h5.columns.bounds import (
     check_bounds,
     pairs_of,
 )
-from ray_h5.columns.cf_columns import CF_ATTRIBUTES, cf_values
-from ray_h5.columns.coded_columns import Category, Optional
-from ray_h5.columns.csr_groups import sparse_rows
-from ray_h5.columns.pandas_columns import names_in, pandas_values
-from ray_h5.columns.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.reversed_columns import reversed_values
-from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
-from ray_h5.columns.values import Stored, Values, read_all, stored_fields
+from ray_h5.columns.varying.csr_groups import sparse_rows
+from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.errors import (
     CorruptFileError,
     MissingSourceError,
@@ -44,7 +44,7 @@ from ray_h5.messages import few, near_names
 from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
-    from ray_h5.columns.row_entries import RowEntries
+    from ray_h5.columns.varying.row_entries import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
 
 _OF_ROWS = ("layers", "obs", "obsm", "obsp")
@@ -398,7 +398,7 @@ class FileColumns:
 
     def _referred(self, name: str) -> Values:
         """Return the values that references lead to."""
-        from ray_h5.columns.referred_columns import referred_values
+        from ray_h5.columns.conventions.referred_columns import referred_values
 
         try:
             table = self._datasets(name, name.strip("/"))

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.cf_columns import CF
-from ray_h5.columns.coded_columns import Category, Optional
-from ray_h5.columns.csr_groups import positions_of
-from ray_h5.columns.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.row_entries import RowEntries
+from ray_h5.columns.conventions.cf_columns import CF
+from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.user_columns import Cut, Positions, RowPart
 from ray_h5.columns.values import Reading, Stored, Taken, Units, Values, first_axis
+from ray_h5.columns.varying.csr_groups import positions_of
+from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.varying.row_entries import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ray_h5.columns.bounds import Bounds, ChunkedBy
     from ray_h5.columns.times import Times
+    from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
     from ray_h5.manifest.joined_arrays import GroupTable
 
 

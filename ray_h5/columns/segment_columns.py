@@ -16,7 +16,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest, request_of
 
 if TYPE_CHECKING:
-    from ray_h5.columns.row_entries import RowEntries
+    from ray_h5.columns.varying.row_entries import RowEntries
 
 Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
 

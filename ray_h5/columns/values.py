@@ -24,12 +24,12 @@ from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunReque
 from ray_h5.messages import near_names
 from ray_h5.read.arrays.grid_column import GridAddress
 from ray_h5.read.arrays.last_axis import LastAxis
+from ray_h5.read.arrays.taken_column import TakenAddress, runs_of_positions
 from ray_h5.read.read_parts import Address, FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
-from ray_h5.read.taken_column import TakenAddress, runs_of_positions
 
 if TYPE_CHECKING:
-    from ray_h5.read.block_column import BlockAddress
+    from ray_h5.read.arrays.block_column import BlockAddress
 
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
@@ -209,7 +209,7 @@ class Stored:
             of_value = [(at, each.itemsize) for each, at in members]
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", each) for each, _ in members])
         if not isinstance(self.address, (str, GridAddress, Segments)):
-            from ray_h5.read.block_column import BlockAddress
+            from ray_h5.read.arrays.block_column import BlockAddress
 
             assert isinstance(self.address, BlockAddress)
             return replace(self.address, of_value=tuple(of_value), dtype=dtype)

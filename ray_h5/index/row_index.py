@@ -128,7 +128,7 @@ class RowIndex(ComparedByContent):
         """
         if not self._has_ranges:
             return None
-        from ray_h5.columns.range_columns import chunk_group_starts
+        from ray_h5.columns.varying.range_columns import chunk_group_starts
 
         widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
         if self.chunk_rows[widest] == 1:
@@ -146,7 +146,7 @@ class RowIndex(ComparedByContent):
 
         With windows, the rows of files are their steps: some have no window.
         """
-        from ray_h5.rows.window_rows import Numbering
+        from ray_h5.rows.kinds.window_rows import Numbering
 
         windows = self.scope.windows
         if windows is None or windows.at is not None:
@@ -389,7 +389,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         raise list_others(paths, exc, lookup.scope) from exc
     windows = lookup.scope.windows
     if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
-        from ray_h5.rows.step_columns import constants_over_all
+        from ray_h5.rows.kinds.step_columns import constants_over_all
 
         names = dict.fromkeys(name for each in facts for name in each.chosen(columns))
         constants = constants_over_all(paths, [each.table for each in facts], names, windows)
@@ -418,7 +418,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         nothing = RowTable()
         tables = tuple(nothing if each.table is None else each.table for each in facts)
     if lookup.scope.windows is not None:
-        from ray_h5.rows.window_rows import check_any_row
+        from ray_h5.rows.kinds.window_rows import check_any_row
 
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple(

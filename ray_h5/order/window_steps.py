@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.rows.window_rows import Numbering
+from ray_h5.rows.kinds.window_rows import Numbering
 from ray_h5.rows.windows import Windows
 
 

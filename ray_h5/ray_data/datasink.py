@@ -14,7 +14,7 @@ from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.ray_data.arguments import as_resources
-from ray_h5.ray_data.columns_of_blocks import as_names, columns_of
+from ray_h5.ray_data.arrow.columns_of_blocks import as_names, columns_of
 from ray_h5.ray_data.internals.noise import own_error
 from ray_h5.writing.folders import folder_of
 from ray_h5.writing.layouts import Layout

@@ -25,7 +25,7 @@ from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.position import Remainder
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
-from ray_h5.ray_data.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
+from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
 from ray_h5.ray_data.internals.executions import running_execution
 from ray_h5.ray_data.internals.logical_plans import operators, with_datasources

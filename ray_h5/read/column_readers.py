@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ray_h5.read.arrays.block_column import BlockAddress, BlockColumn, BlocksThroughH5py
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn, LastAxisThroughH5py
-from ray_h5.read.block_column import BlockAddress, BlockColumn, BlocksThroughH5py
-from ray_h5.read.taken_column import TakenAddress, TakenColumn
+from ray_h5.read.arrays.taken_column import TakenAddress, TakenColumn
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary

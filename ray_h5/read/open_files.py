@@ -283,8 +283,8 @@ def _taken_together(parts: Sequence[Part]) -> dict[int, list[Part]]:
     """Return the parts that take fields or positions of the same dataset, for each such part by its id."""
     if sum(not isinstance(part.address, str) for part in parts) < 2:
         return {}
-    from ray_h5.read.block_column import BlockAddress
-    from ray_h5.read.taken_column import TakenAddress
+    from ray_h5.read.arrays.block_column import BlockAddress
+    from ray_h5.read.arrays.taken_column import TakenAddress
 
     by_name: dict[str, list[Part]] = {}
     for part in parts:
@@ -296,7 +296,7 @@ def _taken_together(parts: Sequence[Part]) -> dict[int, list[Part]]:
 
 def _shared_jobs_of(file: OpenFile, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
     """Return the work of parts of a read that take fields or positions of one dataset: each chunk is decoded once."""
-    from ray_h5.read.taken_column import TakenColumn, shared_jobs, sharing
+    from ray_h5.read.arrays.taken_column import TakenColumn, shared_jobs, sharing
 
     readers = [file.reader(part.address, library) for part in parts]
     columns = [each for each in readers if isinstance(each, TakenColumn)]

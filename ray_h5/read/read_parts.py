@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.read.arrays.block_column import BlockAddress
     from ray_h5.read.arrays.grid_column import GridAddress
     from ray_h5.read.arrays.last_axis import LastAxis
+    from ray_h5.read.arrays.taken_column import TakenAddress
     from ray_h5.read.arrays.taken_segments import TakenSegments
-    from ray_h5.read.block_column import BlockAddress
     from ray_h5.read.jobs import Job, ReadStats
-    from ray_h5.read.taken_column import TakenAddress
 
 
 Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | Segments | TakenSegments"

@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.bounds import Bounds
-from ray_h5.columns.range_columns import RaggedRows, joined_rows
 from ray_h5.columns.segment_columns import (
     Numbers,
     SegmentColumn,
@@ -24,6 +22,8 @@ from ray_h5.columns.segment_columns import (
     together,
 )
 from ray_h5.columns.values import Reading, Stored, Values
+from ray_h5.columns.varying.bounds import Bounds
+from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
@@ -260,8 +260,8 @@ def with_keys(column: Column, keys: np.ndarray) -> Column:
     """Return a column whose entries are drawn by these keys, one for each place of the output of a read."""
     if isinstance(column, SegmentColumn) and column.entries is not None:
         return replace(column, entries=replace(column.entries, keys=keys))
-    from ray_h5.columns.range_columns import RaggedRows
     from ray_h5.columns.row_parts import DrawnEntries
+    from ray_h5.columns.varying.range_columns import RaggedRows
 
     values = column.values
     if isinstance(column, RowColumn) and isinstance(values, RaggedRows) and values.entries is not None:

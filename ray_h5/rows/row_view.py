@@ -24,8 +24,8 @@ from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.axis_rows import AxisRows
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
+from ray_h5.rows.kinds.axis_rows import AxisRows
 from ray_h5.rows.row_columns import Column, RowColumn, is_plain
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Space
 from ray_h5.rows.windows import Windows
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.columns.labels import Classes
-    from ray_h5.rows.window_rows import WindowRows
+    from ray_h5.rows.kinds.window_rows import WindowRows
 
 EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
@@ -407,33 +407,33 @@ def _space_of(
         looks_first=kind is None and windows is None,
     )
     if windows is not None and windows.at is not None:
-        from ray_h5.rows.recordings import OneRecording, Recordings
-        from ray_h5.rows.timed_rows import TimedRows
+        from ray_h5.rows.kinds.recordings import OneRecording, Recordings
+        from ray_h5.rows.kinds.timed_rows import TimedRows
 
         recordings: Recordings = OneRecording(reader, found)
         if isinstance(kind, Groups):
-            from ray_h5.rows.group_rows import GroupRows
+            from ray_h5.rows.kinds.group_rows import GroupRows
 
             recordings = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
         elif isinstance(kind, Files):
-            from ray_h5.rows.file_rows import FileRecording
+            from ray_h5.rows.kinds.file_rows import FileRecording
 
             recordings = FileRecording(reader, found, kind)
         return TimedRows(reader, recordings, windows, table)
     if isinstance(kind, Groups):
-        from ray_h5.rows.group_rows import GroupRows
+        from ray_h5.rows.kinds.group_rows import GroupRows
 
         space = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
     elif isinstance(kind, Grid):
-        from ray_h5.rows.grid_rows import GridRows
+        from ray_h5.rows.kinds.grid_rows import GridRows
 
         space = GridRows(reader, found, kind)
     elif isinstance(kind, Files):
-        from ray_h5.rows.file_rows import FileRows
+        from ray_h5.rows.kinds.file_rows import FileRows
 
         space = FileRows(reader.path, found, kind, table, windows)
     elif kind is not None:
-        from ray_h5.rows.patch_rows import PatchRows
+        from ray_h5.rows.kinds.patch_rows import PatchRows
         from ray_h5.rows.patches import Patches
 
         assert isinstance(kind, Patches)
@@ -442,7 +442,7 @@ def _space_of(
         space = AxisRows(reader, found, windows, table)
     if windows is None:
         return space
-    from ray_h5.rows.window_rows import WindowRows
+    from ray_h5.rows.kinds.window_rows import WindowRows
 
     return WindowRows(space, windows, reader.path)
 

@@ -21,7 +21,7 @@ from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.dataset import H5Dataset
 
 if TYPE_CHECKING:
-    from ray_h5.columns.padding import PadLike
+    from ray_h5.columns.varying.padding import PadLike
 
 
 class PartOfBatch(NamedTuple):

@@ -34,8 +34,8 @@ from ray_h5.torch_data.batches.row_source import RowSource
 from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
-    from ray_h5.columns.padding import Padding, PadLike
     from ray_h5.columns.user_columns import Columns
+    from ray_h5.columns.varying.padding import Padding, PadLike
     from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.transforms.decode_image import DecodeImage
 
@@ -346,7 +346,7 @@ class H5Dataset(BatchedDataset):
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():
-            from ray_h5.columns.sparse_rows import cast_sparse
+            from ray_h5.columns.varying.sparse_rows import cast_sparse
 
             cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
         return arrays
@@ -355,7 +355,7 @@ class H5Dataset(BatchedDataset):
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""
         if spec.element is None or spec.element.kind not in "biufc":
             return
-        from ray_h5.columns.padding import cast_rows
+        from ray_h5.columns.varying.padding import cast_rows
 
         stored = list(rows)
         cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
@@ -475,7 +475,7 @@ class H5Dataset(BatchedDataset):
                 own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
                 padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
                 continue
-            from ray_h5.columns.padding import pad_column
+            from ray_h5.columns.varying.padding import pad_column
 
             array, lengths = pad_column(arrays[name], self._varying[name], self._fills[name], shape)
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
@@ -483,7 +483,7 @@ class H5Dataset(BatchedDataset):
 
     def _values(self, name: str, array: np.ndarray) -> Any:
         if (sparse := self._sparse.get(name)) is not None:
-            from ray_h5.columns.sparse_rows import SparseBatch
+            from ray_h5.columns.varying.sparse_rows import SparseBatch
             from ray_h5.transforms.sparse_tensors import csr_tensor
 
             rows = SparseBatch.of(array, sparse)
@@ -502,6 +502,6 @@ class H5Dataset(BatchedDataset):
 def _padding_of(pad: PadLike) -> Padding | None:
     if pad is None or pad is False:
         return None
-    from ray_h5.columns.padding import Padding
+    from ray_h5.columns.varying.padding import Padding
 
     return Padding.of(pad)

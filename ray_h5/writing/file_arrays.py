@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.codecs.encode import CodecName
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
+from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.output import TEXT, OutputArray, OutputFile, stored_dtype

@@ -114,7 +114,7 @@ NUMBERS = [
     ("docs/performance.md", r"more than (\d+) MiB, and begins", "torch_data.batches.processes._WAITING_BYTES", MIB),
     ("docs/performance.md", r"default (\d+) MiB a file", "torch_data.batches.row_source.KEPT_BYTES_A_FILE", MIB),
     ("docs/performance.md", r"a file, at most (\d+) MiB", "torch_data.batches.row_source.MOST_KEPT_BYTES", MIB),
-    ("docs/rows.md", r"one of more than (\d+) MiB is read only", "rows.grid_rows._MOST_CONSTANT_BYTES", MIB),
+    ("docs/rows.md", r"one of more than (\d+) MiB is read only", "rows.kinds.grid_rows._MOST_CONSTANT_BYTES", MIB),
     ("docs/object-stores.md", r"with (\d+) MiB of answers", "storage.byte_source.IN_FLIGHT_BYTES", MIB),
     ("docs/object-stores.md", r"under way at once: up to (\d+)", "storage.stores.remote_file.STORE_COSTS.in_flight", 1),
     ("docs/object-stores.md", r"lie within (\d+) KiB", "storage.stores.remote_file.STORE_COSTS.gap_bytes", KIB),

@@ -15,7 +15,7 @@ from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.sparse_rows import Entries, rows_of
+from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import (
     NullValueError,
     OptionError,
@@ -25,9 +25,9 @@ from ray_h5.errors import (
     UnsupportedColumnError,
     WriteFailedError,
 )
+from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
 from ray_h5.ray_data.datasink import H5Datasink
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.sparse_blocks import sparse_array
 
 ROWS = 7
 

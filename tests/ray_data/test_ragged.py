@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.ray_data.ragged_blocks import ragged_array
+from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
 
 DTYPES = ["i1", "u2", "i4", "u8", "f2", "f4", "f8", "?", "c8", "c16"]
 

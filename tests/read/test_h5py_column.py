@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError
-from ray_h5.read.library_spans import library_batches, library_spans
 from ray_h5.read.reader import RowReader
+from ray_h5.read.through_h5py.library_spans import library_batches, library_spans
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
 
 ROWS = 3000

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.read.arrays.taken_column import TakenAddress, runs_of_positions
 from ray_h5.read.kernel import run_tables as steps
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
-from ray_h5.read.taken_column import TakenAddress, runs_of_positions
 
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
 

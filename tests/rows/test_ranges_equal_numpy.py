@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ray_h5 import Groups, Windows, csr, part, ragged
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.sparse_rows import Entries, SparseBatch, rows_of
+from ray_h5.columns.varying.sparse_rows import Entries, SparseBatch, rows_of
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,

@@ -15,9 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.columns.bounds import Bounds, ChunkedBy
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.times import Times
+from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, Segments, Texts
 from ray_h5.manifest.known_columns import (
     Elsewhere,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.sparse_rows import SparseRow
+from ray_h5.columns.varying.sparse_rows import SparseRow
 from ray_h5.inspect.html.elements import Markup, image, joined, png, tag
 
 __all__ = ["drawn"]

@@ -56,7 +56,7 @@ def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
 def _objects(values: np.ndarray) -> Any:
     """Return images of several shapes as Ray's tensors of varying shape, some of them null."""
     from ray_h5.columns.schema import ColumnSpec
-    from ray_h5.ray_data.ragged_blocks import ragged_array
+    from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
 
     there = next((each for each in values if each is not None), np.empty((0, 0, 0), np.uint8))
     spec = ColumnSpec("image", "ragged", np.dtype(object), (), there.dtype, ragged_shape=(None,) * there.ndim)

@@ -15,13 +15,13 @@ import torch
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from ray_h5.columns.padding import Padding, PadLike, check_length_name, pad_rows
 from ray_h5.columns.schema import LENGTH
+from ray_h5.columns.varying.padding import Padding, PadLike, check_length_name, pad_rows
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
-from ray_h5.ray_data.blocks import is_integral, may_be_null
-from ray_h5.ray_data.ragged_blocks import declared_shape, is_ragged
-from ray_h5.ray_data.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
+from ray_h5.ray_data.arrow.blocks import is_integral, may_be_null
+from ray_h5.ray_data.arrow.ragged_blocks import declared_shape, is_ragged
+from ray_h5.ray_data.arrow.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray.train
 from ray.data import DataIterator
 
-from ray_h5.columns.padding import PadLike
+from ray_h5.columns.varying.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
 from ray_h5.options import as_integer

@@ -20,8 +20,8 @@ from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 if TYPE_CHECKING:
+    from ray_h5.read.arrays.taken_column import TakenAddress
     from ray_h5.read.arrays.taken_segments import TakenOfJoined
-    from ray_h5.read.taken_column import TakenAddress
 
 IndexOf = Callable[[str], ChunkIndex]
 """Returns the chunk index of a dataset, given its path."""
@@ -159,7 +159,7 @@ class SegmentedColumn:
         self, layout: ColumnLayout, taken: TakenAddress, request: RowRequest, out: np.ndarray, library: Library
     ) -> list[Job]:
         """Return the work for parts of units of contiguous segments, one after the other."""
-        from ray_h5.read.taken_column import TakenColumn
+        from ray_h5.read.arrays.taken_column import TakenColumn
 
         of = self._segments.segments_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.read.arrays.joined_chunks import JoinedChunks
-from ray_h5.read.taken_column import TakenAddress, TakenColumn
+from ray_h5.read.arrays.taken_column import TakenAddress, TakenColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,11 +18,11 @@ from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRequest, request_of
 from ray_h5.manifest.selections import Along, Selection, size_of
+from ray_h5.read.arrays.block_column import BlockAddress
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.grid_column import GridAddress
 from ray_h5.read.arrays.joint_columns import JointColumn, are_alike
 from ray_h5.read.arrays.last_axis import LastAxis
-from ray_h5.read.block_column import BlockAddress
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import Address, Part

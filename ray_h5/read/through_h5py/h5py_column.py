@@ -16,7 +16,7 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
 from ray_h5.messages import few
 from ray_h5.read.jobs import InTurn, Job, Worker
-from ray_h5.read.library_spans import PAGE_BYTES, library_batches, library_spans
+from ray_h5.read.through_h5py.library_spans import PAGE_BYTES, library_batches, library_spans
 
 _DIRECT_BYTES = 64 << 10
 """From this size on, libhdf5 reads straight into the output (measured)."""

@@ -281,7 +281,7 @@ def _is_length(length: Any, row: torch.Tensor | np.ndarray) -> bool:
 
 
 def _padded(values: Sequence[Any], fill: float, axes: Collection[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as one tensor, and their lengths, as `ray_h5.columns.padding.pad_rows` does.
+    """Return rows as one tensor, and their lengths, as `ray_h5.columns.varying.padding.pad_rows` does.
 
     `axes` has the number of axes that the lengths of single rows have.
     """

@@ -96,7 +96,7 @@ def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
     """Return rows of varying shape: a list of tensors, or of lists of text; None where a group lacks the column."""
     if spec.element is None or spec.element.kind not in "biufc":
         return [None if row is None else [as_python(each, spec.name) for each in row] for row in rows]
-    from ray_h5.columns.padding import cast_rows
+    from ray_h5.columns.varying.padding import cast_rows
 
     found = cast_rows(list(rows), spec)
     return [None if row is None else torch.from_numpy(np.ascontiguousarray(row)) for row in found]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ray_h5.columns.padding import cast_rows
-from ray_h5.columns.sparse_rows import SparseBatch
+from ray_h5.columns.varying.padding import cast_rows
+from ray_h5.columns.varying.sparse_rows import SparseBatch
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import ReadPlan, make_plan

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.columns.sparse_rows import Entries, rows_of
+from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
 from ray_h5.torch_data.batches import row_cache, row_source

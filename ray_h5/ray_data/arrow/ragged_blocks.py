@@ -27,7 +27,7 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     where : callable, optional
         Returns the place of row i, for messages.
     """
-    from ray_h5.columns.padding import cast_rows
+    from ray_h5.columns.varying.padding import cast_rows
 
     assert spec.element is not None
     missing = np.array([row is None for row in rows], bool)

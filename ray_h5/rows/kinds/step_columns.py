@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ray_h5.columns.bounds import rows_key
 from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.varying.bounds import rows_key
 from ray_h5.errors import OptionError
 from ray_h5.manifest.joined_arrays import GroupTable, Segments
 from ray_h5.messages import few

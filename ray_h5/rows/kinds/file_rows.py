@@ -17,10 +17,10 @@ from ray_h5.manifest.joined_arrays import GroupTable, Paths, Segments, Texts
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files
-from ray_h5.rows.recordings import OneRecording
+from ray_h5.rows.kinds.recordings import OneRecording
+from ray_h5.rows.kinds.step_columns import fits_steps
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Steps
-from ray_h5.rows.step_columns import fits_steps
 from ray_h5.rows.windows import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}

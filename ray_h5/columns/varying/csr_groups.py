@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.bounds import Bounds, ChunkedBy
-from ray_h5.columns.range_columns import SparseRows
 from ray_h5.columns.user_columns import Csr
 from ray_h5.columns.values import Stored, Values, read_all
+from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
+from ray_h5.columns.varying.range_columns import SparseRows
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding

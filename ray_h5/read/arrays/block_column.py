@@ -16,9 +16,9 @@ from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.taken_column import Runs, by_byte, bytes_of_fill
 from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
-from ray_h5.read.taken_column import Runs, by_byte, bytes_of_fill
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
 from ray_h5.storage.byte_source import ByteSource
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.bounds import Bounds
-from ray_h5.columns.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.columns.values import Reading, Units, Values
+from ray_h5.columns.varying.bounds import Bounds
+from ray_h5.columns.varying.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest
 
 if TYPE_CHECKING:
-    from ray_h5.columns.row_entries import RowEntries
+    from ray_h5.columns.varying.row_entries import RowEntries
 
 _LISTED_WIDTH = 1 << 24
 """Up to this width, the place of each position is in a list; a file can claim any width."""

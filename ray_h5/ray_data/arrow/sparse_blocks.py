@@ -13,7 +13,7 @@ from ray_h5.arrow_arrays import as_real
 from ray_h5.columns.schema import ColumnSpec
 
 if TYPE_CHECKING:
-    from ray_h5.columns.sparse_rows import SparseBatch
+    from ray_h5.columns.varying.sparse_rows import SparseBatch
 
 
 _INDICES, _DATA = "indices", "data"
@@ -26,7 +26,7 @@ _STEPS = "steps"
 
 def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
     """Return rows as structs of two lists, ``indices`` and ``data``, and the length of a row. Nothing is copied."""
-    from ray_h5.columns.sparse_rows import SparseBatch, index_dtype
+    from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
 
     batch = SparseBatch.of(rows, spec, where)
     offsets = pa.array(batch.indptr)
@@ -75,7 +75,7 @@ def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
 
 def to_batch(column: pa.ChunkedArray) -> SparseBatch:
     """Return the rows of a column of a table. Nothing is copied if they follow each other in memory."""
-    from ray_h5.columns.sparse_rows import SparseBatch
+    from ray_h5.columns.varying.sparse_rows import SparseBatch
 
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     # flatten() applies the slice of the struct; field() would not.

@@ -47,7 +47,7 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     """
     said: dict[bytes, bytes] = {}
     if spec is not None and spec.kind == "ragged":
-        from ray_h5.ray_data.ragged_blocks import is_ragged, shape_said
+        from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, shape_said
 
         said = shape_said(spec) if is_ragged(type_) and type_.ndim == len(spec.ragged_shape) else {}
     elif spec is not None and spec.kind in {"category", "optional"} and is_integral(type_):
@@ -73,7 +73,7 @@ def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
 
 
 def _ragged(values: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
-    from ray_h5.ray_data.ragged_blocks import ragged_array
+    from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
 
     return ragged_array(values, spec, where)
 
@@ -95,7 +95,7 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.kind == "ragged":
             return _ragged(rows.arrays[name], spec, where)
         if spec.kind == "sparse":
-            from ray_h5.ray_data.sparse_blocks import sparse_array
+            from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
 
             return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])

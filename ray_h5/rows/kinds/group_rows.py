@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.bounds import Bounds, rows_key
-from ray_h5.columns.cf_columns import CF_ATTRIBUTES, cf_of_groups
-from ray_h5.columns.coded_columns import Category, Optional
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_of_groups
+from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.user_columns import Csr, Fields, MadeColumn, Ragged, RowPart
 from ray_h5.columns.values import InMemory, Stored, Values, stored_fields
+from ray_h5.columns.varying.bounds import Bounds, rows_key
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,
@@ -28,9 +28,9 @@ from ray_h5.manifest.layout import Encoding, EncodingKind, Kind
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.kinds.step_columns import fits_steps, is_single
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Samples, Steps
-from ray_h5.rows.step_columns import fits_steps, is_single
 from ray_h5.rows.windows import Windows
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
@@ -333,8 +333,8 @@ class GroupRows:
 
     def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
         """Return the rows of a column in all groups, and which of them each group has."""
-        from ray_h5.columns.group_ranges import ragged_in_groups, sparse_in_groups
-        from ray_h5.columns.range_columns import RaggedRows
+        from ray_h5.columns.varying.group_ranges import ragged_in_groups, sparse_in_groups
+        from ray_h5.columns.varying.range_columns import RaggedRows
 
         if isinstance(made, Csr):
             names = ["data", "indices", *([] if rows_key(made.name) in self._bounds else ["indptr"])]

@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.columns.user_columns import Cut
 from ray_h5.errors import UnknownColumnError
 from ray_h5.manifest.row_requests import units_of
-from ray_h5.read.taken_column import runs_of_positions
+from ray_h5.read.arrays.taken_column import runs_of_positions
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 

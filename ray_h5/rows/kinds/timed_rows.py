@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.columns.bounds import Bounds
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
+from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.recordings import Recordings, TimesOf
+from ray_h5.rows.kinds.recordings import Recordings, TimesOf
 from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepColumn, WindowedColumn
 from ray_h5.rows.row_kinds import EpisodeRows, Samples
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows

@@ -1,4 +1,4 @@
-"""Blocks of Ray Data -> columns of files: the other way of `ray_h5.ray_data.blocks`."""
+"""Blocks of Ray Data -> columns of files: the other way of `ray_h5.ray_data.arrow.blocks`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ray.data.extensions import (
 
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.messages import no_column
-from ray_h5.ray_data.ragged_blocks import is_ragged
-from ray_h5.ray_data.sparse_blocks import is_sparse, to_batch
+from ray_h5.ray_data.arrow.ragged_blocks import is_ragged
+from ray_h5.ray_data.arrow.sparse_blocks import is_sparse, to_batch
 from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies
 from ray_h5.writing.output import stored_dtype
 

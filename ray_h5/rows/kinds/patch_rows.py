@@ -11,16 +11,16 @@ from itertools import combinations
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.cf_columns import CF
+from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory, Stored, Taken, Values, read_all
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.block_column import BlockAddress, block_layout
+from ray_h5.read.arrays.block_column import BlockAddress, block_layout
+from ray_h5.read.arrays.taken_column import runs_of_positions
 from ray_h5.read.reader import RowReader
-from ray_h5.read.taken_column import runs_of_positions
-from ray_h5.rows.file_rows import name_column
+from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.splitmix import GOLDEN, mix_in_place

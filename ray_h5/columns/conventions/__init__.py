@@ -1,0 +1,1 @@
+"""How programs store values in several arrays: categories, packed numbers, reversed axes, references."""

@@ -1,0 +1,1 @@
+"""Arrays -> blocks of Ray Data, and back."""

@@ -1,0 +1,1 @@
+"""One module a row kind, and what they share."""
