@@ -212,6 +212,15 @@ class RunRequest:
             out[place : place + count] = value
 
 
+def runs_of(request: Request | RunRequest) -> RunRequest:
+    """Return a request as runs with their first rows ascending."""
+    if isinstance(request, RunRequest):
+        return request.joined()
+    if isinstance(request, RowRange):
+        return RunRequest(*np.array([[request.first], [request.place], [request.count]]))
+    return RunRequest(request.rows, request.places, np.ones(len(request), np.int64))
+
+
 def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return consecutive numbers: ``counts[i]`` of them from ``starts[i]`` on, for each i."""
     ends = np.cumsum(counts)

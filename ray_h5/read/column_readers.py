@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ray_h5.read.arrays.block_column import BlockAddress, BlockColumn, BlocksThroughH5py
+from ray_h5.read.arrays.block_column import BlockAddress, BlockColumn
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.grid_column import GridAddress, GridColumn, grid_layout
-from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn, LastAxisThroughH5py
+from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn
 from ray_h5.read.arrays.taken_column import TakenAddress, TakenColumn
+from ray_h5.read.through_h5py.selected_columns import BlocksThroughH5py, LastAxisThroughH5py, SelectedThroughH5py
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.manifest.chunk_index import ChunkIndex
     from ray_h5.manifest.layout import ColumnLayout
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
-    from ray_h5.storage.byte_source import ByteSource
+    from ray_h5.read.through_h5py.selected_columns import BlocksThroughH5py, LastAxisThroughH5py
+from ray_h5.storage.byte_source import ByteSource
 
 
 class HasColumns(Protocol):
@@ -36,7 +38,7 @@ class HasColumns(Protocol):
 
 def reader_of(
     file: HasColumns, address: GridAddress | LastAxis | BlockAddress | TakenAddress, library: OpenLibrary
-) -> GridColumn | TakenColumn | LastAxisColumn | LastAxisThroughH5py | BlockColumn | BlocksThroughH5py:
+) -> GridColumn | TakenColumn | LastAxisColumn | BlockColumn | SelectedThroughH5py:
     """Return the reader of a column."""
     if isinstance(address, TakenAddress):
         return _taken(file, address, library)
@@ -63,7 +65,7 @@ def _taken(file: HasColumns, address: TakenAddress, library: OpenLibrary) -> Tak
     return GridColumn(layout, address.axes, column)
 
 
-def _last_axis(file: HasColumns, address: LastAxis, library: OpenLibrary) -> LastAxisColumn | LastAxisThroughH5py:
+def _last_axis(file: HasColumns, address: LastAxis, library: OpenLibrary) -> LastAxisColumn | SelectedThroughH5py:
     layout = file.column(address.name, library)
     is_array = layout.item_bytes not in {0, layout.stored_dtype.itemsize}
     if not layout.direct or is_array or address.axes != 1:
@@ -72,7 +74,7 @@ def _last_axis(file: HasColumns, address: LastAxis, library: OpenLibrary) -> Las
     return LastAxisColumn(file.path, layout, file.byte_source, index)
 
 
-def _blocks(file: HasColumns, address: BlockAddress, library: OpenLibrary) -> BlockColumn | BlocksThroughH5py:
+def _blocks(file: HasColumns, address: BlockAddress, library: OpenLibrary) -> BlockColumn | SelectedThroughH5py:
     layout = file.column(address.name, library)
     if not layout.direct:
         return BlocksThroughH5py(file.through_h5py(layout, library), address)

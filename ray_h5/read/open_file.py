@@ -42,15 +42,16 @@ if TYPE_CHECKING:
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.read.arrays.block_column import BlockAddress, BlocksThroughH5py
+    from ray_h5.read.arrays.block_column import BlockAddress
     from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
     from ray_h5.read.arrays.joint_columns import JointColumn
-    from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn, LastAxisThroughH5py
+    from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn
     from ray_h5.read.arrays.segmented_column import SegmentedColumn
     from ray_h5.read.arrays.taken_column import TakenAddress
     from ray_h5.read.arrays.taken_segments import TakenSegments
     from ray_h5.read.read_parts import FileRead
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
+    from ray_h5.read.through_h5py.selected_columns import SelectedThroughH5py
     from ray_h5.storage.byte_source import ByteSource, Identity
 
 MAX_OPEN_FILES = 64
@@ -65,8 +66,7 @@ MAX_INDEX_BYTES = 256 << 20
 
 
 ColumnReader: TypeAlias = (
-    "DirectColumn | H5pyColumn | GridColumn | SegmentedColumn | LastAxisColumn | LastAxisThroughH5py "
-    "| BlocksThroughH5py"
+    "DirectColumn | H5pyColumn | GridColumn | SegmentedColumn | LastAxisColumn | SelectedThroughH5py"
 )
 
 

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptChunkError, TransientIOError
-from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
+from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.taken_column import Runs, by_byte, bytes_of_fill
-from ray_h5.read.jobs import InTurn, Job, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
 from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
-from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
+from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 _MOST_JOBS = 1 << 16
@@ -263,7 +260,7 @@ class BlockColumn(DirectColumn):
         assert fill is not None
         values = out.reshape(len(out), -1).view(self.layout.stored_dtype).reshape(len(out), *self._block)
         for place, begin, extent in zip(places.tolist(), begins.tolist(), extents.tolist(), strict=True):
-            at = _slices(begin, extent)
+            at = slices(begin, extent)
             values[(place, *at)] = fill if self._address.dtype is None else fill[at[-1]]
 
     # Contiguous arrays --------------------------------------------------------------------------
@@ -328,55 +325,6 @@ class BlockColumn(DirectColumn):
         return self._table(jobs, pieces, out, numbers, copied)
 
 
-class BlocksThroughH5py:
-    """Reads blocks through h5py, one selection a block.
-
-    Parameters
-    ----------
-    column : H5pyColumn
-        The array, with its guard.
-    address : BlockAddress
-        Which blocks.
-    """
-
-    needs_library = True
-    takes_runs = False
-
-    def __init__(self, column: H5pyColumn, address: BlockAddress) -> None:
-        self._column = column
-        self._address = address
-        self._is_checked = False
-
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with the blocks ``request.rows``."""
-        dataset = library.dataset(self._column.layout.name)
-        wanted = request.listed()
-        return [InTurn([partial(self._read, dataset, library, wanted, out)])] if len(wanted) and out.size else []
-
-    def _read(
-        self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
-    ) -> None:
-        guard, layout = self._column.guard, self._column.layout
-        if guard is not None and not self._is_checked:
-            guard(RowRange(0, 0, len(dataset)), worker, library)
-            self._is_checked = True
-        corners = self._address.corners(request.rows, layout)
-        shape = np.array(self._address.block_shape(layout.shape))
-        lengths = np.minimum(shape, np.array(layout.shape) - corners)
-        out[request.places[(lengths < shape).any(axis=1)]] = np.zeros((), out.dtype)
-        boxes = self._address.boxes(corners, lengths, request.places)
-        parts = (boxes.places, boxes.corners, boxes.lengths, boxes.begins)
-        for place, corner, count, begin in zip(*(each.tolist() for each in parts), strict=True):
-            try:
-                out[(place, *_slices(begin, count))] = dataset[_slices(corner, count)[: dataset.ndim]]
-            except OSError as exc:
-                said = f"{self._column.path}: column {layout.name!r}, block at {tuple(corner)}"
-                if is_transient(exc):
-                    raise TransientIOError(f"{said}: {exc}") from exc
-                raise CorruptChunkError(f"{said}: h5py cannot read it: {exc}. Restore the file from a copy.") from exc
-            worker.stats.h5py_reads += 1
-
-
 def block_layout(layout: ColumnLayout, address: BlockAddress) -> ColumnLayout:
     """Return the layout of the blocks of an array: the first axis is the corners."""
     shape = (math.prod(address.extents(layout)), *address.block_shape(layout.shape))
@@ -396,7 +344,8 @@ def _strides(shape: np.ndarray, item: int) -> np.ndarray:
     return np.append(np.cumprod(shape[:0:-1])[::-1], 1) * item
 
 
-def _slices(corner: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+def slices(corner: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+    """Return the selection of a block."""
     return tuple(slice(low, low + length) for low, length in zip(corner, lengths, strict=True))
 
 

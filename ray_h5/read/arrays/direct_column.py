@@ -14,7 +14,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, units_of
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, runs_of, units_of
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import (
     BOX_FIELDS,
@@ -94,21 +94,23 @@ class DirectColumn:
             return [partial(_fill, request, out, self.layout.fill)]
         if not self.lands_in_place(out):
             return self._staged_jobs(request, out)
-        if isinstance(request, RowRequest) and len(request) > _MOST_ROWS:
-            parts = list(self._parts(request, _MOST_ROWS))
-            if len(parts) > 1:  # otherwise all of the rows are in one chunk
-                return [Unplanned(self._byte_source, partial(self.jobs, part, out, library)) for part in parts]
-        if isinstance(request, RunRequest):
-            runs = request.joined()
-        elif isinstance(request, RowRange):
-            runs = RunRequest(*np.array([[request.first], [request.place], [request.count]]))
-        else:
-            runs = RunRequest(request.rows, request.places, np.ones(len(request), np.int64))
+        if later := self._planned_in_parts(request, out, library):
+            return later
+        runs = runs_of(request)
         if self.index is None:
             return self._contiguous_jobs(runs, out)
         if not isinstance(request, RowRequest):
             runs = runs.pieces(self.grid.chunk_rows)
         return self._chunk_jobs(runs, out)
+
+    def _planned_in_parts(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work of a long list of rows, each part planned when it is done; nothing if there is one part."""
+        if not isinstance(request, RowRequest) or len(request) <= _MOST_ROWS:
+            return []
+        parts = list(self._parts(request, _MOST_ROWS))
+        if len(parts) < 2:  # all of the rows are in one chunk
+            return []
+        return [Unplanned(self._byte_source, partial(self.jobs, part, out, library)) for part in parts]
 
     def _contiguous_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
         assert self.layout.offset is not None
@@ -134,9 +136,7 @@ class DirectColumn:
     def copy_rows(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies rows as they are stored, each from its offset; values may be cast."""
         if self.lands_in_place(out):
-            return self.copy_runs(
-                RunRequest(request.rows, request.places, np.ones(len(request), np.int64)), offsets, out
-            )
+            return self.copy_runs(runs_of(request), offsets, out)
         jobs: list[Job] = []
         at_once = max(1, _MOST_BYTES // self._row_bytes)
         for start in range(0, len(request), at_once):

@@ -8,24 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptChunkError, TransientIOError
-from ray_h5.hdf5.files.opening import is_transient
+from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest
+from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.jobs import InTurn, Job, Staged, Worker
-from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
+from ray_h5.read.jobs import Job, Staged
+from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 _MOST_TOGETHER, _GAP_BYTES = 1 << 20, 512
 """Bytes of values that one job puts into their places; those between values that are read with them."""
-
-_MOST_BYTES = 16 << 20
-"""Bytes that one call of libhdf5 reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,70 +152,3 @@ class _WholeChunks(DirectColumn):
 
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
         return corrupt_chunk(self._path, self._stored, number, offset, size, reason)
-
-
-class LastAxisThroughH5py:
-    """Reads rows along the last axis through h5py, in slices that touch each chunk once.
-
-    Parameters
-    ----------
-    column : H5pyColumn
-        The dataset, with its guard.
-    axes : int
-        How many of its last axes are rows.
-    """
-
-    def __init__(self, column: H5pyColumn, axes: int = 1) -> None:
-        self._column = column
-        self._axes = axes
-        self._is_checked = False
-
-    takes_runs = False
-
-    @property
-    def needs_library(self) -> bool:
-        """Whether its jobs need libhdf5."""
-        return True
-
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
-        dataset = library.dataset(self._column.layout.name)
-        wanted = request.listed()
-        return [InTurn([partial(self._read, dataset, library, wanted, out)])] if len(wanted) and out.size else []
-
-    def _read(
-        self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
-    ) -> None:
-        guard = self._column.guard
-        if guard is not None and not self._is_checked:
-            guard(RowRange(0, 0, len(dataset)), worker, library)  # each row has values in all of the chunks
-            self._is_checked = True
-        within = math.prod(dataset.shape[-self._axes : -1])
-        last, inside = np.divmod(request.rows, within)
-        for start, stop in self._batches(dataset, last):
-            rows, places = last[start:stop], request.places[start:stop]
-            low, high = int(rows[0]), int(rows[-1]) + 1
-            try:
-                block = dataset[..., low:high]
-            except OSError as exc:
-                where = f"{self._column.path}: column {self._column.layout.name!r}, rows {low} to {high - 1}"
-                if is_transient(exc):
-                    raise TransientIOError(f"{where}: {exc}") from exc
-                raise CorruptChunkError(
-                    f"{where}: h5py cannot read them: {exc}. Restore the file from a copy."
-                ) from exc
-            found = block.T.reshape((high - low) * within, *out.shape[1:]) if within > 1 else block.T
-            out[places] = found[(rows - low) * within + inside[start:stop]].reshape(len(rows), *out.shape[1:])
-            worker.stats.h5py_reads += 1
-
-    def _batches(self, dataset: h5py.Dataset, rows: np.ndarray) -> list[tuple[int, int]]:
-        """Return parts of ascending rows, each of which one slice reads."""
-        row_bytes = max(1, math.prod(dataset.shape[:-1]) * dataset.dtype.itemsize)
-        chunk = 1 if dataset.chunks is None else dataset.chunks[-1]
-        most = max(chunk, _MOST_BYTES // row_bytes)
-        found, start = [], 0
-        for at in range(1, len(rows) + 1):
-            if at == len(rows) or rows[at] - rows[at - 1] > chunk or rows[at] - rows[start] >= most:
-                found.append((start, at))
-                start = at
-        return found

@@ -12,7 +12,15 @@ import numpy as np
 
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, request_of, units_of
+from ray_h5.manifest.row_requests import (
+    Request,
+    RowRequest,
+    RowRuns,
+    RunRequest,
+    request_of,
+    runs_of,
+    units_of,
+)
 from ray_h5.read.arrays.direct_column import DirectColumn, strides_of
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
 from ray_h5.read.kernel.job_table import BOX_FIELDS, RAW, Field, JobTable, Piece
@@ -188,16 +196,9 @@ class TakenColumn(DirectColumn):
             return self._put_later(request, out, self._address, lambda values: values)
         if (wide := self._wide) is not None:
             return self._put_later(request, out, *wide)
-        if isinstance(request, RowRequest) and len(request) > _MOST_ROWS:
-            parts = list(self._parts(request, _MOST_ROWS))
-            if len(parts) > 1:
-                return [Unplanned(self.byte_source, partial(self.jobs, part, out, library)) for part in parts]
-        if isinstance(request, RunRequest):
-            runs = request.joined()
-        elif isinstance(request, RowRange):
-            runs = RunRequest(*np.array([[request.first], [request.place], [request.count]]))
-        else:
-            runs = RunRequest(request.rows, request.places, np.ones(len(request), np.int64))
+        if later := self._planned_in_parts(request, out, library):
+            return later
+        runs = runs_of(request)
         if self.index is None:
             return self._span_jobs(runs.joined(), out)
         return self._taken_jobs(runs.pieces(self.grid.chunk_rows), out)

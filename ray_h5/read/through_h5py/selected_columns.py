@@ -1,0 +1,140 @@
+"""Rows that are selections of an array, read through h5py: along its last axis, and blocks."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from types import EllipsisType
+
+import h5py
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.hdf5.files.opening import is_transient
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest
+from ray_h5.read.arrays.block_column import BlockAddress, slices
+from ray_h5.read.jobs import InTurn, Job, Worker
+from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
+
+_MOST_BYTES = 16 << 20
+"""Bytes that one call of libhdf5 reads."""
+
+
+class SelectedThroughH5py(ABC):
+    """Reads rows that are selections of an array, of which each may touch any chunk.
+
+    Parameters
+    ----------
+    column : H5pyColumn
+        The array, with its guard.
+    """
+
+    needs_library = True
+    takes_runs = False
+
+    def __init__(self, column: H5pyColumn) -> None:
+        self._column = column
+        self._is_checked = False
+
+    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        dataset = library.dataset(self._column.layout.name)
+        wanted = request.listed()
+        return [InTurn([partial(self._read, dataset, library, wanted, out)])] if len(wanted) and out.size else []
+
+    def _read(
+        self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
+    ) -> None:
+        guard = self._column.guard
+        if guard is not None and not self._is_checked:
+            guard(RowRange(0, 0, len(dataset)), worker, library)  # a row may have values in all of the chunks
+            self._is_checked = True
+        self._fill(dataset, request, out, worker)
+
+    @abstractmethod
+    def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None: ...
+
+    def _selected(
+        self, dataset: h5py.Dataset, selection: tuple[slice | EllipsisType, ...], what: str, worker: Worker
+    ) -> np.ndarray:
+        """Return what h5py reads by one selection; `what` names the rows in the error."""
+        try:
+            found: np.ndarray = dataset[selection]
+        except OSError as exc:
+            where = f"{self._column.path}: column {self._column.layout.name!r}, {what}"
+            if is_transient(exc):
+                raise TransientIOError(f"{where}: {exc}") from exc
+            raise CorruptChunkError(f"{where}: h5py cannot read this: {exc}. Restore the file from a copy.") from exc
+        worker.stats.h5py_reads += 1
+        return found
+
+
+class LastAxisThroughH5py(SelectedThroughH5py):
+    """Reads rows along the last axis, in slices that touch each chunk once.
+
+    Parameters
+    ----------
+    column
+        As in `SelectedThroughH5py`.
+    axes : int
+        How many of its last axes are rows.
+    """
+
+    def __init__(self, column: H5pyColumn, axes: int = 1) -> None:
+        super().__init__(column)
+        self._axes = axes
+
+    def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
+        within = math.prod(dataset.shape[-self._axes : -1])
+        last, inside = np.divmod(request.rows, within)
+        for start, stop in _batches(dataset, last):
+            rows, places = last[start:stop], request.places[start:stop]
+            low, high = int(rows[0]), int(rows[-1]) + 1
+            block = self._selected(dataset, np.s_[..., low:high], f"rows {low} to {high - 1}", worker)
+            found = block.T.reshape((high - low) * within, *out.shape[1:]) if within > 1 else block.T
+            out[places] = found[(rows - low) * within + inside[start:stop]].reshape(len(rows), *out.shape[1:])
+
+
+class BlocksThroughH5py(SelectedThroughH5py):
+    """Reads blocks, one selection a block.
+
+    Parameters
+    ----------
+    column
+        As in `SelectedThroughH5py`.
+    address : BlockAddress
+        Which blocks.
+    """
+
+    def __init__(self, column: H5pyColumn, address: BlockAddress) -> None:
+        super().__init__(column)
+        self._address = address
+
+    def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
+        layout = self._column.layout
+        corners = self._address.corners(request.rows, layout)
+        shape = np.array(self._address.block_shape(layout.shape))
+        lengths = np.minimum(shape, np.array(layout.shape) - corners)
+        out[request.places[(lengths < shape).any(axis=1)]] = np.zeros((), out.dtype)
+        boxes = self._address.boxes(corners, lengths, request.places)
+        parts = (boxes.places, boxes.corners, boxes.lengths, boxes.begins)
+        for place, corner, count, begin in zip(*(each.tolist() for each in parts), strict=True):
+            selection = slices(corner, count)[: dataset.ndim]
+            out[(place, *slices(begin, count))] = self._selected(
+                dataset, selection, f"block at {tuple(corner)}", worker
+            )
+
+
+def _batches(dataset: h5py.Dataset, rows: np.ndarray) -> Sequence[tuple[int, int]]:
+    """Return parts of ascending rows, each of which one slice along the last axis reads."""
+    row_bytes = max(1, math.prod(dataset.shape[:-1]) * dataset.dtype.itemsize)
+    chunk = 1 if dataset.chunks is None else dataset.chunks[-1]
+    most = max(chunk, _MOST_BYTES // row_bytes)
+    found, start = [], 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at] - rows[at - 1] > chunk or rows[at] - rows[start] >= most:
+            found.append((start, at))
+            start = at
+    return found
