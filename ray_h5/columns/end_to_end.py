@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ray_h5.buffers import objects
-from ray_h5.columns.segment_columns import together
 from ray_h5.columns.user_columns import JoinedColumn
 from ray_h5.columns.values import Reading, Stored, Taken, Units, blank_of
 from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError
@@ -78,7 +77,7 @@ class EndToEnd:
             chosen = of == part
             request = request_of(wanted.rows[chosen] - self.starts[part], wanted.places[chosen])
             readings.append(self.parts[part].reading(request, out))
-        return together(readings)
+        return Reading.together(readings)
 
 
 def linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -> np.ndarray:

@@ -60,14 +60,12 @@ class DrawnEntries:
         reading = self.values.reading(request_of(wanted.rows), whole)
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             lengths = np.full(len(wanted), found.row_shape[0])
             drawn = self.entries.drawn(lengths, wanted.places)
             for place, values, at in zip(wanted.places.tolist(), whole, drawn, strict=True):
                 out[place] = values[at]
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
 
 def keys_of(path: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:

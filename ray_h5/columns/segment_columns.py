@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.values import Finish, Reading, Values
+from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
@@ -22,8 +22,8 @@ Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SegmentColumn:
-    """A column with one whole segment a row.
+class ColumnOfUnits:
+    """What each column of rows has.
 
     Attributes
     ----------
@@ -31,6 +31,18 @@ class SegmentColumn:
         Name.
     values : Values
         The values of units.
+    """
+
+    name: str
+    values: Values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentColumn(ColumnOfUnits):
+    """A column with one whole segment a row.
+
+    Attributes
+    ----------
     segments : Segments
         Says which units a segment has.
     segment_of : callable, optional
@@ -39,8 +51,6 @@ class SegmentColumn:
         The units of a segment that a row has; None for all.
     """
 
-    name: str
-    values: Values
     segments: Segments
     segment_of: Numbers | None = None
     entries: RowEntries | None = None
@@ -104,7 +114,7 @@ class SegmentColumn:
             out[places] = apart
 
         request = self._runs(segments, np.arange(len(segments)) * length, places)
-        return then(self.values.reading(request, apart.reshape(-1, *out.shape[2:])), finish)
+        return self.values.reading(request, apart.reshape(-1, *out.shape[2:])).then(finish)
 
     def _runs(self, segments: np.ndarray, places: np.ndarray, rows_at: np.ndarray) -> RunRequest:
         """Return the request for the units of rows; the first ones go to `places`. `rows_at` is where each row goes."""
@@ -138,7 +148,7 @@ class SegmentColumn:
                 out[place] = flat[begin:end] if is_there else None
                 begin = end
 
-        return then(self.values.reading(self._runs(segments, stops - counts, places), flat), finish)
+        return self.values.reading(self._runs(segments, stops - counts, places), flat).then(finish)
 
     def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         readings, shapes = [], self._shapes
@@ -151,7 +161,7 @@ class SegmentColumn:
             if value.size:
                 runs = self._runs(np.array([segment]), np.zeros(1, np.int64), np.array([place]))
                 readings.append(self.values.reading(runs.listed(), value))
-        return together(readings)
+        return Reading.together(readings)
 
 
 def axes_of_fields(values: Values, segments: Segments) -> tuple[int, ...]:
@@ -175,30 +185,6 @@ def repeated(shape: tuple[int, ...], count: int) -> np.ndarray:
 def after(second: Numbers | None, first: Numbers) -> Numbers:
     """Return what gives the number of a number."""
     return first if second is None else lambda rows: second(first(rows))
-
-
-def then(reading: Reading, finish: Finish) -> Reading:
-    """Return a reading that does one more thing at the end."""
-    before = reading.finish
-    if before is None:
-        return Reading(reading.parts, finish)
-
-    def both() -> None:
-        before()
-        finish()
-
-    return Reading(reading.parts, both)
-
-
-def together(readings: list[Reading]) -> Reading:
-    """Return several readings as one."""
-    finishes = [each.finish for each in readings if each.finish is not None]
-
-    def finish() -> None:
-        for each in finishes:
-            each()
-
-    return Reading([part for each in readings for part in each.parts], finish)
 
 
 def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:

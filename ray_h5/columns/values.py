@@ -45,6 +45,21 @@ class Reading:
     parts: Sequence[Part] = ()
     finish: Finish | None = None
 
+    @classmethod
+    def together(cls, readings: Sequence[Reading]) -> Reading:
+        """Return several readings as one."""
+        finishes = [each.finish for each in readings if each.finish is not None]
+
+        def finish() -> None:
+            for each in finishes:
+                each()
+
+        return cls([part for each in readings for part in each.parts], finish if finishes else None)
+
+    def then(self, finish: Finish) -> Reading:
+        """Return the same reading, with one more thing done at the end."""
+        return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
+
 
 class Values(Protocol):
     """One value for each unit of an array, or of several arrays that are read together."""
@@ -316,11 +331,9 @@ class Taken:
         reading = self.values.reading(request_of(wanted.rows), whole)
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             out[wanted.places] = picked(whole, self.taken)
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -212,7 +212,7 @@ class RunRequest:
             out[place : place + count] = value
 
 
-def runs_of(request: Request | RunRequest) -> RunRequest:
+def as_runs(request: Request | RunRequest) -> RunRequest:
     """Return a request as runs with their first rows ascending."""
     if isinstance(request, RunRequest):
         return request.joined()

@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.segment_columns import (
+    ColumnOfUnits,
     Numbers,
     SegmentColumn,
     after,
@@ -18,10 +19,8 @@ from ray_h5.columns.segment_columns import (
     layout_of_rows,
     ragged_layout,
     repeated,
-    then,
-    together,
 )
-from ray_h5.columns.values import Reading, Stored, Values
+from ray_h5.columns.values import Reading, Stored
 from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
 from ray_h5.errors import UnsupportedColumnError
@@ -31,23 +30,17 @@ from ray_h5.manifest.row_requests import request_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowColumn:
+class RowColumn(ColumnOfUnits):
     """A column with one unit a row.
 
     Attributes
     ----------
-    name : str
-        Name.
-    values : Values
-        The values of units.
     units_of : callable, optional
         Returns the unit of each row; None if they are equal.
     chunk_rows : int, optional
         Rows that are best read together; None if rows are the units of the array.
     """
 
-    name: str
-    values: Values
     units_of: Numbers | None = None
     chunk_rows: int | None = 1
 
@@ -67,23 +60,17 @@ class RowColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepColumn:
+class StepColumn(ColumnOfUnits):
     """A column with one step of a segment a row, where steps of segments differ in shape, or a group lacks the column.
 
     Attributes
     ----------
-    name : str
-        Name.
-    values : Values
-        The values of units.
     segments : Segments
         Says which units a segment has.
     step_of : callable
         Returns for rows: the segment, and the step.
     """
 
-    name: str
-    values: Values
     segments: Segments
     step_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -118,21 +105,17 @@ class StepColumn:
             readings.append(self.values.reading(request_of(units[chosen], np.arange(len(chosen))), values))
             filled.append((places[chosen].tolist(), values))
 
-        return then(together(readings), partial(_put_each, filled, out))
+        return Reading.together(readings).then(partial(_put_each, filled, out))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowedColumn:
+class WindowedColumn(ColumnOfUnits):
     """A column with several units a row, such as those at some offsets from a step of an episode.
 
     Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
 
     Attributes
     ----------
-    name : str
-        Name.
-    values : Values
-        The values of units.
     width : int
         Units of a row.
     units_of : callable
@@ -143,8 +126,6 @@ class WindowedColumn:
         The episodes, if steps of one have another shape than those of another.
     """
 
-    name: str
-    values: Values
     width: int
     units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     chunk_rows: int = 1
@@ -189,7 +170,7 @@ class WindowedColumn:
             elif not in_place:
                 out[places] = into.reshape(len(rows), *out.shape[1:])
 
-        return then(self.values.reading(request_of(units, there), into), finish)
+        return self.values.reading(request_of(units, there), into).then(finish)
 
     def _by_shape(
         self, segments: Segments, units: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
@@ -203,27 +184,21 @@ class WindowedColumn:
             values = empty((len(chosen), self.width, *shape), self.values.array.dtype, f"column {self.name!r}")
             readings.append(replace(self, segments=None).reading(rows[chosen], np.arange(len(chosen)), values))
             filled.append((places[chosen].tolist(), values))
-        return then(together(readings), partial(_put_each, filled, out))
+        return Reading.together(readings).then(partial(_put_each, filled, out))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpanColumn:
+class SpanColumn(ColumnOfUnits):
     """A column with all samples of a span of time, which are more in some rows than in others.
 
     Attributes
     ----------
-    name : str
-        Name.
-    values : Values
-        The samples.
     bounds_of : callable
         Returns the samples of rows.
     mean : float
         Samples of a row, about.
     """
 
-    name: str
-    values: Values
     bounds_of: Callable[[np.ndarray], Bounds]
     mean: float
 

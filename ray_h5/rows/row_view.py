@@ -276,12 +276,10 @@ class RowView:
         reading = column.reading(rows, np.arange(len(rows), dtype=np.int64), values)
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             for place, value in zip(places.tolist(), values, strict=True):
                 out[place] = value
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
     def _reading_of_labels(self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         stored, classes = self._unlabelled[name], self._labels[name]
@@ -289,11 +287,9 @@ class RowView:
         reading = self._columns[name].reading(rows, np.arange(len(rows), dtype=np.int64), values)
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
     @contextlib.contextmanager
     def _naming_columns(self) -> Iterator[None]:

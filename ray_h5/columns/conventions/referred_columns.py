@@ -56,12 +56,10 @@ class Referred:
         reading = self.column.reading(wanted.rows, np.arange(len(wanted)), found)
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             for place, value in zip(wanted.places.tolist(), found, strict=True):
                 out[place] = texts_of(value[None])[0] if self.is_text else value.T
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
 
 def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:

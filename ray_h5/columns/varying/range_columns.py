@@ -120,14 +120,12 @@ class RaggedRows:
         reading = self.content.reading(runs, flat) if len(runs) else Reading()
 
         def finish() -> None:
-            if reading.finish is not None:
-                reading.finish()
             begin = 0
             for place, end in zip(places.tolist(), ends.tolist(), strict=True):
                 out[place] = flat[begin:end]
                 begin = end
 
-        return Reading(reading.parts, finish)
+        return reading.then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, runs_of, units_of
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import (
     BOX_FIELDS,
@@ -96,7 +96,7 @@ class DirectColumn:
             return self._staged_jobs(request, out)
         if later := self._planned_in_parts(request, out, library):
             return later
-        runs = runs_of(request)
+        runs = as_runs(request)
         if self.index is None:
             return self._contiguous_jobs(runs, out)
         if not isinstance(request, RowRequest):
@@ -136,7 +136,7 @@ class DirectColumn:
     def copy_rows(self, request: RowRequest, offsets: np.ndarray, out: np.ndarray) -> list[Job]:
         """Return the work that copies rows as they are stored, each from its offset; values may be cast."""
         if self.lands_in_place(out):
-            return self.copy_runs(runs_of(request), offsets, out)
+            return self.copy_runs(as_runs(request), offsets, out)
         jobs: list[Job] = []
         at_once = max(1, _MOST_BYTES // self._row_bytes)
         for start in range(0, len(request), at_once):

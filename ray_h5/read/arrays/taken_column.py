@@ -17,8 +17,8 @@ from ray_h5.manifest.row_requests import (
     RowRequest,
     RowRuns,
     RunRequest,
+    as_runs,
     request_of,
-    runs_of,
     units_of,
 )
 from ray_h5.read.arrays.direct_column import DirectColumn, strides_of
@@ -198,7 +198,7 @@ class TakenColumn(DirectColumn):
             return self._put_later(request, out, *wide)
         if later := self._planned_in_parts(request, out, library):
             return later
-        runs = runs_of(request)
+        runs = as_runs(request)
         if self.index is None:
             return self._span_jobs(runs.joined(), out)
         return self._taken_jobs(runs.pieces(self.grid.chunk_rows), out)
