@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import UnknownColumnError
@@ -20,7 +20,7 @@ from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
 from ray_h5.storage.local import LOCAL
-from ray_h5.storage.storage_of_path import storage_for
+from ray_h5.storage.storage_of_path import Storage, storage_for
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,57 +82,35 @@ class FileOptions:
         """
         ensure_handler()
         source = Source(paths, **options)
-        given, filesystem = list_paths(source.paths), source.filesystem
-        beside = None if source.zip_files is None else list_paths(source.zip_files)
-        if filesystem is None:
-            given = [on_hub(path, listed=True) for path in given]
-            beside = beside and [on_hub(path, listed=True) for path in beside]
-        remote = None
-        if filesystem is not None:
-            from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
-
-            remote = remote_filesystem(filesystem)
-        named = [
-            *given,
-            *(beside or ()),
-            *(on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)),
-        ]
-        storage = storage_for(
-            source.storage_options, [text for path in named if isinstance(text := os.fspath(path), str)], remote
-        )
-        if remote is not None:
-            assert isinstance(storage, FileSystemStorage)
-            given, filesystem = [storage.url(os.fspath(path)) for path in given], None
-            beside = beside and [storage.url(os.fspath(path)) for path in beside]
+        found = _Places.of(source)
         scope = Scope.of(
             source.group,
             source.allow_external,
             threads,
             source.rows,
             source.windows,
-            storage,
+            found.storage,
             source.made,
             source.decode_cf,
             source.axes,
         )
-        in_store = remote is None and storage is not LOCAL
         folder = None
         if source.index_dir is not None:
             from ray_h5.index.stored.index_files import check_index_dir
 
-            folder = check_index_dir(source.index_dir, in_store=in_store)
-        how = source.file_extensions, source.ignore_missing_paths, filesystem, storage
-        files = find_files(given, *how)
-        if beside is not None:
+            folder = check_index_dir(source.index_dir, in_store=found.takes_index)
+        how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
+        files = find_files(found.paths, *how)
+        if found.beside:
             from ray_h5.index.zipped_files import zipped
 
-            scope = replace(scope, zipped=zipped(files.paths, find_files(beside, *how).paths))
+            scope = replace(scope, zipped=zipped(files.paths, find_files(found.beside, *how).paths))
         return cls(
             files.paths,
             scope,
             folder,
             source.cast,
-            is_local_only([*given, *(beside or ())]),
+            is_local_only([*found.paths, *found.beside]),
             source.tables,
             source.attributes,
             files.states,
@@ -199,6 +177,47 @@ class FileOptions:
         from ray_h5.index.found_classes import with_labels
 
         return with_labels(index, self.classes)
+
+
+class _Places(NamedTuple):
+    """The paths of a `Source` as their storage takes them.
+
+    Attributes
+    ----------
+    paths, beside : list of str or path-like
+        The files, and those that are read beside them, if any.
+    filesystem : optional
+        A local file system that the paths start in.
+    storage : Storage
+        Where files with a URL are.
+    takes_index : bool
+        Whether `index_dir` may be in the store.
+    """
+
+    paths: Sequence[PathLike]
+    beside: Sequence[PathLike]
+    filesystem: Any
+    storage: Storage
+    takes_index: bool
+
+    @classmethod
+    def of(cls, source: Source) -> _Places:
+        paths = list_paths(source.paths)
+        beside = [] if source.zip_files is None else list_paths(source.zip_files)
+        if source.filesystem is None:
+            paths, beside = ([on_hub(path, listed=True) for path in each] for each in (paths, beside))
+        else:
+            from ray_h5.storage.stores.file_systems import FileSystemStorage, remote_filesystem
+
+            if (remote := remote_filesystem(source.filesystem)) is not None:
+                storage = storage_for(source.storage_options, [], remote)
+                assert isinstance(storage, FileSystemStorage)
+                urls, others = ([storage.url(os.fspath(path)) for path in each] for each in (paths, beside))
+                return cls(urls, others, None, storage, takes_index=False)
+        tables = [on_hub(path, listed=True) for table in source.tables for path in list_paths(table.path)]
+        texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
+        storage = storage_for(source.storage_options, texts)
+        return cls(paths, beside, source.filesystem, storage, takes_index=storage is not LOCAL)
 
 
 def _is_pattern(name: str) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -15,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, TransientIOError, UnknownColumnError
+from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.access import ExternalPolicy
-from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import Request, request_of
@@ -39,7 +36,7 @@ from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import forget_all, open_file
+from ray_h5.read.open_files import open_file
 from ray_h5.read.read_parts import FileRead, Part, name_of, outputs
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
@@ -56,8 +53,6 @@ if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.unequal_rows import HasRows
 
-logger = logging.getLogger(__name__)
-
 Result = TypeVar("Result")
 
 OBJECT_BYTES = 64
@@ -68,9 +63,6 @@ _ALWAYS_BYTES = 64 << 20
 
 _TIMES_OF_FILE = 64
 """And this many times the bytes of the file: columns that planning reads often compress well."""
-
-_RETRY_WAITS_S = (0.1, 0.5, 2.0)
-"""Waits before the second, third and fourth try after an error that may pass."""
 
 
 class RowReader:
@@ -622,40 +614,15 @@ class RowReader:
         return result
 
     def _repeated(self, action: Callable[[], Result]) -> Result:
-        """Return the result of `action`. After an error of a disk that may pass, open the file again and repeat it.
-
-        Requests to a store were repeated already.
-        """
-        if self.learns:
-            return action()
-        try:
-            return self._repeating(action)
-        except OSError as exc:
-            if not lacks_descriptors(exc):
-                raise
-            # The files in the cache hold descriptors, and are only kept for later reads.
-            forget_all()
-        return self._repeating(action)
-
-    def _repeating(self, action: Callable[[], Result]) -> Result:
-        for wait in _RETRY_WAITS_S:
-            try:
-                return action()
-            except OSError as exc:
-                if not is_transient(exc, self._swmr):
-                    raise
-                logger.warning("%s: %s; opening it again in %.1f s", self.path, exc, wait)
-            self._reopen()
-            time.sleep(wait)
+        """Return the result of `action`, repeated on a disk; requests to a store were repeated already."""
         try:
             return action()
         except OSError as exc:
-            if not is_transient(exc):
+            if self.learns:
                 raise
-            raise TransientIOError(
-                f"{self.path}: still failing after {len(_RETRY_WAITS_S) + 1} tries: {exc}. Check its file "
-                "system; the read can be repeated."
-            ) from exc
+            from ray_h5.read.repeating import repeated
+
+            return repeated(exc, action, self.path, self._reopen, swmr=self._swmr)
 
     def _reopen(self) -> None:
         opened = self._opened.value

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.columns.labels import Classes
+    from ray_h5.rows.kinds.group_rows import GroupRows
     from ray_h5.rows.kinds.window_rows import WindowRows
 
 EPISODE = "episode"
@@ -393,7 +394,6 @@ def _space_of(
     decode_cf: bool,
     is_reversed: bool,
 ) -> Space:
-    space: Episodes
     found = FileColumns(
         reader,
         columns,
@@ -402,45 +402,61 @@ def _space_of(
         is_reversed=is_reversed,
         looks_first=kind is None and windows is None,
     )
-    if windows is not None and windows.at is not None:
-        from ray_h5.rows.kinds.recordings import OneRecording, Recordings
-        from ray_h5.rows.kinds.timed_rows import TimedRows
-
-        recordings: Recordings = OneRecording(reader, found)
-        if isinstance(kind, Groups):
-            from ray_h5.rows.kinds.group_rows import GroupRows
-
-            recordings = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
-        elif isinstance(kind, Files):
-            from ray_h5.rows.kinds.file_rows import FileRecording
-
-            recordings = FileRecording(reader, found, kind)
-        return TimedRows(reader, recordings, windows, table)
+    groups: GroupRows | None = None
     if isinstance(kind, Groups):
         from ray_h5.rows.kinds.group_rows import GroupRows
 
-        space = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
-    elif isinstance(kind, Grid):
-        from ray_h5.rows.kinds.grid_rows import GridRows
-
-        space = GridRows(reader, found, kind)
-    elif isinstance(kind, Files):
-        from ray_h5.rows.kinds.file_rows import FileRows
-
-        space = FileRows(reader.path, found, kind, table, windows)
-    elif kind is not None:
+        groups = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
+    if windows is not None and windows.at is not None:
+        return _timed(reader, found, kind, windows, table, groups)
+    if kind is not None and kind.is_block:
         from ray_h5.rows.kinds.patch_rows import PatchRows
         from ray_h5.rows.patches import Patches
 
         assert isinstance(kind, Patches)
         return PatchRows(reader, found, kind, table)
-    else:
-        space = AxisRows(reader, found, windows, table)
+    space = _rows_of(reader, found, kind, windows, table) if groups is None else groups
     if windows is None:
         return space
     from ray_h5.rows.kinds.window_rows import WindowRows
 
     return WindowRows(space, windows, reader.path)
+
+
+def _rows_of(
+    reader: RowReader, found: FileColumns, kind: RowKind | None, windows: Windows | None, table: RowTable | None
+) -> Episodes:
+    """Return the rows that windows may be over."""
+    if isinstance(kind, Grid):
+        from ray_h5.rows.kinds.grid_rows import GridRows
+
+        return GridRows(reader, found, kind)
+    if isinstance(kind, Files):
+        from ray_h5.rows.kinds.file_rows import FileRows
+
+        return FileRows(reader.path, found, kind, table, windows)
+    assert kind is None
+    return AxisRows(reader, found, windows, table)
+
+
+def _timed(
+    reader: RowReader,
+    found: FileColumns,
+    kind: RowKind | None,
+    windows: Windows,
+    table: RowTable | None,
+    groups: GroupRows | None,
+) -> Space:
+    """Return rows that are times, of one recording or of several."""
+    from ray_h5.rows.kinds.recordings import OneRecording, Recordings
+    from ray_h5.rows.kinds.timed_rows import TimedRows
+
+    recordings: Recordings = OneRecording(reader, found) if groups is None else groups
+    if isinstance(kind, Files):
+        from ray_h5.rows.kinds.file_rows import FileRecording
+
+        recordings = FileRecording(reader, found, kind)
+    return TimedRows(reader, recordings, windows, table)
 
 
 def _text(name: bytes) -> str:

@@ -31,8 +31,7 @@ from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.hdf5.tree import tree
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import FileState
-from ray_h5.read import open_files
-from ray_h5.read import reader as hdf5_reader
+from ray_h5.read import open_files, repeating
 from ray_h5.read.open_files import FileOnDisk
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, write
@@ -906,7 +905,7 @@ def test_linked_file_that_changes(tmp_path, kind, change):
 
 @pytest.mark.parametrize("kind", ["link", "virtual"])
 def test_a_linked_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(hdf5_reader, "_RETRY_WAITS_S", (0, 0))
+    monkeypatch.setattr(repeating, "_WAITS_S", (0, 0))
     monkeypatch.setattr(FileOnDisk, "elsewhere_on_disk", lambda *_: None)  # through h5py
     write(tmp_path / "b.h5", {"x": ROWS})
     other = write(tmp_path / "c.h5", {"x": ROWS / 2})

@@ -32,7 +32,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.opening import open_h5
-from ray_h5.read import reader
+from ray_h5.read import repeating
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
@@ -51,7 +51,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def no_waits(monkeypatch):
-    monkeypatch.setattr(reader, "_RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(repeating, "_WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(LocalFile, "descriptor", None)  # the compiled loop does not call os.preadv
 
 
@@ -696,6 +696,6 @@ def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
 
 
 def test_waits_grow():
-    waits = reader._RETRY_WAITS_S
+    waits = repeating._WAITS_S
     assert list(waits) == sorted(waits)
     assert 0 < sum(waits) < 10

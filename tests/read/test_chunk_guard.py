@@ -10,7 +10,7 @@ import pytest
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5.columns import chunk_lists
-from ray_h5.read import reader
+from ray_h5.read import repeating
 from ray_h5.read.reader import RowReader
 from ray_h5.read.through_h5py import chunk_guard as chunks
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
@@ -158,7 +158,7 @@ def test_a_look_that_fails_for_a_while_is_no_damage(tmp_path, monkeypatch):
         return look(SimpleNamespace(id=Failing()) if failing else dataset, corner)
 
     monkeypatch.setattr(chunks, "_direct_chunk", sometimes)
-    monkeypatch.setattr(reader, "_RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(repeating, "_WAITS_S", (0.0, 0.0, 0.0))
     assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], data)
     assert not failing
 
