@@ -62,7 +62,7 @@ class Samples:
     is_single: bool = False
 
 
-class Space(Protocol):
+class RowsOfKind(Protocol):
     """The rows of one file, and their columns."""
 
     @property
@@ -94,7 +94,7 @@ class EpisodeRows:
         raise NotImplementedError
 
 
-class Episodes(Space, Protocol):
+class Episodes(RowsOfKind, Protocol):
     """The rows of one file that are also episodes, for windows."""
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:

@@ -27,7 +27,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
 from ray_h5.rows.row_columns import Column, RowColumn, is_plain
-from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Space
+from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
 
@@ -84,11 +84,11 @@ class RowView:
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
-        self._space: Space = _space_of(
+        self._rows: RowsOfKind = _rows_of_file(
             reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
         )
         has_steps = windows is not None and windows.at is None
-        self._steps = cast("WindowRows", self._space) if has_steps else None
+        self._steps = cast("WindowRows", self._rows) if has_steps else None
         self._rows_are_groups = isinstance(kind, Groups)
         self._is_drawn = kind is not None and kind.is_drawn
         self._seeds = {
@@ -117,16 +117,16 @@ class RowView:
     @property
     def table(self) -> RowTable:
         """What was found out about the rows."""
-        return replace(self._space.table, num_steps=self.num_steps)
+        return replace(self._rows.table, num_steps=self.num_steps)
 
     @property
     def num_rows(self) -> int:
-        return self._space.num_rows
+        return self._rows.num_rows
 
     @property
     def layout(self) -> FileLayout:
         """The columns, and the errors of those that cannot be read."""
-        listing = self._space.listing()
+        listing = self._rows.listing()
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, Exception] = dict(listing.refused)
         for name in listing.names:
@@ -148,7 +148,7 @@ class RowView:
         """Return the layouts of columns, by name; `missing_ok` leaves out names that do not exist."""
         found: dict[str, ColumnLayout] = {}
         wanted = as_names(names)
-        self._space.prepare(name for name in wanted if name not in {EPISODE, GROUP})
+        self._rows.prepare(name for name in wanted if name not in {EPISODE, GROUP})
         for name in wanted:
             try:
                 found[name] = self._described(name)
@@ -161,7 +161,7 @@ class RowView:
         if name not in self._layouts:
             column = self._find(name)
             self._columns[name] = column
-            layout = column.layout(self._space.num_rows, self.path)
+            layout = column.layout(self._rows.num_rows, self.path)
             if (classes := self._labels.get(name)) is not None:
                 self._unlabelled[name], layout = layout, classes.layout(layout)
             self._layouts[name] = layout
@@ -169,16 +169,16 @@ class RowView:
 
     def _find(self, name: str) -> Column:
         try:
-            return self._space.column(name)
+            return self._rows.column(name)
         except UnknownColumnError:
             if name == EPISODE or (name == GROUP and self._rows_are_groups):
                 return self._episode(name, f"{self.path}:".encode() if name == EPISODE else b"")
             raise
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
-        texts = objects(prefix + each for each in self._space.episode_names())
-        if isinstance(space := self._space, EpisodeRows):
-            values = InMemory.of(name, "string", lambda rows: texts[space.episodes_of(rows)], np.dtype(object))
+        texts = objects(prefix + each for each in self._rows.episode_names())
+        if isinstance(of_episodes := self._rows, EpisodeRows):
+            values = InMemory.of(name, "string", lambda rows: texts[of_episodes.episodes_of(rows)], np.dtype(object))
             return RowColumn(name, values)
         if self._rows_are_episodes:
             return RowColumn(name, InMemory.of(name, "string", lambda rows: texts[rows], np.dtype(object)))
@@ -339,7 +339,7 @@ class RowView:
         PredicateError
             If there is no such group, or a name is given twice.
         """
-        known = self._space.episode_names().tolist()
+        known = self._rows.episode_names().tolist()
         numbers = {name: number for number, name in enumerate(known)}
         by_last: dict[bytes, list[int]] = {}
         for number, name in enumerate(known):
@@ -360,7 +360,7 @@ class RowView:
             wanted.add(number)
         is_wanted = np.isin(np.arange(len(known)), list(wanted))
         rows = np.arange(self.num_rows)
-        return is_wanted[self._space.episodes_of(rows) if isinstance(self._space, EpisodeRows) else rows]
+        return is_wanted[self._rows.episodes_of(rows) if isinstance(self._rows, EpisodeRows) else rows]
 
     def close(self) -> None:
         self._reader.close()
@@ -384,7 +384,7 @@ FileReader: TypeAlias = RowReader | RowView
 """Reads the rows of one file."""
 
 
-def _space_of(
+def _rows_of_file(
     reader: RowReader,
     kind: RowKind | None,
     windows: Windows | None,
@@ -393,7 +393,7 @@ def _space_of(
     *,
     decode_cf: bool,
     is_reversed: bool,
-) -> Space:
+) -> RowsOfKind:
     found = FileColumns(
         reader,
         columns,
@@ -415,15 +415,15 @@ def _space_of(
 
         assert isinstance(kind, Patches)
         return PatchRows(reader, found, kind, table)
-    space = _rows_of(reader, found, kind, windows, table) if groups is None else groups
+    rows = _rows_under_windows(reader, found, kind, windows, table) if groups is None else groups
     if windows is None:
-        return space
+        return rows
     from ray_h5.rows.kinds.window_rows import WindowRows
 
-    return WindowRows(space, windows, reader.path)
+    return WindowRows(rows, windows, reader.path)
 
 
-def _rows_of(
+def _rows_under_windows(
     reader: RowReader, found: FileColumns, kind: RowKind | None, windows: Windows | None, table: RowTable | None
 ) -> Episodes:
     """Return the rows that windows may be over."""
@@ -446,7 +446,7 @@ def _timed(
     windows: Windows,
     table: RowTable | None,
     groups: GroupRows | None,
-) -> Space:
+) -> RowsOfKind:
     """Return rows that are times, of one recording or of several."""
     from ray_h5.rows.kinds.recordings import OneRecording, Recordings
     from ray_h5.rows.kinds.timed_rows import TimedRows

@@ -417,9 +417,9 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
             refused[name] = error
     folders = {name: error.folder for name, error in refused.items() if isinstance(error, ExternalDataError)}
     if len(folders) > 1 and all(folders.values()):
-        from ray_h5.likely_rows.elsewhere import pieces_elsewhere
+        from ray_h5.likely_rows.linked_pieces import pieces_in_links
 
-        refused.update(pieces_elsewhere(folders, refused, columns))
+        refused.update(pieces_in_links(folders, refused, columns))
     return columns, refused
 
 

@@ -191,7 +191,7 @@ class AxisRows:
             return self._columns.episode_bounds(self._windows.episode_bounds).starts
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
         return False
 
     def constant(self, name: str) -> RowColumn:

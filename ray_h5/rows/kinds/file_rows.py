@@ -171,7 +171,7 @@ class FileRows:
         values = self._columns.part_of(name, values)
         return Steps(values, np.zeros(1, np.int64), values.array.chunk_rows)
 
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
         return False
 
     def constant(self, name: str) -> RowColumn | SegmentColumn:

@@ -246,7 +246,7 @@ class GridRows:
                 )
         return np.full(math.prod(self.lengths[:-1]), self.lengths[-1], np.int64)
 
-    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:  # noqa: ARG002  as the other spaces have it
+    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:  # noqa: ARG002  as the other kinds have it
         if self._axis_of(name) is not None:
             return None
         if self._columns.single(name) is not None:

@@ -470,7 +470,7 @@ class GroupRows:
                 + f"{name!r}, and the episode has {lengths[at]} steps; {name!r} has {entries[at]} entries"
             )
 
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other spaces have it
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
         return False
 
     def constant(self, name: str) -> RowColumn | SegmentColumn:

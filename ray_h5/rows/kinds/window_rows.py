@@ -27,7 +27,7 @@ class WindowRows(EpisodeRows):
 
     Parameters
     ----------
-    space : Episodes
+    episodes : Episodes
         The episodes.
     windows : Windows
         The windows.
@@ -35,8 +35,8 @@ class WindowRows(EpisodeRows):
         The file, for messages.
     """
 
-    def __init__(self, space: Episodes, windows: Windows, path: str) -> None:
-        self._space = space
+    def __init__(self, episodes: Episodes, windows: Windows, path: str) -> None:
+        self._episodes = episodes
         self._windows = windows
         self._path = path
         self._by_name = {each.name: each for each in windows.columns}
@@ -53,20 +53,20 @@ class WindowRows(EpisodeRows):
 
     @property
     def table(self) -> RowTable:
-        return replace(self._space.table, episode_lengths=self._numbering.lengths)
+        return replace(self._episodes.table, episode_lengths=self._numbering.lengths)
 
     @property
     def _numbering(self) -> Numbering:
         if self._known is None:
             sources = list(dict.fromkeys(each.source for each in self._windows.columns))
-            lengths = self._space.lengths_of(sources)
+            lengths = self._episodes.lengths_of(sources)
             for each in self._windows.columns:
                 self._check(each, lengths)
             self._known = Numbering(lengths, self._windows)
         return self._known
 
     def listing(self) -> Listing:
-        found = self._space.listing()
+        found = self._episodes.listing()
         others = [each.name for each in self._windows.columns if each.name != each.source]
         if self._windows.marks_padding:
             others += [each.name + IS_PAD for each in self._windows.columns]
@@ -81,7 +81,7 @@ class WindowRows(EpisodeRows):
     def prepare(self, names: Iterable[str]) -> None:
         sources = [each.source for each in self._windows.columns]
         plain = [name for name in names if name not in self._by_name and self._padded(name) is None]
-        self._space.prepare(dict.fromkeys([*sources, *plain]))
+        self._episodes.prepare(dict.fromkeys([*sources, *plain]))
 
     def _padded(self, name: str) -> WindowColumn | None:
         return self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
@@ -92,7 +92,7 @@ class WindowRows(EpisodeRows):
             return self._windowed(self._by_name[name])
         if (padded := self._padded(name)) is not None and self._windows.marks_padding:
             return self._is_pad(name, padded)
-        steps = self._space.steps(name, numbering.lengths)
+        steps = self._episodes.steps(name, numbering.lengths)
         if steps is not None:
             starts, segments = steps.starts, steps.segments
             if segments is not None and not (segments.unit_shape is not None and segments.is_there.all()):
@@ -103,10 +103,10 @@ class WindowRows(EpisodeRows):
                 lambda rows: starts[(found := numbering.of(rows))[0]] + found[1],
                 steps.chunk_rows,
             )
-        if self._space.is_step(name):
+        if self._episodes.is_step(name):
             step = InMemory.of(name, "number", lambda rows: numbering.of(rows)[1], np.dtype(np.int64))
             return RowColumn(name, step)
-        return self._space.constant(name).at(lambda rows: numbering.of(rows)[0])
+        return self._episodes.constant(name).at(lambda rows: numbering.of(rows)[0])
 
     def _windowed(self, window: WindowColumn) -> WindowedColumn:
         numbering = self._numbering
@@ -128,7 +128,7 @@ class WindowRows(EpisodeRows):
 
     def _check(self, window: WindowColumn, lengths: np.ndarray) -> Steps:
         """Return where the steps of a column are; raise if it cannot have windows."""
-        steps = self._space.steps(window.source, lengths)
+        steps = self._episodes.steps(window.source, lengths)
         if steps is None:
             raise UnsupportedColumnError(
                 f"{self._path}: Windows: column {window.source!r} has no axis of time; leave it out of the offsets"
@@ -157,7 +157,7 @@ class WindowRows(EpisodeRows):
         return RowColumn(name, InMemory.of(name, "bool", values, np.dtype(bool), (len(offsets),)))
 
     def episode_names(self) -> np.ndarray:
-        return self._space.episode_names()
+        return self._episodes.episode_names()
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self._numbering.of(rows)[0]

@@ -10,7 +10,7 @@ from ray_h5.errors import ExternalDataError, RayH5Error
 from ray_h5.likely_rows.words import PIECES, last, words
 
 
-def pieces_elsewhere(
+def pieces_in_links(
     folders: Mapping[str, str], refused: Mapping[str, RayH5Error], columns: Iterable[str]
 ) -> dict[str, RayH5Error]:
     """Return the errors of links to rows that follow each other, with the one call that reads them all.
