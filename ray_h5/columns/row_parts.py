@@ -5,67 +5,43 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from ray_h5.buffers import empty
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
+from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.user_columns import Cut, Positions, RowPart
-from ray_h5.columns.values import Reading, Stored, Taken, Units, Values, first_axis
+from ray_h5.columns.values import KeptParts, Taken, Values
 from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.varying.row_entries import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.reader import RowReader
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DrawnEntries:
+class DrawnEntries(KeptParts):
     """Values of which some entries along the first axis of a unit are drawn once they are read.
 
     Attributes
     ----------
-    values : Values
-        The whole units.
     entries : RowEntries
         What is drawn.
     """
 
-    values: Values
     entries: RowEntries
 
-    @property
-    def array(self) -> ColumnLayout:
-        found = self.values.array
-        count = int(self.entries.counts(np.array(found.row_shape[:1]))[0])
-        shape = (found.shape[0], count, *found.row_shape[1:])
-        return replace(found, shape=shape, chunk_shape=first_axis(found), fill=None, offset=None)
+    def _kept_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return int(self.entries.counts(np.array(shape[:1]))[0]), *shape[1:]
 
-    def over(self, axes: int) -> DrawnEntries:
-        assert axes == 1
-        return self
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return self.values.blank(dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, found = units.listed(), self.values.array
-        whole = empty((len(wanted), *found.row_shape), out.dtype, found.where)
-        reading = self.values.reading(request_of(wanted.rows), whole)
-
-        def finish() -> None:
-            lengths = np.full(len(wanted), found.row_shape[0])
-            drawn = self.entries.drawn(lengths, wanted.places)
-            for place, values, at in zip(wanted.places.tolist(), whole, drawn, strict=True):
-                out[place] = values[at]
-
-        return reading.then(finish)
+    def _keep(self, whole: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+        drawn = self.entries.drawn(np.full(len(whole), whole.shape[1]), places)
+        for place, values, at in zip(places.tolist(), whole, drawn, strict=True):
+            out[place] = values[at]
 
 
 def keys_of(path: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:

@@ -20,7 +20,8 @@ from ray_h5.columns.segment_columns import (
     ragged_layout,
     repeated,
 )
-from ray_h5.columns.values import Reading, Stored
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Reading
 from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
 from ray_h5.errors import UnsupportedColumnError

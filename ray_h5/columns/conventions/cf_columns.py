@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.values import Reading, Stored, Units, Values, blank_of
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Reading, Units, Values, blank_of
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME
 from ray_h5.manifest.joined_arrays import Segments

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.values import Reading, Stored, Units
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Reading, Units
 from ray_h5.errors import CastError, CorruptFileError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout

@@ -9,7 +9,8 @@ import numpy as np
 
 from ray_h5.columns.conventions.reversed_columns import texts_of
 from ray_h5.columns.segment_columns import SegmentColumn
-from ray_h5.columns.values import Reading, Stored, Units, Values, blank_of
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Reading, Units, Values, blank_of
 from ray_h5.columns.varying.range_columns import has_one_axis
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.groups import OF_VALUES

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.values import Reading, Stored, Units, blank_of, flattened
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import Reading, Units, blank_of, flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.read.arrays.last_axis import LastAxis

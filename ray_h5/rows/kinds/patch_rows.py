@@ -14,7 +14,8 @@ from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import InMemory, Stored, Taken, Values, read_all
+from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.values import InMemory, Taken, Values, read_all
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.arrays.block_column import BlockAddress, block_layout
