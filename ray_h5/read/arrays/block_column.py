@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunReques
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.taken_column import Runs, by_byte, bytes_of_fill
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
-from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece, pipeline_number
+from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece
 from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
@@ -111,6 +112,31 @@ class _Boxes:
         return _Boxes(self.corners[part], self.lengths[part], self.begins[part], self.places[part])
 
 
+class _Cells(NamedTuple):
+    """Parts of chunks.
+
+    Attributes
+    ----------
+    numbers : numpy.ndarray
+        int64, ascending: the chunk of each.
+    extents : numpy.ndarray
+        Their shapes.
+    sources : numpy.ndarray
+        Where they begin in their chunks, in bytes.
+    places : numpy.ndarray
+        The blocks that they belong to, by their places in the output.
+    inside, begins : numpy.ndarray
+        Where they begin in these blocks, and in the output in bytes.
+    """
+
+    numbers: np.ndarray
+    extents: np.ndarray
+    sources: np.ndarray
+    places: np.ndarray
+    inside: np.ndarray
+    begins: np.ndarray
+
+
 class BlockColumn(DirectColumn):
     """Reads blocks without libhdf5.
 
@@ -176,8 +202,46 @@ class BlockColumn(DirectColumn):
 
     def _of_chunks(self, boxes: _Boxes, out: np.ndarray) -> list[Job]:
         assert self.index is not None
-        corners, lengths, places = boxes.corners, boxes.lengths, boxes.places
-        chunk = np.array(self._padded(self.grid.chunk_shape), np.int64)
+        cells = self._touched(boxes)
+        runs = RowRuns.split(cells.numbers[1:] != cells.numbers[:-1])
+        numbers = cells.numbers[runs.start]
+        offsets, sizes, masks = self.index.locate(numbers)
+        missing = offsets == UNALLOCATED
+        if missing.any():
+            at = units_of(runs.start[missing], (runs.stop - runs.start)[missing])
+            self._fill(cells.inside[at], cells.extents[at], cells.places[at], out)
+        keep = np.flatnonzero(~missing)
+        if not len(keep):
+            return []
+        numbers, offsets, sizes, masks = numbers[keep], offsets[keep], sizes[keep], masks[keep]
+        raw = self._decoder.stores_raw(masks)
+        self._check_raw(numbers, offsets, sizes, raw)
+        jobs = self._decoded(numbers, offsets, sizes, masks, raw)
+        chunk = self._chunk
+        # A chunk that is all of a block is decoded into its place.
+        start, several = runs.start[keep], runs.stop[keep] - runs.start[keep]
+        whole = (several == 1) & (cells.extents[start] == chunk).all(axis=1) & bool((chunk == self._block).all())
+        np.multiply(cells.begins[start] + out.ctypes.data, whole, out=jobs[Field.DESTINATION])
+        several = several - whole
+        ends = np.cumsum(several)
+        jobs[Field.BEGIN], jobs[Field.END] = ends - several, ends
+        pieces, copied = NO_PIECES, NO_BOXES
+        if ends[-1]:
+            at = units_of(start, several)
+            pieces = np.empty((len(Piece), len(at)), np.int64)
+            pieces[Piece.SOURCE] = cells.sources[at]
+            pieces[Piece.DESTINATION] = cells.begins[at] + out.ctypes.data
+            copied, pieces[Piece.BOX] = self._copied(cells.extents[at], _strides(chunk, self._item))
+            pieces[Piece.SIZE] = 0
+        return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
+
+    @property
+    def _chunk(self) -> np.ndarray:
+        return np.array(self._padded(self.grid.chunk_shape), np.int64)
+
+    def _touched(self, boxes: _Boxes) -> _Cells:
+        """Return the parts of chunks that boxes touch; their chunks ascend."""
+        corners, lengths, chunk = boxes.corners, boxes.lengths, self._chunk
         counts_of = np.array(self._padded(self.grid.counts), np.int64)
         first, last = corners // chunk, (corners + lengths - 1) // chunk
         touched = last - first + 1
@@ -190,41 +254,9 @@ class BlockColumn(DirectColumn):
         low = np.maximum(corners[of], cells * chunk)
         extents = np.minimum(corners[of] + lengths[of], (cells + 1) * chunk) - low
         sources = ((low - cells * chunk) * _strides(chunk, self._item)).sum(axis=1)
-        inside = low - corners[of] + boxes.begins[of]
-        begins = (inside * _strides(self._block, self._item)).sum(axis=1) + places[of] * self._block_bytes
-
-        runs = RowRuns.split(numbers[1:] != numbers[:-1])
-        numbers = numbers[runs.start]
-        offsets, sizes, masks = self.index.locate(numbers)
-        missing = offsets == UNALLOCATED
-        if missing.any():
-            at = units_of(runs.start[missing], (runs.stop - runs.start)[missing])
-            self._fill(inside[at], extents[at], places[of[at]], out)
-        keep = np.flatnonzero(~missing)
-        if not len(keep):
-            return []
-        numbers, offsets, sizes, masks = numbers[keep], offsets[keep], sizes[keep], masks[keep]
-        raw = self._decoder.stores_raw(masks)
-        self._check_raw(numbers, offsets, sizes, raw)
-        jobs = np.zeros((len(Field), len(numbers)), np.int64)
-        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = self.file, offsets, sizes
-        jobs[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(self.layout.pipeline))
-        jobs[Field.MASK], jobs[Field.DECODED] = masks, self._chunk_bytes
-        # A chunk that is all of a block is decoded into its place.
-        start, several = runs.start[keep], runs.stop[keep] - runs.start[keep]
-        whole = (several == 1) & (extents[start] == chunk).all(axis=1) & bool((chunk == self._block).all())
-        np.multiply(begins[start] + out.ctypes.data, whole, out=jobs[Field.DESTINATION])
-        several = several - whole
-        ends = np.cumsum(several)
-        jobs[Field.BEGIN], jobs[Field.END] = ends - several, ends
-        pieces, copied = NO_PIECES, NO_BOXES
-        if ends[-1]:
-            at = units_of(start, several)
-            pieces = np.empty((len(Piece), len(at)), np.int64)
-            pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = sources[at], begins[at] + out.ctypes.data
-            copied, pieces[Piece.BOX] = self._copied(extents[at], _strides(chunk, self._item))
-            pieces[Piece.SIZE] = 0
-        return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
+        inside, places = low - corners[of] + boxes.begins[of], boxes.places[of]
+        begins = (inside * _strides(self._block, self._item)).sum(axis=1) + places * self._block_bytes
+        return _Cells(numbers, extents, sources, places, inside, begins)
 
     def _padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return a shape of the grid with the axes of an array type, which chunks do not cut."""

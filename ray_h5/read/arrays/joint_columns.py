@@ -21,7 +21,6 @@ from ray_h5.read.kernel.job_table import (
     NO_BOXES,
     NO_DESCRIPTOR,
     NO_PIECES,
-    RAW,
     Field,
     JobTable,
     pipeline_number,
@@ -112,12 +111,7 @@ class JointColumn(DirectColumn):
         raw = self._decoder.stores_raw(index.masks)
         if np.any(raw & (index.sizes != self._chunk_bytes)):
             return None  # an error of the chunk, where it is read
-        jobs = np.zeros((len(Field), len(index.numbers)), np.int64)
-        jobs[Field.FILE], jobs[Field.OFFSET] = self._files_of(index.numbers), index.offsets
-        jobs[Field.SIZE], jobs[Field.MASK] = index.sizes, index.masks
-        jobs[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(self.layout.pipeline))
-        jobs[Field.DECODED] = self._chunk_bytes
-        return jobs
+        return self._decoded(index.numbers, index.offsets, index.sizes, index.masks, raw)
 
     def _whole_chunks(self, numbers: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
         """Return the jobs that fill places with whole chunks, whose numbers ascend.
