@@ -122,17 +122,9 @@ class Windows:
             )
         self.stride = as_integer("Windows: stride", stride, 1)
         self.pad = _as_pads(pad)
-        names = {"episode": episode, "episode_ends": episode_ends, "episode_bounds": episode_bounds}
-        for option, value in names.items():
-            if value is not None and not isinstance(value, str):
-                raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
         self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
-        flags = [episode_flags] if isinstance(episode_flags, str) else episode_flags
-        self.episode_flags = () if flags is None else _as_names("episode_flags", flags)
-        if flags is not None and not self.episode_flags:
-            raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
-        if len(given := [*self.episodes]) > 1:
-            raise OptionError(f"Windows: {' and '.join(given)} both say where episodes end; pass one of them")
+        self.episode_flags = _as_flags(episode_flags)
+        self._check_episodes()
         if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
             raise OptionError(f"Windows: fps={fps!r}: expected a number above 0")
         if episode_length not in {None, "min"}:
@@ -145,6 +137,18 @@ class Windows:
         self._check_times()
         of_column = _window_column if at is None else _timed_column
         self.columns = tuple(of_column(name, given, fps) for name, given in offsets.items())
+        self._check_columns()
+        # The repr names index files, and numpy shortens that of a long array.
+        self._given = {name: _plain(given) for name, given in offsets.items()}
+
+    def _check_episodes(self) -> None:
+        for option, value in self.episodes.items():
+            if option != "episode_flags" and not isinstance(value, str):
+                raise OptionError(f"Windows: {option}={value!r}: expected the name of a column")
+        if len(given := [*self.episodes]) > 1:
+            raise OptionError(f"Windows: {' and '.join(given)} both say where episodes end; pass one of them")
+
+    def _check_columns(self) -> None:
         if both := sorted({*self.per_step} & {*self.constants}):
             raise OptionError(f"Windows: {both[0]!r} is in per_step and in constants; a column is one of them")
         windowed = [name for each in self.columns for name in (each.name, each.source)]
@@ -153,8 +157,6 @@ class Windows:
         marks = {each.name + IS_PAD for each in self.columns} if self.marks_padding else set()
         if doubles := [each.name for each in self.columns if each.name in marks]:
             raise OptionError(f"Windows: {doubles[0]!r} is the column that marks padding of another one; rename it")
-        # The repr names index files, and numpy shortens that of a long array.
-        self._given = {name: _plain(given) for name, given in offsets.items()}
 
     def _check_times(self) -> None:
         if self.holds and self.at is None:
@@ -367,6 +369,15 @@ def _steps_of_seconds(name: str, offset: Any, fps: float) -> int:
             f"number of steps, such as {steps / fps:.4f} s"
         )
     return steps
+
+
+def _as_flags(given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    names = _as_names("episode_flags", [given] if isinstance(given, str) else given)
+    if not names:
+        raise OptionError("Windows: episode_flags=[]: expected the names of one or more columns")
+    return names
 
 
 def as_windows(windows: Any) -> Windows | None:
