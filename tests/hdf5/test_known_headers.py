@@ -158,6 +158,28 @@ def test_a_second_file_is_not_opened_by_libhdf5(tmp_path, monkeypatch):
     assert RowReader(paths[1]).read(["deep/time"])["deep/time"].tolist() == [*range(7)]
 
 
+def test_fields_that_no_column_has_are_named_for_each_file(tmp_path):
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("spans", (3,), np.dtype([("start", "i4"), ("series", h5py.ref_dtype)]))
+    by_headers(paths[0], learn=by_libhdf5(paths[0]))
+    assert_alike(by_headers(paths[1]), by_libhdf5(paths[1]))
+    assert [*by_headers(paths[1])[1]] == ["spans/series"]
+
+
+@pytest.mark.parametrize("name", [b"a/bq", b"a//b", b"./bq", b"."])
+def test_names_that_lead_elsewhere(tmp_path, name):
+    """libhdf5 follows a name with a slash through groups: it is not that of the object beside it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a/bq"], file["a/b"], file["a0bq"] = np.arange(5), np.arange(7), np.arange(5) + 100
+    by_headers(path, learn=by_libhdf5(path))
+    path.write_bytes(path.read_bytes().replace(b"a0bq\0", name.ljust(4, b"\0") + b"\0"))
+    with pytest.raises(NotPlainError):
+        by_headers(path)
+
+
 def other_names(file: h5py.File) -> None:
     file["other"] = file["text"]
 

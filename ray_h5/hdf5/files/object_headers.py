@@ -191,6 +191,8 @@ def _text(heap: bytes, at: int) -> bytes:
 
 
 def _decoded(name: bytes) -> str:
+    if b"/" in name or name == b".":
+        raise NotPlainError  # libhdf5 follows it as a path, to another object
     try:
         return name.decode()
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.files.object_headers import SYMBOL_TABLE, UNDEFINED, Message, NotPlainError, PlainBytes
-from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY
+from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
 
@@ -140,6 +140,7 @@ class KnownHeaders:
         for name, header in self._headers.items():
             if header.shape:
                 columns[name] = header.layout(name, self._path, self._bytes.end)
+                refused.update(lost_fields(columns[name]))
             else:
                 refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}")
         return columns, refused
