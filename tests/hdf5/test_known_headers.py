@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.files import object_headers
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import NotPlainError
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.open_file import OpenFile
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
@@ -62,7 +64,7 @@ def by_headers(path: str | Path, group: str = "/", learn: Described | None = Non
     file = LocalFile.open(str(path))
     headers = KnownHeaders(str(path), group, file.descriptor or 0, file.size)
     if learn is not None:
-        headers.learn(learn[0])
+        headers.learn(learn[0], lambda: True)
     return headers.describe()
 
 
@@ -178,6 +180,31 @@ def test_names_that_lead_elsewhere(tmp_path, name):
     path.write_bytes(path.read_bytes().replace(b"a0bq\0", name.ljust(4, b"\0") + b"\0"))
     with pytest.raises(NotPlainError):
         by_headers(path)
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypatch, asked):
+    """Other files would be described wrongly."""
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+
+    for path, dtype in zip(paths, ["i4", "f4"], strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.arange(5), dtype=dtype)
+
+    def changed_at_the_end(describe: Any) -> Any:
+        def described(self: OpenFile, *given: Any) -> Any:
+            found = describe(self, *given)
+            paths[0].write_bytes(paths[1].read_bytes())
+            return found
+
+        return described
+
+    monkeypatch.setattr(object_headers, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
+    monkeypatch.setattr(OpenFile, "_describe", changed_at_the_end(OpenFile._describe))
+    monkeypatch.setattr(OpenFile, "column", changed_at_the_end(OpenFile.column))
+    for path in paths:
+        found = RowReader(path).layout.columns["x"] if asked == "all" else RowReader(path).column("x")
+    assert found.dtype == "f4"
 
 
 def other_names(file: h5py.File) -> None:

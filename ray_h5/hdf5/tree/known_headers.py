@@ -6,9 +6,10 @@ What type, fill value and filters mean is learnt from libhdf5, once in a process
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -145,10 +146,15 @@ class KnownHeaders:
                 refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}")
         return columns, refused
 
-    def learn(self, columns: Mapping[str, ColumnLayout]) -> None:
-        """Take what libhdf5 says of datasets."""
-        for name, found in columns.items():
-            self._header_of(name).learn(found)
+    def learn(self, columns: Mapping[str, ColumnLayout], is_unchanged: Callable[[], bool]) -> None:
+        """Take what libhdf5 says of datasets, if the file is still as libhdf5 found it once their headers are read."""
+        headers: dict[str, DatasetHeader] = {}
+        for name in columns:
+            with contextlib.suppress(NotPlainError):
+                headers[name] = self._header_of(name)
+        if is_unchanged():
+            for name, header in headers.items():
+                header.learn(columns[name])
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column."""
