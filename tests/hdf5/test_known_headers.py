@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files import object_headers
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
-from ray_h5.hdf5.files.object_headers import NotPlainError
+from ray_h5.hdf5.files.object_headers import CONTINUATION, SYMBOL_TABLE, NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
@@ -290,6 +291,50 @@ def test_what_is_not_plain_is_left_to_libhdf5(tmp_path, add):
         by_headers(path)
     layout = RowReader(path, allow_external=[tmp_path]).layout
     assert {"signal", "grows"} <= {*layout.columns}
+
+
+@pytest.mark.parametrize(("count", "size"), [(5, 0), (65535, 0), (65535, 65504)])
+def test_headers_that_lead_to_themselves(tmp_path, monkeypatch, count, size):
+    """Blocks of messages that say nothing, each of which leads to itself: little of them is read."""
+    path, room = tmp_path / "a.h5", 1 << 16
+    with h5py.File(path, "w") as file:
+        file["x"], file["room"] = np.arange(5), np.zeros(room, "u1")
+        header, begin = h5py.h5g.get_objinfo(file["x"].id).objno[0], file["room"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<H", data, header + 2, count)
+    unused = data.index(struct.pack("<HHB3x", 0, 144, 0), header)
+    for at, rest in ((unused, 120), (begin, size)):
+        struct.pack_into("<HHB3xQQHHB3x", data, at, CONTINUATION, 16, 0, begin, room, 0, rest, 0)
+    path.write_bytes(data)
+    sizes: list[int] = []
+    read = PlainBytes.read
+    monkeypatch.setattr(PlainBytes, "read", lambda self, at, n: sizes.append(n) or read(self, at, n))
+    file = LocalFile.open(str(path))
+    with pytest.raises(NotPlainError):
+        PlainBytes(file.descriptor or 0, file.size).messages(header)
+    assert sum(sizes) <= 1 << 24
+
+
+def test_names_count_as_bytes_that_are_read(tmp_path, monkeypatch):
+    """A heap of a mebibyte may hold thousands of names that are ends of one text."""
+    path = write_plain(tmp_path / "a.h5")
+    file = LocalFile.open(str(path))
+    plain = PlainBytes(file.descriptor or 0, file.size)
+    table = next(each.body for each in plain.messages(plain.root) if each.kind == SYMBOL_TABLE)
+    monkeypatch.setattr(plain, "read", lambda address, count: path.read_bytes()[address : address + count])
+    before = plain._bytes_left
+    names = [name for name, _ in plain.entries(table)]
+    assert names == ["deep", "grows", "signal", "text"]
+    assert before - plain._bytes_left == len("".join(names))
+
+
+@pytest.mark.parametrize("parts", [65, 1])
+def test_names_of_many_groups(tmp_path, parts):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["/".join(["g" * (5000 // parts)] * parts) + "/x"] = np.arange(5)
+    with pytest.raises(NotPlainError):
+        by_headers(path, learn=by_libhdf5(path))
 
 
 @pytest.mark.parametrize("options", [{"libver": "latest"}, {"userblock_size": 512}, {"track_order": True}])

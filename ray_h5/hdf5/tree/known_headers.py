@@ -11,7 +11,6 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
@@ -33,7 +32,7 @@ _ROLES = frozenset({b"CLASS", b"PSEUDOATOM"})
 """Attributes of a dataset that may say that it holds no rows."""
 
 _MOST_CHUNK_BYTES = 1 << 32
-_MOST_OBJECTS, _MOST_DEPTH = 1 << 12, 1 << 6
+_MOST_OBJECTS, _MOST_DEPTH, _MOST_PREFIX = 1 << 12, 1 << 6, 1 << 12
 _COMPACT, _CONTIGUOUS, _CHUNKED = range(3)
 
 _NAMES_OF_CONVENTIONS = frozenset({"obs", "matrix", "#refs#", "#subsystem#"})
@@ -138,7 +137,7 @@ class KnownHeaders:
         """Return what `ray_h5.hdf5.tree.tree.describe` does."""
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, RayH5Error] = {}
-        for name, header in self._headers.items():
+        for name, header in self._headers().items():
             if header.shape:
                 columns[name] = header.layout(name, self._path, self._bytes.end)
                 refused.update(lost_fields(columns[name]))
@@ -178,9 +177,8 @@ class KnownHeaders:
             self._groups[address] = dict(self._bytes.entries(_table(self._bytes.messages(address))))
         return self._groups[address]
 
-    @cached_property
     def _headers(self) -> dict[str, DatasetHeader]:
-        """What the headers of all datasets say, by name."""
+        """Return what the headers of all datasets say, by name."""
         found: dict[str, DatasetHeader] = {}
         self._list(self._top.items(), "", set(), found)
         return found
@@ -189,11 +187,13 @@ class KnownHeaders:
         self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], found: dict[str, DatasetHeader]
     ) -> None:
         """Add the datasets below a group, in the order of `ray_h5.hdf5.tree.tree.H5Tree`."""
+        if len(prefix) > _MOST_PREFIX or prefix.count("/") > _MOST_DEPTH:
+            raise NotPlainError
         for name, address in entries:
             if NAME_OF_LIBRARY.match(name) or address in seen:
                 raise NotPlainError  # an object with several names may be a loop
             seen.add(address)
-            if len(seen) > _MOST_OBJECTS or prefix.count("/") > _MOST_DEPTH:
+            if len(seen) > _MOST_OBJECTS:
                 raise NotPlainError
             messages = self._bytes.messages(address)
             table = next((each.body for each in messages if each.kind == SYMBOL_TABLE), None)
