@@ -178,11 +178,16 @@ class OpenFile(ABC):
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
-        from ray_h5.hdf5.tree.attributes import notes_of
-
         names = list(names)
         with self.library() as library:
-            return dict(zip(names, self.each(lambda name: notes_of(library.dataset(name)), names), strict=True))
+            return dict(zip(names, self.each(lambda name: self._notes(name, library), names), strict=True))
+
+    def _notes(self, name: str, library: OpenLibrary) -> ColumnNotes:
+        from ray_h5.hdf5.tree.attributes import notes_of
+
+        dataset = library.dataset(name)
+        with translated(self.path, f"reading the attributes of column {name!r}"):
+            return notes_of(dataset)
 
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None

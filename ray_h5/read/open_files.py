@@ -87,9 +87,8 @@ class FileOnDisk(OpenFile):
                     self._columns[name] = headers.column(name)
                     return self._columns[name]
             found = super().column(name, library)
-            with contextlib.suppress(NotPlainError):
-                if headers is not None:
-                    headers.learn({name: found})
+            if headers is not None:
+                headers.learn({name: found}, self._is_same)
             return found
 
     def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
@@ -98,10 +97,13 @@ class FileOnDisk(OpenFile):
             if headers is not None:
                 return headers.describe()
         found = super()._describe()
-        with contextlib.suppress(NotPlainError):
-            if headers is not None:
-                headers.learn(found[0])
+        if headers is not None:
+            headers.learn(found[0], self._is_same)
         return found
+
+    def _is_same(self) -> bool:
+        """Return whether the open file is in the state that it was in when it was opened."""
+        return self.byte_source.identity() == self.identity
 
     def _known_headers(self) -> KnownHeaders | None:
         """Return what describes the datasets of the file without libhdf5; None if it must be asked."""

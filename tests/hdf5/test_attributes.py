@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.read.reader import RowReader
 
@@ -32,6 +33,20 @@ def test_packing(tmp_path):
 )
 def test_attributes_of_another_kind(tmp_path, name, value):
     assert notes(tmp_path / "a.h5", **{name: value}) == ColumnNotes()
+
+
+def test_damaged_attributes(tmp_path):
+    """Datasets with known headers are described without a look at attributes: they are read for the notes alone."""
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+    for path in paths:
+        notes(path, units="mm since then")
+        with RowReader(path) as reader:
+            reader.layout  # noqa: B018
+    data = bytearray(paths[1].read_bytes())
+    data[data.index(b"units\0") - 4] ^= 255  # the size of the type
+    paths[1].write_bytes(data)
+    with RowReader(paths[1]) as reader, pytest.raises(CorruptFileError, match=r"1\.h5.*attributes of column 'x'"):
+        reader.notes(["x"])
 
 
 def test_a_reference_to_the_dimension_of_netcdf(tmp_path):

@@ -310,6 +310,15 @@ def test_damaged_tree(tree, at, value, message):
         assert caught.match(message)
 
 
+def test_a_corner_within_a_value(tree):
+    """h5py delivers fill values for it: libhdf5 lists the chunk, and does not find it."""
+    path, keys = tree
+    overwrite(path, keys[2] + 24, struct.pack("<Q", 1 << 40))
+    assert not by_h5py(path, "x", [8]).any()
+    with pytest.raises(CorruptFileError, match="lists and does not find"):
+        RowReader(path).read(["x"])
+
+
 def test_two_chunks_at_one_place(tree):
     path, keys = tree
     with open(path, "rb") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
+from ray_h5.hdf5.files import object_headers
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
-from ray_h5.hdf5.files.object_headers import NotPlainError
+from ray_h5.hdf5.files.object_headers import CONTINUATION, SYMBOL_TABLE, NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.open_file import OpenFile
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
@@ -62,7 +65,7 @@ def by_headers(path: str | Path, group: str = "/", learn: Described | None = Non
     file = LocalFile.open(str(path))
     headers = KnownHeaders(str(path), group, file.descriptor or 0, file.size)
     if learn is not None:
-        headers.learn(learn[0])
+        headers.learn(learn[0], lambda: True)
     return headers.describe()
 
 
@@ -158,6 +161,53 @@ def test_a_second_file_is_not_opened_by_libhdf5(tmp_path, monkeypatch):
     assert RowReader(paths[1]).read(["deep/time"])["deep/time"].tolist() == [*range(7)]
 
 
+def test_fields_that_no_column_has_are_named_for_each_file(tmp_path):
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("spans", (3,), np.dtype([("start", "i4"), ("series", h5py.ref_dtype)]))
+    by_headers(paths[0], learn=by_libhdf5(paths[0]))
+    assert_alike(by_headers(paths[1]), by_libhdf5(paths[1]))
+    assert [*by_headers(paths[1])[1]] == ["spans/series"]
+
+
+@pytest.mark.parametrize("name", [b"a/bq", b"a//b", b"./bq", b"."])
+def test_names_that_lead_elsewhere(tmp_path, name):
+    """libhdf5 follows a name with a slash through groups: it is not that of the object beside it."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a/bq"], file["a/b"], file["a0bq"] = np.arange(5), np.arange(7), np.arange(5) + 100
+    by_headers(path, learn=by_libhdf5(path))
+    path.write_bytes(path.read_bytes().replace(b"a0bq\0", name.ljust(4, b"\0") + b"\0"))
+    with pytest.raises(NotPlainError):
+        by_headers(path)
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypatch, asked):
+    """Other files would be described wrongly."""
+    paths = [tmp_path / f"{n}.h5" for n in range(2)]
+
+    for path, dtype in zip(paths, ["i4", "f4"], strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.arange(5), dtype=dtype)
+
+    def changed_at_the_end(describe: Any) -> Any:
+        def described(self: OpenFile, *given: Any) -> Any:
+            found = describe(self, *given)
+            paths[0].write_bytes(paths[1].read_bytes())
+            return found
+
+        return described
+
+    monkeypatch.setattr(object_headers, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
+    monkeypatch.setattr(OpenFile, "_describe", changed_at_the_end(OpenFile._describe))
+    monkeypatch.setattr(OpenFile, "column", changed_at_the_end(OpenFile.column))
+    for path in paths:
+        found = RowReader(path).layout.columns["x"] if asked == "all" else RowReader(path).column("x")
+    assert found.dtype == "f4"
+
+
 def other_names(file: h5py.File) -> None:
     file["other"] = file["text"]
 
@@ -241,6 +291,50 @@ def test_what_is_not_plain_is_left_to_libhdf5(tmp_path, add):
         by_headers(path)
     layout = RowReader(path, allow_external=[tmp_path]).layout
     assert {"signal", "grows"} <= {*layout.columns}
+
+
+@pytest.mark.parametrize(("count", "size"), [(5, 0), (65535, 0), (65535, 65504)])
+def test_headers_that_lead_to_themselves(tmp_path, monkeypatch, count, size):
+    """Blocks of messages that say nothing, each of which leads to itself: little of them is read."""
+    path, room = tmp_path / "a.h5", 1 << 16
+    with h5py.File(path, "w") as file:
+        file["x"], file["room"] = np.arange(5), np.zeros(room, "u1")
+        header, begin = h5py.h5g.get_objinfo(file["x"].id).objno[0], file["room"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<H", data, header + 2, count)
+    unused = data.index(struct.pack("<HHB3x", 0, 144, 0), header)
+    for at, rest in ((unused, 120), (begin, size)):
+        struct.pack_into("<HHB3xQQHHB3x", data, at, CONTINUATION, 16, 0, begin, room, 0, rest, 0)
+    path.write_bytes(data)
+    sizes: list[int] = []
+    read = PlainBytes.read
+    monkeypatch.setattr(PlainBytes, "read", lambda self, at, n: sizes.append(n) or read(self, at, n))
+    file = LocalFile.open(str(path))
+    with pytest.raises(NotPlainError):
+        PlainBytes(file.descriptor or 0, file.size).messages(header)
+    assert sum(sizes) <= 1 << 24
+
+
+def test_names_count_as_bytes_that_are_read(tmp_path, monkeypatch):
+    """A heap of a mebibyte may hold thousands of names that are ends of one text."""
+    path = write_plain(tmp_path / "a.h5")
+    file = LocalFile.open(str(path))
+    plain = PlainBytes(file.descriptor or 0, file.size)
+    table = next(each.body for each in plain.messages(plain.root) if each.kind == SYMBOL_TABLE)
+    monkeypatch.setattr(plain, "read", lambda address, count: path.read_bytes()[address : address + count])
+    before = plain._bytes_left
+    names = [name for name, _ in plain.entries(table)]
+    assert names == ["deep", "grows", "signal", "text"]
+    assert before - plain._bytes_left == len("".join(names))
+
+
+@pytest.mark.parametrize("parts", [65, 1])
+def test_names_of_many_groups(tmp_path, parts):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["/".join(["g" * (5000 // parts)] * parts) + "/x"] = np.arange(5)
+    with pytest.raises(NotPlainError):
+        by_headers(path, learn=by_libhdf5(path))
 
 
 @pytest.mark.parametrize("options", [{"libver": "latest"}, {"userblock_size": 512}, {"track_order": True}])

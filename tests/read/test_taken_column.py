@@ -85,6 +85,20 @@ def test_equal_to_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
         assert one.tobytes() == other.astype(one.dtype).tobytes()
 
 
+@pytest.mark.parametrize("chunks", [None, (2, 1)])
+def test_arrays_in_fields_that_were_never_written(tmp_path, chunks):
+    path, dtype = tmp_path / "a.h5", np.dtype([("a", "?"), ("m", "<f8", (2, 2)), ("n", "<f8", (2, 2))])
+    fill = np.frombuffer(np.random.default_rng(0).random(9).tobytes()[-dtype.itemsize :], dtype)[0]
+    with h5py.File(path, "w") as file:
+        stored = file.create_dataset("x", (5, 2), dtype, chunks=chunks, fillvalue=fill)[()]
+    rows = np.arange(5)
+    one = TakenAddress("x", 1, (((0, 2),), ((1, 32),)), np.dtype("<f8"))
+    two = TakenAddress("x", 1, (((1, 1),), ((33, 32), (1, 32))), np.dtype("<f8"))
+    found, _ = read(path, [(one, rows, "<f8", (2, 2, 2)), (two, rows, "<f8", (1, 2, 2, 2))])
+    assert found[0].tobytes() == stored["m"].tobytes()
+    assert found[1].tobytes() == np.stack([stored["n"], stored["m"]], axis=2)[:, 1:].tobytes()
+
+
 def test_only_their_chunks_are_read(tmp_path):
     path = tmp_path / "a.h5"
     values = np.random.default_rng(0).random((6, 73, 32, 32)).astype("f4")

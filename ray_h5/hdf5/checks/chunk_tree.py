@@ -92,7 +92,9 @@ class _Tree:
             return f"a chunk in the node at byte {address} that is listed twice, or out of its order"
         low, high = within
         if self._depth == 0:
-            lost = count and ((low is not None and cells[0] < low) or (high is not None and cells[-2] >= high))
+            # libhdf5 looks for corners with 0 along the axis of the bytes of a value.
+            lost = bool((keys["at"][:count, -1] >= self._chunk_shape[-1]).any())
+            lost |= count > 0 and ((low is not None and cells[0] < low) or (high is not None and cells[-2] >= high))
             return f"chunks in the node at byte {address} that libhdf5 lists and does not find" if lost else None
         for child, begin, end in zip(keys["child"].tolist(), cells, cells[1:], strict=False):
             if child in self._seen:

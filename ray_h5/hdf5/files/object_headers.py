@@ -23,6 +23,9 @@ _SIZES = 0x0808
 _HEAD_BYTES = 4096
 _MOST_BYTES = 1 << 20
 _MOST_BLOCKS = 1 << 8
+_MOST_BYTES_OF_FILE = 1 << 24
+"""Read of one file, and in names. A damaged file may lead to the same bytes again and again."""
+
 _NO_MORE = 1
 """Ends the list of free blocks of a heap."""
 
@@ -72,6 +75,7 @@ class PlainBytes:
         if (space, table, shared, sizes, flags, base, free, driver) != expected or cached > 1 or self.end > nbytes:
             raise NotPlainError
         self._most_entries, self._most_leaves = 2 * leaf, 2 * node
+        self._bytes_left = _MOST_BYTES_OF_FILE
         _check_no_writer(descriptor)
 
     def read(self, address: int, count: int) -> bytes:
@@ -97,7 +101,7 @@ class PlainBytes:
         for block in blocks:  # it grows
             at, end = 0, len(block)
             while at < end:
-                if at + 8 > end:
+                if at + 8 > end or len(found) == count:
                     raise NotPlainError
                 kind, size, flags = _MESSAGE.unpack_from(block, at)
                 at += 8 + size
@@ -132,6 +136,7 @@ class PlainBytes:
                 if cached > 1 or name <= last:  # 2 is a soft link
                     raise NotPlainError
                 last = name
+                self._count(len(name))
                 yield _decoded(name), address
             if last > most:
                 raise NotPlainError
@@ -141,12 +146,18 @@ class PlainBytes:
         count = min(count, self.end - address)
         if count <= 0:
             return b""
+        self._count(count)
         if address + count <= len(self._head):
             return self._head[address : address + count]
         try:
             return os.pread(self._descriptor, count, address)
         except OSError:
             raise NotPlainError from None  # libhdf5 meets it too, and its error is translated
+
+    def _count(self, nbytes: int) -> None:
+        self._bytes_left -= nbytes
+        if self._bytes_left < 0:
+            raise NotPlainError
 
     def _heap(self, address: int) -> bytes:
         """Return the names of a group."""
@@ -191,6 +202,8 @@ def _text(heap: bytes, at: int) -> bytes:
 
 
 def _decoded(name: bytes) -> str:
+    if b"/" in name or name == b".":
+        raise NotPlainError  # libhdf5 follows it as a path, to another object
     try:
         return name.decode()
     except UnicodeDecodeError:

@@ -6,17 +6,17 @@ What type, fill value and filters mean is learnt from libhdf5, once in a process
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
 from ray_h5.hdf5.files.object_headers import SYMBOL_TABLE, UNDEFINED, Message, NotPlainError, PlainBytes
-from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY
+from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
 
@@ -32,7 +32,7 @@ _ROLES = frozenset({b"CLASS", b"PSEUDOATOM"})
 """Attributes of a dataset that may say that it holds no rows."""
 
 _MOST_CHUNK_BYTES = 1 << 32
-_MOST_OBJECTS, _MOST_DEPTH = 1 << 12, 1 << 6
+_MOST_OBJECTS, _MOST_DEPTH, _MOST_PREFIX = 1 << 12, 1 << 6, 1 << 12
 _COMPACT, _CONTIGUOUS, _CHUNKED = range(3)
 
 _NAMES_OF_CONVENTIONS = frozenset({"obs", "matrix", "#refs#", "#subsystem#"})
@@ -137,17 +137,23 @@ class KnownHeaders:
         """Return what `ray_h5.hdf5.tree.tree.describe` does."""
         columns: dict[str, ColumnLayout] = {}
         refused: dict[str, RayH5Error] = {}
-        for name, header in self._headers.items():
+        for name, header in self._headers().items():
             if header.shape:
                 columns[name] = header.layout(name, self._path, self._bytes.end)
+                refused.update(lost_fields(columns[name]))
             else:
                 refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}")
         return columns, refused
 
-    def learn(self, columns: Mapping[str, ColumnLayout]) -> None:
-        """Take what libhdf5 says of datasets."""
-        for name, found in columns.items():
-            self._header_of(name).learn(found)
+    def learn(self, columns: Mapping[str, ColumnLayout], is_unchanged: Callable[[], bool]) -> None:
+        """Take what libhdf5 says of datasets, if the file is still as libhdf5 found it once their headers are read."""
+        headers: dict[str, DatasetHeader] = {}
+        for name in columns:
+            with contextlib.suppress(NotPlainError):
+                headers[name] = self._header_of(name)
+        if is_unchanged():
+            for name, header in headers.items():
+                header.learn(columns[name])
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column."""
@@ -171,9 +177,8 @@ class KnownHeaders:
             self._groups[address] = dict(self._bytes.entries(_table(self._bytes.messages(address))))
         return self._groups[address]
 
-    @cached_property
     def _headers(self) -> dict[str, DatasetHeader]:
-        """What the headers of all datasets say, by name."""
+        """Return what the headers of all datasets say, by name."""
         found: dict[str, DatasetHeader] = {}
         self._list(self._top.items(), "", set(), found)
         return found
@@ -182,11 +187,13 @@ class KnownHeaders:
         self, entries: Iterable[tuple[str, int]], prefix: str, seen: set[int], found: dict[str, DatasetHeader]
     ) -> None:
         """Add the datasets below a group, in the order of `ray_h5.hdf5.tree.tree.H5Tree`."""
+        if len(prefix) > _MOST_PREFIX or prefix.count("/") > _MOST_DEPTH:
+            raise NotPlainError
         for name, address in entries:
             if NAME_OF_LIBRARY.match(name) or address in seen:
                 raise NotPlainError  # an object with several names may be a loop
             seen.add(address)
-            if len(seen) > _MOST_OBJECTS or prefix.count("/") > _MOST_DEPTH:
+            if len(seen) > _MOST_OBJECTS:
                 raise NotPlainError
             messages = self._bytes.messages(address)
             table = next((each.body for each in messages if each.kind == SYMBOL_TABLE), None)

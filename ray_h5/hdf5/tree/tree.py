@@ -183,7 +183,7 @@ class H5Tree:
                     self.sought.update(trail.sources)
                 yield name, _advised(name, described)
                 if isinstance(described, ColumnLayout):
-                    yield from _lost_fields(described)
+                    yield from lost_fields(described)
             if missed:
                 raise MissingBytes
 
@@ -486,7 +486,7 @@ def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True)
     )
 
 
-def _lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnError]]:
+def lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnError]]:
     """Yield the fields that a column of compound values is delivered without, and why."""
     for field_name in layout.lost_fields:
         name = f"{layout.name}/{field_name}"

@@ -190,7 +190,7 @@ class TakenColumn(DirectColumn):
         if not len(request) or not self._out_bytes:
             return []
         if self.index is None and self.layout.offset is None:
-            out[request.listed().places] = self.fill_values
+            out[request.listed().places] = self._fill_value(out)
             return []
         if not self.lands_in_place(out):
             return self._put_later(request, out, self._address, lambda values: values)
@@ -203,12 +203,11 @@ class TakenColumn(DirectColumn):
             return self._span_jobs(runs.joined(), out)
         return self._taken_jobs(runs.pieces(self.grid.chunk_rows), out)
 
-    @property
-    def fill_values(self) -> np.ndarray:
-        """The parts of a row that was never written."""
+    def _fill_value(self, out: np.ndarray) -> np.ndarray:
+        """Return the parts of a value that was never written, in the shape that `out` has them in."""
         assert self._values.fill is not None or self._values.offset is None
         values = bytes_of_fill(self._values, self._address.taken[-1]).view(self._address.dtype)
-        return values if len(values) > 1 else values[0]
+        return values.reshape(out.shape[len(self._address.taken) :])
 
     # Chunks ----------------------------------------------------------------------------------
 
@@ -225,7 +224,7 @@ class TakenColumn(DirectColumn):
         missing = offsets == UNALLOCATED
         if missing.any():
             # Now, and not in a job: these run side by side, and the written chunks go over it.
-            fill = self.fill_values
+            fill = self._fill_value(out)
             for place, count in zip(runs.places.tolist(), runs.counts.tolist(), strict=True):
                 out[place : place + count] = fill
             keep = ~missing

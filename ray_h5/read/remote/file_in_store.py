@@ -19,7 +19,6 @@ from ray_h5.hdf5.files.held_bytes import HeldBytes, replay
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
-from ray_h5.hdf5.tree.attributes import notes_of
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
@@ -161,7 +160,7 @@ class FileInStore(OpenFile):
             elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
         elif layout.direct and layout.storage == "chunked":
             index = PackedIndex.of(self.index_of(name, library))
-        return KnownColumn(layout, index, notes_of(library.dataset(name)), elsewhere)
+        return KnownColumn(layout, index, self._notes(name, library), elsewhere)
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
