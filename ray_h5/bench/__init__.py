@@ -84,6 +84,7 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "scaling": _bench("scaling", "scaling"),
         "shuffle": _bench("shuffle", "shuffle"),
         "sparse": _bench("sparse", "sparse"),
+        "train": _bench("train", "train"),
         "virtual": _bench("virtual", "virtual"),
         "windows": _bench("windows", "windows"),
     }
