@@ -18,6 +18,7 @@ from joblib import cpu_count
 
 from ray_h5.bench.cases.images import jpeg_file
 from ray_h5.bench.measure import OURS, Contest, Result, turn_order
+from ray_h5.bench.recipes import PACKED
 from ray_h5.bench.sparse_workloads import make_cells
 from ray_h5.bench.workloads import make_workload
 from ray_h5.columns.user_columns import csr
@@ -58,15 +59,10 @@ def bench_scaling(options: BenchOptions) -> list[Result]:
 def _loaders(options: BenchOptions) -> dict[str, Callable[..., H5DataLoader]]:
     """Return what makes a loader of each kind of rows, given `threads` or `workers`."""
     of = partial(loader, batch_size=_BATCH_SIZE, kept_bytes=0, shuffle="rows")
-    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
+    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "packed_images"))
     columns = ["fhr_st", "target", "weight"]
     found: dict[str, Callable[..., H5DataLoader]] = {"signals": partial(of, list(signals.paths), columns=columns)}
-    for codec in ("gzip", "zstd"):
-        (path,) = (
-            path
-            for path, each in zip(images.paths, images.layouts, strict=True)
-            if (each.chunk_rows, each.pipeline) == (16, f"shuffle+{codec}")
-        )
+    for codec, path in zip(PACKED, images.paths, strict=True):
         found[f"images, {codec}"] = partial(of, path, columns=["image_f4"], shuffle="chunks")
     jpegs, decode = jpeg_file(options.folder, options.size), DecodeImage("image", size=(224, 224))
     found["JPEG"] = partial(of, jpegs, columns=["image", "label"], transform=decode)
