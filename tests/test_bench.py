@@ -103,6 +103,29 @@ def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch, when a process gets a sparse tensor
+def test_bench_scaling_has_a_row_for_each_number_of_threads_and_workers(tmp_path, monkeypatch):
+    from ray_h5.bench.cases import scaling
+
+    monkeypatch.setattr(scaling, "cpu_count", lambda: 2)
+    found = BENCHES["scaling"](one_turn(0.05, tmp_path))
+    kinds = ("signals", "images, gzip", "images, zstd", "JPEG", "cells")
+    counts = ("1 thread", "2 threads", "1 worker", "2 workers")
+    assert [each.case for each in found] == [f"{kind}, {count}" for kind in kinds for count in counts]
+
+
+@pytest.mark.nightly
+def test_bench_train_measures_waiting_and_the_first_batch(tmp_path):
+    found = BENCHES["train"](one_turn(0.1, tmp_path))
+    assert [(each.case, each.unit) for each in found] == [
+        (f"4 workers, steps of {step} ms: {what}", unit)
+        for step in (20, 5)
+        for what, unit in (("waiting", "share"), ("first batch", "s"))
+    ]
+    assert all(each.ours > 0 for each in found)
+
+
+@pytest.mark.slow
 def test_bench_plan_measures_the_planning_of_many_files(tmp_path):
     found = plan_files.bench_plan_files(one_turn(0.001, tmp_path))
     assert [(each.case, each.baseline, each.unit) for each in found] == [

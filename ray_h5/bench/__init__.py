@@ -81,8 +81,10 @@ BENCHES: Mapping[str, Callable[[BenchOptions], list[Result]]] = MappingProxyType
         "read": _bench("read", "read"),
         "remote": _bench("remote", "remote"),
         "repack": _bench("repack", "repack"),
+        "scaling": _bench("scaling", "scaling"),
         "shuffle": _bench("shuffle", "shuffle"),
         "sparse": _bench("sparse", "sparse"),
+        "train": _bench("train", "train"),
         "virtual": _bench("virtual", "virtual"),
         "windows": _bench("windows", "windows"),
     }

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["CLASSES", "CLASS_OFFSET", "RECIPES", "Column", "Layout", "Recipe", "RowSpan"]
+__all__ = ["CLASSES", "CLASS_OFFSET", "PACKED", "RECIPES", "Column", "Layout", "Recipe", "RowSpan"]
 
 CLASSES = 4
 """Values of the `target` column of `signals`: 0 .. CLASSES - 1."""
@@ -212,12 +212,18 @@ _IMAGE_COLUMNS = (Column("image_u1", (3, 64, 64), "u1"), Column("image_f4", (3, 
 PIPELINES = ("none", "shuffle+gzip", "shuffle+lzf", "shuffle+zstd", "blosc", "lz4", "bitshuffle")
 """The filter pipelines of `images`, each with 16 and with 128 rows a chunk."""
 
+PACKED = ("gzip", "zstd")
+"""The codecs of `packed_images`, after a shuffle of bytes."""
+
 _IMAGE_LAYOUTS = tuple(Layout(chunk_rows, pipeline) for pipeline in PIPELINES for chunk_rows in (16, 128))
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "flat": Recipe(1, (Layout(),), 2048, _IMAGE_COLUMNS, _draw_flat),
         "images": Recipe(1, _IMAGE_LAYOUTS, 2048, _IMAGE_COLUMNS, _draw_images, rows_per_write=128),
+        "packed_images": Recipe(
+            1, tuple(Layout(16, f"shuffle+{codec}") for codec in PACKED), 2048, _IMAGE_COLUMNS, _draw_images, 128
+        ),
         "signals": Recipe(1, (Layout(1, "lzf", "latest"),) * 4, 1000, _SIGNALS_COLUMNS, _draw_signals),
         "wide": Recipe(1, (Layout(1024, "shuffle+gzip1"),) * 16, 62_500, _WIDE_COLUMNS, _draw_wide, 8192),
     }

@@ -96,7 +96,7 @@ class ReadPlan(ComparedByContent):
         """Positions of an epoch: its rows, and the tail."""
         return self.epoch_rows if self.tail is None else self.tail.apply(self.epoch_rows)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return sum(column.row_bytes for column in self.columns)

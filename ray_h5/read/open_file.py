@@ -29,6 +29,7 @@ from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job
+from ray_h5.read.kernel.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
 
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ class OpenFile(ABC):
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
-            index = build_chunk_index(dataset, layout, path, size, self.access.swmr)
+            index = build_chunk_index(dataset, layout, path, size, self.access.swmr, list_chunks)
         return self._counted(index)
 
     @property

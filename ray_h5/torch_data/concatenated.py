@@ -128,6 +128,11 @@ class JoinedDataset(BatchedDataset):
                     found[i].append(PartOfBatch(part, there if kept is None else there[kept], dict(here)))
         return [_closed_up(parts) for parts in found]
 
+    @property
+    def takes_hints(self) -> bool:
+        """Whether reads of any part wait, so that `will_read` does something."""
+        return any(each.takes_hints for each in self._parts)
+
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next."""
         for part, _, rows in self._by_part(indices):

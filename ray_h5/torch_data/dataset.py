@@ -372,6 +372,11 @@ class H5Dataset(BatchedDataset):
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
 
+    @property
+    def takes_hints(self) -> bool:
+        """Whether reads wait, so that `will_read` does something."""
+        return self._source.takes_hints
+
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next; it does nothing while reads do not wait."""
         if not self._closed:

@@ -283,7 +283,7 @@ class H5DataLoader(DataLoader[Any]):
         later: Call | None,
     ) -> list[_ReadBatch]:
         """Read some batches; `later` is what this thread reads next."""
-        if later is not None:
+        if later is not None and self.dataset.takes_hints:
             self.dataset.will_read(indices_of(later))
         return read(call)
 

@@ -25,7 +25,7 @@ from ray_h5.transforms.decode_image import DecodeImage
 if TYPE_CHECKING:
     from ray_h5.bench import BenchOptions
 
-__all__ = ["bench_images"]
+__all__ = ["bench_images", "jpeg_file"]
 
 _COUNT = 2000
 _DIFFERENT = 16
@@ -50,6 +50,11 @@ def bench_images(options: BenchOptions) -> list[Result]:
             contest = Contest("images", f"{kind} {threads} threads", run_turns(contestants, options.turns))
             results.append(contest.against("Pillow", amount=count, unit="rows/s", goal=_GOAL))
     return results
+
+
+def jpeg_file(folder: str | None, size: float) -> str:
+    """Return the file of JPEGs, in the column `image`."""
+    return _written(folder, "JPEG", _FORMATS["JPEG"], max(_BATCH_SIZE, int(_COUNT * size)))
 
 
 def _written(folder: str | None, kind: str, settings: dict[str, Any], count: int) -> str:

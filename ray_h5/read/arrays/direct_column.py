@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,8 @@ class DirectColumn:
 
     needs_library = False
     takes_runs = True
+    _byte_sources: Mapping[int, ByteSource] = MappingProxyType({})
+    """The files of several columns that are one, by their descriptors."""
 
     @property
     def byte_source(self) -> ByteSource:
@@ -372,7 +375,7 @@ class DirectColumn:
         def corrupt(job: int, reason: str) -> CorruptChunkError:
             return self._corrupt(int(numbers[job]), int(offsets[job]), int(sizes[job]), reason)
 
-        origin = Origin(jobs.shape[1], self._byte_source, self._decoder, corrupt)
+        origin = Origin(jobs.shape[1], self._byte_source, self._decoder, corrupt, self._byte_sources)
         return JobTable(jobs, pieces, boxes, [origin], [out])
 
     def _check_raw(self, numbers: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, raw: np.ndarray) -> None:

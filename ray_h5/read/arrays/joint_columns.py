@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -64,11 +63,11 @@ class JointColumn(DirectColumn):
             super().__init__(one._path, layout, one.byte_source, None)
             return
         chunks = np.array([each.grid.counts[0] for each in columns], np.int64)
-        self._first = np.concatenate([[0], np.cumsum(chunks)])
-        self.starts = self._first * one.grid.chunk_rows
+        self.first = np.concatenate([[0], np.cumsum(chunks)])
+        self.starts = self.first * one.grid.chunk_rows
         indexes = [each.index for each in columns if each.index is not None]
         index = ChunkIndex(
-            np.concatenate([each.numbers + first for each, first in zip(indexes, self._first, strict=False)]),
+            np.concatenate([each.numbers + first for each, first in zip(indexes, self.first, strict=False)]),
             np.concatenate([each.offsets for each in indexes]),
             np.concatenate([each.sizes for each in indexes]),
             np.concatenate([each.masks for each in indexes]),
@@ -80,10 +79,6 @@ class JointColumn(DirectColumn):
         """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
         if not self.lands_in_place(out):
             return None
-        if self._jobs is not None:
-            whole = self._whole_chunks(self._first[files] + rows, places, out)
-            if whole is not None:
-                return whole
         if self.index is None:
             offsets = self._bases[files] + rows * self._row_bytes
             table = self._copies(self._descriptors[files], offsets, places, np.ones(len(rows), np.int64), out)
@@ -100,32 +95,17 @@ class JointColumn(DirectColumn):
     def __len__(self) -> int:
         return len(self._columns)
 
-    @cached_property
-    def _jobs(self) -> np.ndarray | None:
-        """The jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
+    def whole_jobs(self) -> np.ndarray | None:
+        """Return the jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
         index = self.index
         if index is None or self.grid.chunk_rows != 1 or not self.by_row or self._chunk_bytes > _WHOLE_BYTES:
             return None
-        if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(self._first[-1])):
+        if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(self.first[-1])):
             return None
         raw = self._decoder.stores_raw(index.masks)
         if np.any(raw & (index.sizes != self._chunk_bytes)):
             return None  # an error of the chunk, where it is read
         return self._decoded(index.numbers, index.offsets, index.sizes, index.masks, raw)
-
-    def _whole_chunks(self, numbers: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
-        """Return the jobs that fill places with whole chunks, whose numbers ascend.
-
-        Fast path: a quarter of the calls of NumPy. None for chunks that are asked for twice, which are decoded once,
-        and for neighbours that go to neighbouring places, which are read together.
-        """
-        steps = np.diff(numbers)
-        if not steps.all() or np.any((steps == 1) & (np.diff(places) == 1)):
-            return None
-        assert self._jobs is not None
-        jobs = self._jobs.take(numbers, axis=1)
-        np.add(places * self._row_bytes, out.ctypes.data, out=jobs[Field.DESTINATION])
-        return self._table(jobs, NO_PIECES, out, numbers)
 
     def _contiguous_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
         runs = runs.cut(
@@ -138,17 +118,11 @@ class JointColumn(DirectColumn):
         return self.copy_runs(runs, offsets, out, self._descriptors[files])
 
     def _files_of(self, numbers: np.ndarray) -> np.ndarray:
-        return self._descriptors[np.searchsorted(self._first, numbers, side="right") - 1]
-
-    def _table(
-        self, jobs: np.ndarray, pieces: np.ndarray, out: np.ndarray, numbers: np.ndarray, boxes: np.ndarray = NO_BOXES
-    ) -> JobTable:
-        table = super()._table(jobs, pieces, out, numbers, boxes)
-        return replace(table, origins=[replace(table.origins[0], byte_sources=self._byte_sources)])
+        return self._descriptors[np.searchsorted(self.first, numbers, side="right") - 1]
 
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
-        file = int(np.searchsorted(self._first, number, side="right")) - 1
-        return self._columns[file]._corrupt(number - int(self._first[file]), offset, size, reason)
+        file = int(np.searchsorted(self.first, number, side="right")) - 1
+        return self._columns[file]._corrupt(number - int(self.first[file]), offset, size, reason)
 
 
 def are_alike(columns: Sequence[DirectColumn]) -> bool:
@@ -195,6 +169,64 @@ def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class WholeChunks:
+    """Columns whose chunks are one row each, with the jobs of all chunks as one table.
+
+    Fast path: rows are planned by one look-up, however many columns and files they have.
+
+    Attributes
+    ----------
+    columns : mapping of str to JointColumn
+        The columns.
+    jobs : numpy.ndarray
+        Their jobs, without destinations.
+    first : numpy.ndarray
+        int64 of shape (columns, files): the job of the first row of each file.
+    row_bytes : numpy.ndarray
+        int64 of shape (columns, 1).
+    """
+
+    columns: Mapping[str, JointColumn]
+    jobs: np.ndarray
+    first: np.ndarray
+    row_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, columns: Mapping[str, JointColumn]) -> WholeChunks | None:
+        """Return those of some columns; None if there are none."""
+        found = {name: jobs for name, each in columns.items() if (jobs := each.whole_jobs()) is not None}
+        if not found:
+            return None
+        starts = np.cumsum([0, *(each.shape[1] for each in found.values())]).tolist()
+        first = [columns[name].first[:-1] + start for name, start in zip(found, starts, strict=False)]
+        row_bytes = np.array([[columns[name].layout.row_bytes] for name in found], np.int64)
+        whole = {name: columns[name] for name in found}
+        return cls(whole, np.concatenate([*found.values()], axis=1), np.array(first), row_bytes)
+
+    def table(
+        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
+    ) -> JobTable | None:
+        """Return the jobs that fill places of the arrays of these columns with rows, which ascend.
+
+        None for rows that are asked for twice, which are decoded once, and for neighbours that go to neighbouring
+        places, which are read together.
+        """
+        steps = np.diff(self.first[0, files] + rows)
+        if not steps.all() or np.any((steps == 1) & (np.diff(places) == 1)):
+            return None
+        arrays = [out[name] for name in self.columns]
+        if not all(column.lands_in_place(array) for column, array in zip(self.columns.values(), arrays, strict=True)):
+            return None
+        numbers = self.first[:, files] + rows
+        jobs = self.jobs.take(numbers.reshape(-1), axis=1)
+        destinations = jobs[Field.DESTINATION].reshape(numbers.shape)
+        np.multiply(places, self.row_bytes, out=destinations)
+        destinations += np.array([[array.ctypes.data] for array in arrays])
+        # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
+        return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class JointFiles:
     """Open files whose columns are read together.
 
@@ -204,10 +236,13 @@ class JointFiles:
         The files.
     columns : mapping of str to JointColumn
         The columns that are alike in all files. Others are read file by file.
+    whole : WholeChunks, optional
+        Those of them whose chunks are one row each.
     """
 
     files: Sequence[JoinedFile]
     columns: Mapping[str, JointColumn]
+    whole: WholeChunks | None
 
     @classmethod
     def of(cls, files: Sequence[JoinedFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
@@ -224,7 +259,7 @@ class JointFiles:
             if chunks > MOST_CHUNKS:
                 break
             columns[name] = JointColumn(found)
-        return cls(files, columns) if columns else None
+        return cls(files, columns, WholeChunks.of(columns)) if columns else None
 
     def read(
         self,
@@ -254,25 +289,31 @@ class JointFiles:
         """
         order = np.lexsort((rows, files))  # once for all columns
         files, rows, places = files[order], rows[order], places[order]
-        touched = [self.files[number] for number in sorted({*files.tolist()})]
-        for file in touched:
-            file.check_unchanged(out)
-        tables = [self.columns[name].table(files, rows, places, array) for name, array in out.items()]
+        tables = self._tables(files, rows, places, out)
         stop = sum(len(each) for each in tables if each is not None)
         if later is not None:
-            tables += self._tables_of(*later, out)
+            tables += self._later_tables(*later, out)
         found = [each for each in tables if each is not None]
         if len(found) < len(tables):
             return None
         done, _, hinted = run_compiled(JobTable.join(found), times, stop, given)
-        for file in touched:
-            file.check_unchanged(out)
+        for number in sorted({*files.tolist()}):  # a file that changed before that is still another one
+            self.files[number].check_unchanged(out)
         return max(0, hinted - stop) if done else None
 
-    def _tables_of(self, files: np.ndarray, rows: np.ndarray, like: Mapping[str, np.ndarray]) -> list[JobTable | None]:
+    def _tables(
+        self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
+    ) -> list[JobTable | None]:
+        """Return the jobs that fill arrays with rows, which ascend; None for those that the loop does not read."""
+        whole = None if self.whole is None else self.whole.table(files, rows, places, out)
+        done = () if whole is None or self.whole is None else self.whole.columns
+        rest = [self.columns[name].table(files, rows, places, each) for name, each in out.items() if name not in done]
+        return rest if whole is None else [whole, *rest]
+
+    def _later_tables(
+        self, files: np.ndarray, rows: np.ndarray, like: Mapping[str, np.ndarray]
+    ) -> list[JobTable | None]:
         """Return the jobs of rows that come later. They are not run: nothing is written to their arrays."""
         order = np.lexsort((rows, files))
-        files, rows, places = files[order], rows[order], np.arange(len(rows), dtype=np.int64)
-        arrays = [np.empty((len(rows), *array.shape[1:]), array.dtype) for array in like.values()]
-        pairs = zip(like, arrays, strict=True)
-        return [self.columns[name].table(files, rows, places, array) for name, array in pairs]
+        out = {name: np.empty((len(rows), *array.shape[1:]), array.dtype) for name, array in like.items()}
+        return self._tables(files[order], rows[order], np.arange(len(rows), dtype=np.int64), out)

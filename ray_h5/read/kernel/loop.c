@@ -540,6 +540,52 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
   return at;
 }
 
+/* ---- lists of chunks ------------------------------------------------------------------------------------------ */
+
+/* Chunks that libhdf5 lists: for each its corner, filter mask, address and size; the same struct is in
+ * `ray_h5.read.kernel.chunk_lister`. */
+typedef struct {
+  int64_t axes, most_bytes, most_unwritten; /* of a damaged index, which may list chunks without end */
+  int64_t count, bytes, unwritten, room, stopped;
+  uint64_t *rows;
+} chunk_list;
+
+/* Returns 1 if the chunk was added to the list. */
+static int add_chunk(chunk_list *list, const uint64_t *corner, unsigned mask, uint64_t address, uint64_t size) {
+  uint64_t nbytes = size > 0 ? size : 1;
+  if (nbytes > (uint64_t)(list->most_bytes - list->bytes)) return 0;
+  size_t words = (size_t)list->axes + 3;
+  if (list->count == list->room) {
+    int64_t room = list->room > 0 ? 2 * list->room : 64;
+    uint64_t *rows = realloc(list->rows, (size_t)room * words * sizeof *rows);
+    if (rows == NULL) return 0;
+    list->rows = rows;
+    list->room = room;
+  }
+  list->bytes += (int64_t)nbytes;
+  uint64_t *row = list->rows + (size_t)list->count++ * words;
+  memcpy(row, corner, (size_t)list->axes * sizeof *row);
+  row += list->axes;
+  row[0] = mask;
+  row[1] = address;
+  row[2] = size;
+  return 1;
+}
+
+/* H5Dchunk_iter of libhdf5 calls this with each chunk. Returns 1 to stop: Python finds out why. libhdf5 does not return
+ * it for each kind of index, so the list says it, too. */
+int ray_h5_list_chunk(const uint64_t *corner, unsigned mask, uint64_t address, uint64_t size, void *given) {
+  chunk_list *list = given;
+  if (address == UINT64_MAX ? ++list->unwritten > list->most_unwritten : !add_chunk(list, corner, mask, address, size))
+    list->stopped = 1;
+  return (int)list->stopped;
+}
+
+void ray_h5_free_list(chunk_list *list) {
+  free(list->rows);
+  list->rows = NULL;
+}
+
 /* Decodes one chunk; for tests. Returns 1 if `out` was filled. */
 int ray_h5_decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
                   int64_t out_size) {

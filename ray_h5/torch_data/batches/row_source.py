@@ -177,6 +177,11 @@ class RowSource:
             out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
         return {name: array for name, array in out.items() if name not in joined.specs}
 
+    @property
+    def takes_hints(self) -> bool:
+        """Whether reads wait, so that `will_read` does something."""
+        return bool(self._times[COLD_ON])
+
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these rows are read after those which this thread reads next.
 

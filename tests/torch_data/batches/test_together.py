@@ -1,16 +1,20 @@
 """Rows of many files are planned at once where their columns are alike, and otherwise file by file."""
 
 import os
+from unittest import mock
 
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.arrays.joint_columns import JointColumn, JointFiles
+from ray_h5.read.arrays.joint_columns import JointFiles, WholeChunks
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import flip
+from tests.properties import few
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
 
@@ -67,15 +71,15 @@ def test_columns_that_are_alike_are_read_at_once(tmp_path, together, name, kept_
 
 @pytest.fixture
 def planned(monkeypatch):
-    """Whether each column was planned by whole chunks."""
-    done, plan = [], JointColumn._whole_chunks
+    """Whether columns were planned by whole chunks."""
+    done, plan = [], WholeChunks.table
 
     def recorded(self, *args):
         found = plan(self, *args)
         done.append(found is not None)
         return found
 
-    monkeypatch.setattr(JointColumn, "_whole_chunks", recorded)
+    monkeypatch.setattr(WholeChunks, "table", recorded)
     return done
 
 
@@ -106,6 +110,38 @@ def test_rows_that_are_chunks_are_planned_as_whole_chunks(tmp_path, planned, dam
         rows = np.array([row + 9, row, row + 5])
         np.testing.assert_array_equal(dataset.read(rows)["x"], values[rows])
     assert all(planned)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Four files with a column of each storage, and their values."""
+    folder, found = tmp_path_factory.mktemp("mixed"), {name: [] for name in [*STORAGES, "two"]}
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            for name, options in STORAGES.items():
+                found[name].append(rng.integers(0, 99, (9 + number, 5)).astype("<f4"))
+                file.create_dataset(name, data=found[name][-1], **options)
+            found["two"].append(rng.integers(0, 3, (9 + number, 200), np.int16))
+            file.create_dataset("two", data=found["two"][-1], chunks=(1, 200), compression="gzip", fletcher32=True)
+    return str(folder), {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+@few(25)
+@given(
+    st.lists(st.sampled_from([*STORAGES, "two"]), min_size=1, unique=True),
+    st.lists(st.tuples(st.integers(0, 41), st.integers(1, 4)), min_size=1, max_size=12),
+)
+def test_rows_read_at_once_equal_h5py_and_those_read_file_by_file(mixed, columns, runs):
+    path, values = mixed
+    rows = np.concatenate([np.arange(first, min(first + count, 42)) for first, count in runs])
+    dataset = H5Dataset(path, columns, kept_bytes=0)
+    at_once = dataset.read(rows)
+    with mock.patch.object(JointFiles, "of", return_value=None):
+        one_by_one = H5Dataset(path, columns, kept_bytes=0).read(rows)
+    for name in columns:
+        assert at_once[name].tobytes() == one_by_one[name].tobytes() == values[name][rows].tobytes()
+    dataset.close()
 
 
 def test_more_files_than_are_read_at_once(tmp_path, together, monkeypatch):
