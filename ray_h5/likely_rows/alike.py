@@ -30,7 +30,13 @@ _SHORT = 2
 _ID_DIGITS = 5
 """Digits of a number that is an id or a time, and counts nothing of one sample."""
 
+_MANY_OF_SERIES = 2
+"""A series is more than one in so many of what is alike."""
+
 _MAX_NAME = 60
+
+_ACCESSION = r"[OPQ]\d[A-Z\d]{3}\d|[A-NR-Z]\d([A-Z][A-Z\d]{2}\d){1,2}"
+"""Names of proteins in UniProt, such as P04637."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,24 @@ def _of_equal_columns(level: Sequence[_Node]) -> Iterator[list[_Node]]:
         by_names.setdefault((each.is_group, like, each.mark), []).append(each)
         by_columns.setdefault((each.is_group, like), []).append(each)
     yield from (members for members in by_names.values() if len(members) > 1)
-    yield from (members for members in by_columns.values() if len(members) > 1)
+    for members in by_columns.values():
+        # A series of numbered datasets in one group, and others elsewhere that are like them: the series is alike.
+        series = (each for each in by_names.values() if _MANY_OF_SERIES * len(each) > len(members) > len(each) > 1)
+        if len(members) > 1 and not any(_is_series(each, members) for each in series):
+            yield members
+
+
+def _is_series(some: Sequence[_Node], members: Sequence[_Node]) -> bool:
+    """Return whether some datasets are numbered in one group, and the other members are in other groups."""
+    parents, own = {each.path[:-1] for each in some}, {each.path for each in some}
+    others = [each for each in members if each.path not in own]
+    return (
+        some[0].seen is not None
+        and some[0].mark != some[0].name
+        and len(parents) == 1
+        and own < {each.path for each in members}
+        and all(each.path[:-1] not in parents and each.mark == each.name for each in others)
+    )
 
 
 def _of_one_mark(level: Sequence[_Node]) -> Iterator[list[_Node]]:
@@ -245,15 +268,24 @@ def _are_datasets_of_samples(siblings: Sequence[_Node], names: Sequence[str], ot
     ):
         return False
     if is_shared and len(shapes[0]) == 1:
-        return _are_ids(names) and len(names) >= _MANY and not others and not any(words(name) for name in names)
+        are_ids = _are_accessions(names) or (_are_ids(names) and not any(words(name) for name in names))
+        return are_ids and len(names) >= _MANY and not others
     if any(PARTS & set(words(name)) for name in names) and len(names) < _MANY:
         return False
+    # Bags of vectors of one width, alone in their group.
+    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and not others:
+        return len(names) >= (3 if _are_ids(names) else _NAMED_GROUPS)
     return len(names) >= (3 if _are_ids(names) or (len(lengths) > 1 and one_mark) else _MANY)
+
+
+def _are_accessions(names: Iterable[str]) -> bool:
+    return all(re.fullmatch(_ACCESSION, name) for name in names)
 
 
 def _are_ids(names: Iterable[str]) -> bool:
     """Return whether each name has a long number, such as an id, a time or a hash."""
-    return all(re.search(rf"\d{{{_ID_DIGITS},}}", name) or re.fullmatch(r"[0-9a-f]{6,}|\d+", name) for name in names)
+    found = (re.search(rf"\d{{{_ID_DIGITS},}}", each) or re.fullmatch(r"[0-9a-f]{6,}|\d+", each) for each in names)
+    return all(found) or _are_accessions(names)
 
 
 def _say_samples(names: Sequence[str], *, are_groups: bool, others: Sequence[_Node]) -> bool:

@@ -87,6 +87,28 @@ def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tup
     return rows, names
 
 
+def frames_of_sleap(columns: Mapping[str, Seen]) -> tuple[int, list[str]] | None:
+    """Return the number of frames and the columns that have them last, as SLEAP exports its tracks; None otherwise."""
+    frames = columns.get("track_occupancy", Seen("", ())).shape[:1]
+    names = [name for name, each in columns.items() if len(each.shape) > 1 and each.shape[-1:] == frames]
+    return (frames[0] or 0, names) if "tracks" in names else None
+
+
+def after_ones(columns: Mapping[str, Seen]) -> tuple[str, int, tuple[int, ...]] | None:
+    """Return the largest column, how many of its first axes have the length one, and the shape of a block after them.
+
+    None if its first axis is longer, or it has no others; an empty block if the rest is no volume.
+    """
+    name = max(columns, key=lambda each: columns[each].values)
+    shape = columns[name].shape
+    ones = next((i for i, n in enumerate(shape) if n != 1), 0)
+    if not ones or None in shape:
+        return None
+    rest = tuple(int(n or 0) for n in shape[ones : ones + _VOLUME_AXES])
+    is_volume = len(rest) == _VOLUME_AXES and sum(n >= _VOLUME_SIDE for n in rest) >= _VOLUME_AXES - 1
+    return name, ones, tuple(min(n, _BLOCK_SIDE) for n in rest) if is_volume else ()
+
+
 def main_columns(columns: Mapping[str, Seen]) -> tuple[int, list[str]]:
     """Return the length of the first axis and the names of the columns of one length that have the most values."""
     by_length: dict[int, list[str]] = {}

@@ -6,11 +6,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from ray_h5.likely_rows.alike import Alike, likely_samples
-from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
+from ray_h5.likely_rows.ranges import ragged_columns
+from ray_h5.likely_rows.shapes import (
+    after_ones,
+    along_last_axis,
+    block_of,
+    frames_of_sleap,
+    is_bag,
+    is_image,
+    main_columns,
+    time_axis,
+)
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, PIECES, SPLITS, last, words
 from ray_h5.messages import few
@@ -75,6 +86,7 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _samples,
         _sparse,
         _times,
+        _of_one_row,
         _reversed,
         _ragged,
         _files,
@@ -100,18 +112,45 @@ def _is_model(columns: Mapping[str, Seen]) -> bool:
 
 def _pieces(tree: FileTree) -> Iterator[Suggestion]:
     """Yield datasets of one group that hold rows one after the other."""
-    found: dict[tuple[str, object], list[str]] = {}
+    found: dict[tuple[str, object], dict[int, str]] = {}
     for name, each in tree.columns.items():
-        if len(each.shape) > 2 and re.search(r"\d$", name):
-            found.setdefault((re.sub(r"\d+$", "", name), (each.dtype, each.shape[1:])), []).append(name)
-    for (begin, _), names in found.items():
-        if len(names) > 1 and PIECES & {*words(last(begin)), last(begin).strip("_")}:
-            whole = sum(tree.columns[name].rows for name in names)
-            beside = [name for name, each in tree.columns.items() if each.rows == whole and name not in names]
-            columns = ", ".join([f"ray_h5.joined({begin + '*'!r})", *map(repr, beside)])
-            said = f"{names[0]} ... {names[-1]}: {len(names)} datasets with rows of one shape"
+        if numbered := re.fullmatch(r"(.*\D)(\d+)", name):
+            begin, number = numbered[1], int(numbered[2])
+            found.setdefault((begin, (each.dtype, each.shape[1:])), {})[number] = name
+    families = [(begin, names) for (begin, _), names in found.items() if len(names) > 1]
+    globs = {begin: _glob_of(begin, {*names.values()}, tree.columns) for begin, names in families}
+    for begin, names in families:
+        lengths = {number: tree.columns[name].rows for number, name in names.items()}
+        together = [begin]
+        if len({*lengths.values()}) > 1:  # columns with as many rows in each piece, such as x0, y0, x1, y1
+            alike = (
+                other
+                for other, others in families
+                if other != begin and {number: tree.columns[name].rows for number, name in others.items()} == lengths
+            )
+            together += alike
+        is_piece = PIECES & {*words(last(begin)), last(begin).strip("_")}
+        first = tree.columns[min(names.values())]
+        if len(together) > 1 or (len(first.shape) > 2 and (is_piece or _only_numbers_differ(tree, lengths))):
+            whole = sum(lengths.values())
+            pieces = {name for each, others in families if each in together for name in others.values()}
+            beside = [name for name, each in tree.columns.items() if each.rows == whole and name not in pieces]
+            columns = ", ".join([*(f"ray_h5.joined({globs[each]!r})" for each in together), *map(repr, beside)])
+            ordered = [names[number] for number in sorted(names)]
+            said = f"{ordered[0]} ... {ordered[-1]}: {len(names)} datasets with rows of one shape"
             yield Suggestion(said, "if their rows follow each other", f"columns=[{columns}]", True)
             return
+
+
+def _glob_of(begin: str, names: Collection[str], columns: Iterable[str]) -> str:
+    """Return a glob for names that differ in the number at their end, where it can, for no others."""
+    others = any(fnmatchcase(each, begin + "*") and "/" not in each[len(begin) :] for each in {*columns} - {*names})
+    return begin + ("[0-9]*" if others else "*")
+
+
+def _only_numbers_differ(tree: FileTree, lengths: Mapping[int, int]) -> bool:
+    """Return whether datasets differ in length and in a number, and nothing says that they are samples."""
+    return len({*lengths.values()}) > 1 and not likely_samples(tree.columns, tree.others)
 
 
 def _splits(tree: FileTree) -> Iterator[Suggestion]:
@@ -121,9 +160,14 @@ def _splits(tree: FileTree) -> Iterator[Suggestion]:
         first, _, rest = name.partition("/")
         by_group.setdefault(first, set()).add(rest)
     groups = [name for name in SPLITS if by_group.get(name, {""}) - {""}]
-    if len(groups) > 1 and all(by_group[name] == by_group[groups[0]] for name in groups):
+    if len(groups) > 1:
         said = f"{few(groups)}: these look like splits of one dataset"
-        yield Suggestion(said, "for the rows of one", f"group={groups[0]!r}", True)
+        group = f"group={groups[0]!r}"
+        below = replace(tree, columns=_below(tree.columns, groups[0]), others=())
+        if all(by_group[name] == by_group[groups[0]] for name in groups):
+            yield Suggestion(said, "for the rows of one", group, True)
+        elif alike := likely_samples(below.columns):
+            yield Suggestion(said, "for the samples of one", f"{group}, {alike[0].options}", True)
         return
     by_split: dict[str, list[str]] = {}
     for name in tree.columns:
@@ -132,9 +176,12 @@ def _splits(tree: FileTree) -> Iterator[Suggestion]:
     splits = [name for name in SPLITS if name in by_split]
     if len(splits) > 1 and len({len(by_split[name]) for name in splits}) == 1 and len(tree.lengths) > 1:
         names = sorted(by_split[splits[0]])
+        said = f"{few(splits)}: these look like splits of one dataset"
         if len({tree.columns[name].rows for name in names}) == 1:
-            said = f"{few(splits)}: these look like splits of one dataset"
             yield Suggestion(said, "for the rows of one", f"columns={names!r}", True)
+        elif all(re.fullmatch(rf"[^/]+/{splits[0]}", name) for name in names):  # a group a class
+            options = f"columns=[ray_h5.joined({'*/' + splits[0]!r}, name={splits[0]!r})]"
+            yield Suggestion(said, "for the rows of one, of all groups", options, True)
 
 
 def _samples(tree: FileTree) -> Iterator[Suggestion]:
@@ -185,11 +232,28 @@ def _times(tree: FileTree) -> Iterator[Suggestion]:
         yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
 
 
+def _of_one_row(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield blocks or a grid of columns whose first axes have the length one, as of microscopes and satellites."""
+    found = after_ones(tree.columns)
+    if found is None or tree.files > 1:
+        return
+    name, ones, block = found
+    shape, alone = tree.columns[name].shape, tree.lengths == {1}
+    said = f"{name} of {shape} has {shape[0]} row"
+    if block:
+        options = f"rows=ray_h5.Patches({ {name: block}!r}, axes={ {name: tuple(range(ones, ones + len(block)))}!r})"
+        yield Suggestion(said, "if blocks of it are samples", options, alone)
+    elif not alone:
+        beside = [each for each, seen in tree.columns.items() if seen.shape[: ones + 1] in {shape[: ones + 1], (1,)}]
+        columns = f"columns={sorted(beside)!r}" if len(beside) <= _MAX_COPIED else f"columns=[{name!r}]"
+        yield Suggestion(said, "if its lines are samples", f"rows=ray_h5.Grid({ones + 1}), {columns}", True)
+
+
 def _reversed(tree: FileTree) -> Iterator[Suggestion]:
     """Yield the last axis as rows, where columns share it and not the first."""
     if len(tree.lengths) < 2:
         return
-    found = along_last_axis(tree.columns, any_of=tree.of_matlab)
+    found = frames_of_sleap(tree.columns) or along_last_axis(tree.columns, any_of=tree.of_matlab)
     if found is not None:
         rows, names = found
         some = len(names) < len(tree.columns)
@@ -199,19 +263,11 @@ def _reversed(tree: FileTree) -> Iterator[Suggestion]:
 
 
 def _ragged(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield columns of varying length whose ends are beside them, as NWB writes them."""
-    for name, each in tree.columns.items():
-        ends = tree.columns.get(f"{name}_index")
-        if ends is not None and len(ends.shape) == 1 and ends.dtype.lstrip("<>|=")[:1] in {"i", "u"}:
-            group = name.rpartition("/")[0]
-            own = [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})"]
-            for other, seen in tree.columns.items():
-                above = other.rpartition("/")[0]
-                if above == group and seen.rows == ends.rows and other not in {name, f"{name}_index"}:
-                    own.append(repr(other))
-            said = f"{name}_index has the end of each row of {name}, of {each.rows} values"
-            yield Suggestion(said, "for these rows", f"columns=[{', '.join(own)}]", True)
-            return
+    """Yield columns of varying length whose bounds are beside them."""
+    found = None if any(_sparse(tree)) else ragged_columns(tree.columns)
+    if found is not None:
+        said, columns = found
+        yield Suggestion(said, "for these rows", f"columns=[{', '.join(columns)}]", True)
 
 
 def _files(tree: FileTree) -> Iterator[Suggestion]:

@@ -47,6 +47,12 @@ PIECES = _words_of("bucket shard part piece chunk block data frames rows")
 
 SPLITS = ("train", "training", "tr", "valid", "validation", "val", "dev", "test", "testing", "te")
 
+OFFSETS = _words_of("offset offsets indptr ptr splits seqlens")
+STARTS = _words_of("start starts begin first")
+COUNTS = _words_of("count counts length lengths")
+BOUNDS = _words_of("bounds boxes ranges spans boundaries")
+"""What integers are called that say where the values of each row are."""
+
 TIMES = _words_of("t time times timestamp timestamps")
 ENDS = _words_of("episode_ends episode_end")
 FLAGS = _words_of("terminals timeouts terminal done dones truncations terminations is_last")

@@ -114,5 +114,5 @@ def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
     pattern, _ = pattern_of(paths, sorted(others))
     return (
         f" The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({pattern!r})."
+        f"rows=ray_h5.Groups({pattern!r}); for one of them alone, group={groups[0]!r}."
     )

@@ -135,8 +135,10 @@ class WindowedColumn(ColumnOfUnits):
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array, width = self.values.array, self.width
         if self.segments is not None:
-            shapes = np.concatenate([np.full((len(self.segments), 1), width), self.segments.shapes[:, 1:]], axis=1)
-            return ragged_layout(self.name, array, shapes, (width, *self.segments.common_shape[1:]), num_rows, path)
+            fields, count = axes_of_fields(self.values, self.segments), len(self.segments)
+            steps = np.full((count, 1), width), self.segments.shapes[:, 1:], repeated(fields, count)
+            shape = (width, *self.segments.common_shape[1:], *fields)
+            return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, num_rows, path)
         if array.kind == "sparse":
             found = layout_of_rows(self.name, array, (num_rows,), self.chunk_rows, path)
             return replace(found, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
@@ -180,9 +182,11 @@ class WindowedColumn(ColumnOfUnits):
         shapes = segments.shapes[segments.segments_of(units), 1:]
         found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
         readings, filled = [], []
+        fields = axes_of_fields(self.values, segments)
         for number, shape in enumerate(found.tolist()):
             chosen = np.flatnonzero(shape_of.reshape(-1) == number)
-            values = empty((len(chosen), self.width, *shape), self.values.array.dtype, f"column {self.name!r}")
+            whole = (len(chosen), self.width, *shape, *fields)
+            values = empty(whole, self.values.array.dtype, f"column {self.name!r}")
             readings.append(replace(self, segments=None).reading(rows[chosen], np.arange(len(chosen)), values))
             filled.append((places[chosen].tolist(), values))
         return Reading.together(readings).then(partial(_put_each, filled, out))

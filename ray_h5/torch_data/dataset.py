@@ -152,11 +152,15 @@ class H5Dataset(BatchedDataset):
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
         self._padded_shapes = {name: spec.varying_shape or () for name, spec in self._varying.items()}
-        return (
-            {}
-            if padding is None
-            else padding.fills({spec.name: spec for spec in self._specs if not self._is_decoded(spec.name)})
-        )
+        if padding is None:
+            return {}
+        padding.check_names(self.columns)
+        found = padding.fills({spec.name: spec for spec in self._specs if not self._is_decoded(spec.name)}, named=False)
+        for decoder in self._steps[0]:
+            for name in decoder.columns if decoder.size is None else ():
+                if (fill := padding.fill(name, np.dtype(np.uint8), self.columns)) is not None:
+                    found[name] = fill
+        return found
 
     @property
     def _steps(self) -> tuple[tuple[DecodeImage, ...], Callable[[Any], Any] | None]:
@@ -386,8 +390,9 @@ class H5Dataset(BatchedDataset):
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed, unpadded_sample_of
 
-        part = partial(unpadded_sample_of, fills=self._fills) if self._fills else sample_of
-        batch = batch_of(arrays, self._whole(arrays), part)
+        whole = self._whole(arrays)
+        fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
+        batch = batch_of(arrays, whole, partial(unpadded_sample_of, fills=fills) if fills else sample_of)
         transform = self._steps[1]
         return batch if transform is None else [transformed(transform, sample) for sample in batch]
 
@@ -474,6 +479,14 @@ class H5Dataset(BatchedDataset):
         for name, values in whole.items():
             if name not in self._fills:
                 padded[name] = values
+                continue
+            if self._is_decoded(name):
+                from ray_h5.torch_data.batches.image_decoding import padded_images
+
+                images = padded_images(name, arrays[name], self._fills[name])
+                padded[name] = values if images is None else images[0]
+                if images is not None:
+                    padded[name + LENGTH] = images[1]
                 continue
             shape = self._padded_shapes[name]
             if name not in self._varying:  # rows of one length, which differs from that of other datasets

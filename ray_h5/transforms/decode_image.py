@@ -82,7 +82,7 @@ class DecodeImage:
         The column, or several.
     size : (int, int) or int, optional
         Height and width that images are resized to, bilinear and antialiased, by torch. By default images keep their
-        sizes: a batch is then one array if all are equal, else a list.
+        sizes: a batch is then one array if all are equal, else a list; with `pad` of `H5Dataset` it is one tensor.
     mode : {"RGB", "L", "unchanged"}
         ``"RGB"`` and ``"L"`` deliver uint8 of 3 channels and of 1. ``"unchanged"`` delivers the channels and the dtype
         of each image.

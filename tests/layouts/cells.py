@@ -194,3 +194,74 @@ def old_tenx(folder):
     parts |= {"barcodes": np.array([f"AC{i}".encode() for i in range(6)]), "genes": np.array([b"a", b"b", b"c", b"d"])}
     put(folder / "a.h5", {f"GRCh38/{name}": values for name, values in parts.items()})
     return Want(6, {"GRCh38": (2, counts.toarray()[:, 2])})
+
+
+@layout("embeddings of proteins", "warned", "rows=ray_h5.Groups('*')")
+def per_protein(folder):
+    put(folder / "a.h5", {f"{'ABCDEFGHIJKL'[i % 12]}{i % 10}A{i:02d}{i % 10}": numbers(32, start=i) for i in range(40)})
+    return Want(40, {"value": (0, numbers(32))})
+
+
+@layout("embeddings of residues", "refused", "rows=ray_h5.Groups('*')")
+def per_residue(folder):
+    put(folder / "a.h5", {f"{'ABCDEFG'[i]}0A{i:02d}{i}": numbers(20 + i, 32, start=i) for i in range(7)})
+    return Want(7, {"value": (1, numbers(21, 32, start=1))})
+
+
+@layout("features by the name of a video", "refused", "rows=ray_h5.Groups('v_*')")
+def videos_by_name(folder):
+    put(
+        folder / "a.h5",
+        {f"v_{name}": numbers(5 + i, 16, start=i) for i, name in enumerate(("aQ", "bW", "cE", "dR", "fT"))},
+    )
+    return Want(5, {"value": (1, numbers(6, 16, start=1))})
+
+
+@layout("TRIDENT: a slide a file, after an axis of one", "warned", "rows=ray_h5.Files()")
+def trident(folder):
+    for i in range(3):
+        put(
+            folder / f"TCGA-{i}.h5",
+            {"features": numbers(1, 30 + i, 16, start=i), "coords": np.zeros((1, 30 + i, 2), int)},
+        )
+    return Want(3, {"features": (2, numbers(1, 32, 16, start=2))})
+
+
+@layout("nights in one file, with hypnograms at 1/30 Hz", "refused", "rows=ray_h5.Groups('SC*E0')")
+def nights_in_one_file(folder):
+    for i in range(5):
+        n = 20 + i
+        put(
+            folder / "a.h5",
+            {
+                f"SC4{i}01E0/signals/EEG Fpz-Cz": numbers(n * 30, start=i),
+                f"SC4{i}01E0/signals/EOG horizontal": numbers(n * 30),
+                f"SC4{i}01E0/hypnogram": np.arange(n) % 5,
+                f"SC4{i}01E0/fs": 100.0,
+            },
+        )
+    return Want(5, {"hypnogram": (2, np.arange(22) % 5)})
+
+
+@layout("SLEAP: frames along the last axis", "refused", "columns=['instance_scores', 'point_scores', 'tracks']")
+def sleap(folder):
+    put(
+        folder / "a.analysis.h5",
+        {
+            "tracks": numbers(2, 2, 5, 90),
+            "track_occupancy": np.zeros((90, 2), "u1"),
+            "point_scores": numbers(2, 5, 90),
+            "instance_scores": numbers(2, 90),
+            "node_names": np.array([b"a", b"b", b"c", b"d", b"e"]),
+            "edge_inds": np.zeros((4, 2), int),
+        },
+    )
+    return Want(90, {"tracks": (3, numbers(2, 2, 5, 90)[..., 3].T)})
+
+
+@layout("DeepLabCut: columns of several levels")
+def deep_lab_cut(folder):
+    levels = pd.MultiIndex.from_product([["net"], ["nose", "tail"], ["x", "y", "likelihood"]])
+    frame = pd.DataFrame(numbers(9, 6, dtype="f8"), columns=levels)
+    frame.to_hdf(folder / "a.h5", key="df_with_missing", format="table")
+    return Want(9, {"df_with_missing/net/tail/x": (3, 21.0)})

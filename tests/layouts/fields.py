@@ -253,3 +253,69 @@ def event_camera(folder):
             },
         )
     return Want(2, {"events/x": (1, numbers(21, start=1))})
+
+
+@layout("XDMF: a function at several times", "refused", "rows=ray_h5.Groups('Function/u/*')")
+def xdmf(folder):
+    put(folder / "a.h5", {f"Function/u/{i}": numbers(30, 2, start=i) for i in range(5)})
+    put(folder / "a.h5", {"Mesh/mesh/geometry": numbers(30, 2), "Mesh/mesh/topology": np.zeros((44, 3), int)})
+    return Want(5, {"value": (2, numbers(30, 2, start=2))})
+
+
+@layout("openPMD: iterations", "refused", "rows=ray_h5.Groups('data/*')")
+def open_pmd(folder):
+    for step in (0, 100, 200):
+        fields = {f"data/{step}/fields/E/{axis}": numbers(8, 9) for axis in "xyz"}
+        electrons = f"data/{step}/particles/electrons"
+        put(
+            folder / "a.h5",
+            fields | {f"{electrons}/position/x": numbers(40 + step), f"{electrons}/w": numbers(40 + step)},
+        )
+    return Want(3, {"particles/electrons/position/x": (1, numbers(140))})
+
+
+@layout("CAMELS: a basin a group", "refused", "rows=ray_h5.Groups('*')")
+def camels(folder):
+    for i, basin in enumerate(("01013500", "01022500", "01030500")):
+        put(
+            folder / "a.h5",
+            {
+                f"{basin}/streamflow": numbers(365, start=i),
+                f"{basin}/forcings": numbers(365, 5),
+                f"{basin}/attributes": numbers(27),
+            },
+        )
+    return Want(3, {"streamflow": (1, numbers(365, start=1))})
+
+
+@layout("IMERG: a half hour a file", "refused", "columns=['Grid/precipitation', 'Grid/time', 'Grid/time_bnds']")
+def imerg(folder):
+    for i in range(3):
+        put(
+            folder / f"3B-HHR.{i}.h5",
+            {
+                "Grid/precipitation": numbers(1, 12, 9, start=i),
+                "Grid/time": np.zeros(1, "i4"),
+                "Grid/time_bnds": np.zeros((1, 2), "i4"),
+                "Grid/lon": numbers(12),
+                "Grid/lat": numbers(9),
+            },
+        )
+    return Want(3, {"Grid/precipitation": (1, numbers(12, 9, start=1))})
+
+
+@layout("mdCATH: replicas of temperatures", "refused", "rows=ray_h5.Groups('1a02F00/*/*')")
+def mdcath(folder):
+    for temperature in ("320", "348", "379"):
+        for i in range(2):
+            name = f"1a02F00/{temperature}/{i}"
+            put(
+                folder / "mdcath.h5",
+                {
+                    f"{name}/coords": numbers(6 + i, 15, 3, start=int(temperature)),
+                    f"{name}/rmsd": numbers(6 + i),
+                    f"{name}/box": numbers(3, 3),
+                },
+            )
+    put(folder / "mdcath.h5", {"1a02F00/z": np.ones(15, int), "1a02F00/resid": np.ones(15, int)})
+    return Want(6, {"coords": (2, numbers(6, 15, 3, start=348))})

@@ -229,3 +229,17 @@ def by_class(folder):
         {f"{kind}/img_{i}": numbers(40, 40, 3, start=i) for kind in ("cat", "dog", "owl") for i in range(5)},
     )
     return Want(15, {"value": (6, numbers(40, 40, 3, start=1))})
+
+
+@layout("SVHN: structs behind references", "warned", "rows=ray_h5.Groups('digitStruct/bbox')", extensions=("mat",))
+def digit_struct(folder):
+    with h5py.File(folder / "digitStruct.mat", "w", userblock_size=512) as file:
+        boxes = file.create_dataset("digitStruct/bbox", (4, 1), h5py.ref_dtype)
+        names = file.create_dataset("digitStruct/name", (4, 1), h5py.ref_dtype)
+        for i in range(4):
+            file[f"#refs#/box{i}/height"], file[f"#refs#/box{i}/label"] = np.array([[1.0 * i]]), np.array([[5.0]])
+            file[f"#refs#/name{i}"] = np.array([[ord(each)] for each in f"{i}.png"], "u2")
+            boxes[i, 0], names[i, 0] = file[f"#refs#/box{i}"].ref, file[f"#refs#/name{i}"].ref
+    with open(folder / "digitStruct.mat", "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file".ljust(128))
+    return Want(4, {"height": (2, [[2.0]])}, "digitStruct.mat")

@@ -13,7 +13,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.torch_data import H5Dataset
-from tests.layouts import cells, fields, programs, robots  # noqa: F401  they add layouts
+from tests.layouts import cells, fields, programs, ranges, robots  # noqa: F401  they add layouts
 from tests.layouts.kit import LAYOUTS
 
 

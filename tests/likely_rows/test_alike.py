@@ -55,6 +55,7 @@ SAMPLES = {
     "persons": groups(["Person1", "Person2"], "gait"),
     "cells of samples, each a matrix with its barcodes": groups(["sample_1", "sample_2"], "matrix", "matrix/barcodes"),
     "many of anything": columns(*(f"d{i}" for i in range(32)), shape=(3,)),
+    "proteins by their accessions": columns(*(f"P0A{i:02d}{i % 10}" for i in range(40))),
     "tasks of trajectories": groups([f"{task}/traj{i}" for task in ("open", "close") for i in range(3)], "actions"),
     "traces by station and time": columns(
         *(f"{s}_201006040{i}_EV" for i, s in enumerate(["B082.TA", "AAM.US", "R33.XO"])), shape=(3,)
@@ -100,6 +101,7 @@ COLUMNS = {
         **columns(*(f"emb_{i}" for i in range(40)), shape=(16,)),
         "label": ("<i8", ()),
     },
+    "proteins of a table, and a label": {**columns(*(f"P0A{i:02d}{i % 10}" for i in range(40))), "label": ("<i8", ())},
     "nothing": {},
 }
 

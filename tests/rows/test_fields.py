@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, Shuffle, balance, between, fields, ragged, where
+from ray_h5 import Groups, Shuffle, Windows, balance, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 
@@ -137,3 +137,37 @@ def test_fields_in_other_byte_orders_in_groups(tmp_path):
     dataset = H5Dataset(tmp_path / "a.h5", [fields("t", ["y", "x"])], rows=Groups("g*"))
     for i, n in enumerate((6, 4)):
         np.testing.assert_array_equal(dataset[i]["t"], np.stack([values["y"], values["x"]], axis=1)[:n])
+
+
+def test_windows_over_groups_whose_steps_differ_in_shape(tmp_path):
+    """Each group has images of a size of its own, of compound values; a window has the axes of the fields last."""
+    dtype, rng = np.dtype([("a", "<i4"), ("b", ">f8"), ("v", "<i2", (2,))]), np.random.default_rng(0)
+    cells = []
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, side in enumerate((3, 5, 3)):
+            cells.append(np.zeros((4 + i, 2, side), dtype))
+            for name in dtype.names:
+                cells[-1][name] = rng.integers(0, 99, cells[-1][name].shape)
+            file[f"e_{i}/t"] = cells[-1]
+    offsets = {"t": [-1, 0, 2], "v": [0, 1], "plain": [1]}
+    columns = {"t": fields("t", ["a", "b"]), "v": "t/v", "plain": "t/a", "now": fields("t", ["b"])}
+    windows = Windows(offsets, pad="edge", per_step=["now"])
+    dataset = H5Dataset(tmp_path / "a.h5", columns, rows=Groups("e_*"), windows=windows)
+    rows = [(each, t) for each in cells for t in range(len(each))]
+    assert len(dataset) == len(rows)
+    batch = dataset[list(range(len(rows)))]
+    for i, (each, t) in enumerate(rows):
+        values = {"t": np.stack([each["a"], each["b"]], -1), "v": each["v"], "plain": each["a"]}
+        for name, steps in offsets.items():
+            expected = values[name][np.clip(t + np.array(steps), 0, len(each) - 1)]
+            np.testing.assert_array_equal(batch[name][i], expected, name)
+        np.testing.assert_array_equal(batch["now"][i], each["b"][t][..., None])
+
+
+@pytest.mark.parametrize("windows", [Windows({"x": [0, 1]}), Windows({"y": [0]}, per_step=["x"])])
+def test_parts_of_steps_that_differ_in_shape_are_refused(tmp_path, windows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(2):
+            file[f"e_{i}/x"], file[f"e_{i}/y"] = np.zeros((4 + i, 2, 5 + i)), np.arange(4 + i)
+    with pytest.raises(UnsupportedColumnError, match=r"'x'.*differ in shape, such as \(2, 5\) and \(2, 6\)"):
+        H5Dataset(tmp_path / "a.h5", [part("x", {0: [1]}), "y"], rows=Groups("e_*"), windows=windows)

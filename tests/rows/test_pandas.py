@@ -1,5 +1,7 @@
 """Tables that pandas wrote: their columns under their names, equal to what pandas reads."""
 
+import os
+import pickle
 import warnings
 
 import h5py
@@ -8,7 +10,7 @@ import pytest
 
 from ray_h5 import where
 from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.tree.encodings import pickled_names
+from ray_h5.hdf5.tree.pickled_names import pickled_names
 from ray_h5.torch_data import H5Dataset
 
 pd = pytest.importorskip("pandas")
@@ -90,3 +92,29 @@ def test_names_that_are_no_list_of_names(tmp_path):
         file["df/table"].attrs["values_block_0_kind"] = np.bytes_(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(RayH5Error, match="names of the columns in field 'values_block_0' are damaged"):
         H5Dataset(tmp_path / "a.h5", ["df/a"])
+
+
+@pytest.mark.parametrize("kind", ["table", "fixed"])
+def test_columns_of_several_levels(tmp_path, kind):
+    """As DeepLabCut writes them: scorer, body part, coordinate."""
+    levels = pd.MultiIndex.from_product([["net"], ["nose", "tail"], ["x", "y", "p"]], names=["scorer", "part", "of"])
+    expected = pd.DataFrame(np.arange(54.0).reshape(9, 6), columns=levels)
+    expected.to_hdf(tmp_path / "a.h5", key="df", format=kind)
+    found = columns_of(H5Dataset(tmp_path / "a.h5"))
+    assert {*found} - {"index"} == {"/".join(each) for each in levels}
+    for name in levels:
+        assert [float(each) for each in found["/".join(name)]] == expected[name].tolist()
+
+
+@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize("names", [[], ["a"], ["a", "b", 3], [("a", "b"), ("a", "c")], [("n", "x", "y", "z")] * 2])
+def test_pickled_names(protocol, names):
+    text = pickle.dumps(names, protocol).decode("latin-1")
+    assert pickled_names(text) == [
+        each if isinstance(each, str) else "/".join(map(str, np.ravel(each))) for each in names
+    ]
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, "a", [["a", ["b"]]], [os.getcwd], ("a",), [("a" * 2000,) * 1000]])
+def test_pickles_of_other_things_are_no_names(value):
+    assert pickled_names(pickle.dumps(value, 2).decode("latin-1")) is None

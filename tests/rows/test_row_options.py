@@ -47,7 +47,7 @@ def test_rows_that_were_forgotten(demos, windows):
     with pytest.raises(UnknownColumnError) as caught:
         H5Dataset(demos, ["actions"], windows=windows)
     assert str(caught.value).count("no 'actions' below group '/'") == 1
-    assert "and 9 more have it: if each is a sample or an episode, pass rows=ray_h5.Groups('data/demo_*')." in str(
+    assert "and 9 more have it: if each is a sample or an episode, pass rows=ray_h5.Groups('data/demo_*');" in str(
         caught.value
     )
     assert caught.value.__suppress_context__  # the same text is not shown twice

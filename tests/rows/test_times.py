@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Groups, Sidecar, Windows, between, part, where
+from ray_h5 import Files, Groups, Sidecar, Windows, between, fields, part, where
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.torch_data import H5Dataset
 
@@ -292,3 +292,20 @@ def test_arguments(options, said):
     offsets = options.pop("offsets", [0.0])
     with pytest.raises(OptionError, match=said):
         Windows({"x": offsets}, **options)
+
+
+@pytest.mark.parametrize("rows", [None, Groups("s_*")])
+@pytest.mark.parametrize("at", ["timestamps", "im/timestamps"])
+@pytest.mark.parametrize("column", ["im/data/a", "im/data/p/x", fields("im/data", ["a"]), "rate/data/a"])
+def test_times_of_fields_are_those_of_their_dataset(tmp_path, rows, at, column):
+    dtype = np.dtype([("a", "<i4"), ("p", [("x", "<i4")])])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(2 if rows else 1):
+            values, group = np.zeros(6, dtype), file.require_group(f"s_{i}") if rows else file
+            values["a"] = values["p"]["x"] = np.arange(6) + 10 * i
+            group["im/data"], group["rate/data"], group["im/timestamps"] = values, values, np.arange(6.0)
+            group["rate/data"].attrs["rate"] = 1.0
+    windows = Windows({"found": [0.0, 1.0]}, at={"found": at})
+    dataset = H5Dataset(tmp_path / "a.h5", {"found": column}, rows=rows, windows=windows)
+    assert np.ravel(dataset[2]["found"]).tolist() == [2, 3]
+    assert np.ravel(dataset[len(dataset) - 1]["found"]).tolist() == [len(dataset) // 12 * 10 + 5] * 2

@@ -223,3 +223,35 @@ def test_windows_over_files_whose_images_are_filled_up_to_other_lengths(tmp_path
     assert torch.equal(found, torch.stack([torch.stack([expected[i], expected[k]]) for k, i in enumerate(firsts)]))
     with pytest.raises(UnsupportedColumnError, match=r"one number of images each, found rows of uint8 \(1, 4\), uint8"):
         DecodeImage("x")({"x": [np.zeros((2, 4), "u1"), np.zeros((1, 4), "u1")]})
+
+
+@pytest.mark.parametrize("pad", [True, {"image": 7}])
+@pytest.mark.parametrize("through", ["loader", "DataLoader", "cropped"])
+def test_images_of_several_sizes_are_padded(made, pad, through):
+    steps = [DecodeImage("image"), lambda sample: {**sample, "image": sample["image"][:, :33]}]
+    transform = steps if through == "cropped" else steps[0]
+    samples = H5Dataset(made[0], ["image", "label"], transform=transform, pad=pad)
+    whole = H5Dataset(made[0], ["image"], transform=transform)
+    batches = loader(samples, 8) if through == "loader" else DataLoader(samples, 8)
+    for batch in batches:
+        assert batch["image"].shape[2:] == tuple(batch["image_length"].amax(dim=0)[1:])
+        for image, shape, row in zip(batch["image"], batch["image_length"].tolist(), batch["label"], strict=True):
+            inside = (slice(None), slice(shape[1]), slice(shape[2]))
+            assert torch.equal(image[inside], whole[int(row)]["image"])
+            image[inside] = 0 if pad is True else 7
+            assert (image == (0 if pad is True else 7)).all()
+
+
+def test_padding_leaves_images_of_one_size_and_of_windows_as_they_are(made):
+    resized = H5Dataset(made[0], ["image"], transform=DecodeImage("image", size=(8, 8)), pad=True)
+    assert "image_length" not in resized[[0, 1]]
+    windows = Windows({"image": [0, 1]})
+    assert isinstance(
+        H5Dataset(made[0], ["image"], transform=DecodeImage("image"), windows=windows, pad=True)[[0, 1]]["image"], list
+    )
+    with pytest.raises(UnknownColumnError, match="no column 'picture'"):
+        H5Dataset(made[0], ["image"], transform=DecodeImage("image"), pad={"picture": 0})
+    lacking = H5Dataset(made[1], ["image"], transform=DecodeImage("image", on_error="null"), pad=True)[[2, 3, 5]]
+    assert lacking["image_is_null"].tolist() == [False, True, False]
+    assert lacking["image_length"].tolist()[1] == [0, 0, 0]
+    assert not lacking["image"][1].any()

@@ -74,8 +74,8 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     segments = table.columns.get(name)
     if segments is None:
         raise UnsupportedColumnError(
-            f"{path}: column {name!r}: its references lead to groups, such as {table.names[0]!r}. For a row a group, "
-            f"pass rows=ray_h5.Groups({name!r})."
+            f"{path}: column {name!r}: its references lead to groups: pass rows=ray_h5.Groups({name!r}) for a row a "
+            f"group, such as {table.names[0]!r}."
         )
     if segments.single:
         return Stored(replace(segments.unit, name=name, shape=(len(segments), *segments.unit.row_shape)), segments)

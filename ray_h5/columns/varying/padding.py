@@ -69,8 +69,10 @@ class Padding:
             if name not in columns:
                 raise UnknownColumnError(f"pad: {no_column([name], columns)}")
 
-    def fills(self, columns: Mapping[str, ColumnSpec]) -> dict[str, float]:
+    def fills(self, columns: Mapping[str, ColumnSpec], *, named: bool = True) -> dict[str, float]:
         """Return what fills up each column of varying shape; columns that are not padded are left out.
+
+        With `named`, columns that have a value of their own must be there.
 
         Raises
         ------
@@ -80,7 +82,8 @@ class Padding:
             If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
             has the name of another one.
         """
-        self.check_names(columns)
+        if named:
+            self.check_names(columns)
         found = {}
         for name, spec in columns.items():
             if spec.element is None or spec.varying_shape is None:

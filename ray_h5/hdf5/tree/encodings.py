@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickletools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,27 +17,13 @@ from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.attributes import text_attribute
+from ray_h5.hdf5.tree.pickled_names import pickled_names
 from ray_h5.manifest.layout import Encoding, EncodingKind, Form
 
 _MAX_TEXT = 1 << 20
 _MAX_BLOCKS = 1 << 10
+_MAX_LEVELS = 32
 _PANDAS = {"frame", "frame_table", "appendable_frame", "series_table"}
-_NAMES = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "STRING", "SHORT_BINSTRING", "INT", "BININT", "BININT1"}
-_AROUND_NAMES = {
-    "PROTO",
-    "FRAME",
-    "MARK",
-    "LIST",
-    "EMPTY_LIST",
-    "PUT",
-    "BINPUT",
-    "MEMOIZE",
-    "APPEND",
-    "APPENDS",
-    "STOP",
-}
-"""What a pickle of a list of names consists of."""
-
 _PARTS = ("data", "indices", "indptr")
 _ENCODED: dict[str, EncodingKind] = {
     "csr_matrix": "csr",
@@ -110,16 +95,13 @@ def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
     columns: dict[str, dict[str, object]] = {}
     if said == "frame":
         for number in range(_MAX_BLOCKS):
-            if not _has(group, (f"block{number}_items", f"block{number}_values")):
+            block = f"block{number}"
+            if not _has(group, (f"{block}_values",)):
                 break
-            items, values = group[f"block{number}_items"], group[f"block{number}_values"]
-            if not isinstance(items, h5py.Dataset) or items.dtype.kind not in "SiuO" or items.size > _MAX_TEXT:
-                continue
-            names = [] if text_attribute(items, "kind") not in {"string", "integer"} else items[()].tolist()
-            for at, each in enumerate(names):
-                shown = each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else str(each)
+            values = group[f"{block}_values"]
+            for at, each in enumerate(_names_of_block(group, block) or []):
                 dtype = text_attribute(values, "value_type") if isinstance(values, h5py.Dataset) else ""
-                columns[shown] = _column(f"{below}block{number}_values", "", at, dtype)
+                columns[each] = _column(f"{below}{block}_values", "", at, dtype)
         return Encoding("pandas", said, text=json.dumps(columns))
     table = group["table"] if _has(group, ("table",)) else None
     if not isinstance(table, h5py.Dataset) or table.dtype.names is None:
@@ -145,18 +127,34 @@ def _column(dataset: str, field: str, at: int | None, dtype: str, categories: st
     return {"dataset": dataset, "field": field, "at": at, "dtype": dtype, "categories": categories}
 
 
-def pickled_names(text: str) -> list[str] | None:
-    """Return a list of names that PyTables pickled; None for anything else. Its words are read; nothing is loaded."""
-    found: list[str] = []
-    try:
-        for code, value, _ in pickletools.genops(text.encode("latin-1")):
-            if code.name in _NAMES:
-                found.append(str(value))
-            elif code.name not in _AROUND_NAMES:
+def _names_of_block(group: h5py.Group, block: str) -> list[str] | None:
+    """Return the columns of a block of a frame in the fixed format, those of several levels as paths."""
+    items = group.get(f"{block}_items")
+    if items is None and text_attribute(group, f"{block}_items_variety") == "multi":
+        levels = []
+        for number in range(_MAX_LEVELS):
+            level, label = (group.get(f"{block}_items_{each}{number}") for each in ("level", "label"))
+            if level is None or label is None:
+                break
+            words, codes = _items(level), label[()] if _is_short(label, "iu") else None
+            if words is None or codes is None or not all(0 <= code < len(words) for code in codes.tolist()):
                 return None
-    except (ValueError, UnicodeError, IndexError):
+            levels.append([words[code] for code in codes.tolist()])
+        return ["/".join(each) for each in zip(*levels, strict=True)]
+    return _items(items)
+
+
+def _items(found: object) -> list[str] | None:
+    """Return the names in a dataset; none if they are Python objects, and None if it is no such dataset."""
+    if not _is_short(found, "SiuO"):
         return None
-    return found
+    assert isinstance(found, h5py.Dataset)
+    names = [] if text_attribute(found, "kind") not in {"string", "integer"} else found[()].tolist()
+    return [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else str(each) for each in names]
+
+
+def _is_short(found: object, kinds: str) -> bool:
+    return isinstance(found, h5py.Dataset) and found.ndim == 1 and found.dtype.kind in kinds and found.size <= _MAX_TEXT
 
 
 def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:

@@ -78,7 +78,8 @@ def _of_rows(index: RowIndex) -> str:
     """Return what to say of columns whose rows are probably no samples."""
     # Most files have a few columns that differ, in no groups.
     likes = {(spec.dtype.str, spec.row_shape) for spec in index.columns.values()}
-    if len(index.files) == 1 and len(likes) == len(index.columns) and not any("/" in name for name in index.columns):
+    is_plain = len(likes) == len(index.columns) and not any("/" in name for name in index.columns)
+    if len(index.files) == 1 and is_plain and index.num_rows > 1:
         return ""
     from ray_h5.likely_rows.suggestions import suggestions
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.messages import common_pattern
 
 _MAX_LISTED = 10
 _ENCODED_KINDS = frozenset({"category", "optional"})
@@ -48,7 +50,25 @@ def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Seque
         f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
         "Choose columns that all files share with columns=[...], or leave those files out."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
+        + _pairs(facts, found, columns)
     )
+
+
+def _pairs(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> str:
+    """Return a sentence about files that are probably read together by row, such as images and labels."""
+    by_names: dict[frozenset[str], list[FileFacts]] = {}
+    for each, schema in zip(facts, found, strict=True):
+        by_names.setdefault(frozenset(schema), []).append(each)
+    if len(by_names) != 2:
+        return ""
+    (names, first), (others, second) = by_names.items()
+    if names & others or [each.num_rows(columns) for each in first] != [each.num_rows(columns) for each in second]:
+        return ""
+    paths = [[each.path for each in some] for some in (first, second)]
+    globs = [some[0] if len(some) == 1 else common_pattern(some) for some in paths]
+    if any(fnmatchcase(path, globs[0]) for path in paths[1]) or any(fnmatchcase(path, globs[1]) for path in paths[0]):
+        return " Files that have the same rows are read together: pass some as paths, and the others as zip_files=."
+    return f" If rows of these files belong together, pass the paths {globs[0]!r} and zip_files={globs[1]!r}."
 
 
 def _usual(found: Sequence[Schema], columns: Sequence[str] | None) -> Schema:

@@ -302,7 +302,13 @@ class GroupRows:
 
     def has(self, name: str) -> bool:
         self.prepare([name])
-        return name in self._known.columns
+        if name not in self._known.columns:
+            return False
+        try:
+            self._values(name, self._segments(name))
+        except UnknownColumnError:
+            return False  # a dataset above has no such field
+        return True
 
     def samples(self, name: str) -> Samples:
         if (made := self._range(name)) is not None:
@@ -429,7 +435,14 @@ class GroupRows:
 
     def _units(self, name: str, segments: Segments) -> Values:
         """Return the values of units, or the parts of them that the user asks for."""
-        return self._taken(name, self._values(name, segments))
+        values = self._taken(name, self._values(name, segments))
+        if segments.unit_shape is None and (made := self._part(name)) is not None:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: column {name!r}: {made}: steps of groups differ in shape, such as "
+                f"{segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}. Choose groups that agree with "
+                "the pattern, or take the part in a transform."
+            )
+        return values
 
     def _taken(self, name: str, values: Values) -> Values:
         if (made := self._part(name)) is None:

@@ -105,7 +105,7 @@ class PatchRows:
             return RowColumn(name, self._blocks(name.strip("/"), of), self._units)
         array = self._columns.values(name).array
         raise UnsupportedColumnError(
-            f"{array.where} has shape {array.shape}, and is not in shapes= of Patches: name it there with the shape of "
+            f"{array.where} has shape {array.shape}, and is not in shapes= of Patches; name it there with the shape of "
             "a block, or leave it out with columns=[...]"
         )
 

@@ -104,7 +104,7 @@ class OneRecording:
         return Samples(values, np.zeros(1, np.int64), np.array([count]), is_single=single is not None)
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        return [self._reader.values_of_attributes(self._columns.dataset_of(name), attributes)]
+        return [self._reader.values_of_attributes(dataset_of_field(self, name), attributes)]
 
     def is_constant(self, name: str) -> bool:  # noqa: ARG002  as the other recordings have it
         return False
@@ -114,6 +114,14 @@ class OneRecording:
 
     def episode_names(self) -> np.ndarray:
         return np.array([b"0"], object)
+
+
+def dataset_of_field(recordings: Recordings, name: str) -> str:
+    """Return the dataset that a column is of: of a field of compound values, the one above it."""
+    found = recordings.dataset_of(name).strip("/")
+    parts = found.split("/")
+    above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+    return next(filter(recordings.has, above), found)
 
 
 class TimesOf:
@@ -153,8 +161,7 @@ class TimesOf:
         counts = samples.lengths
         if isinstance(said, tuple):
             return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
-        parent = self._recordings.dataset_of(column).strip("/").rpartition("/")[0]
-        own = said.strip("/")
+        parent, own = dataset_of_field(self._recordings, column).rpartition("/")[0], said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
             if self._recordings.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
                 return found

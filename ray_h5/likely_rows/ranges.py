@@ -1,0 +1,75 @@
+"""Rows of varying length that lie one after the other, and the integers that say where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from ray_h5.likely_rows.shapes import main_columns
+from ray_h5.likely_rows.tree import Seen
+from ray_h5.likely_rows.words import BOUNDS, COUNTS, OFFSETS, STARTS, last, words
+
+
+class _Bounds(NamedTuple):
+    """Datasets with the bounds of each row, the option that names them, and how many rows there are."""
+
+    names: tuple[str, ...]
+    option: str
+    rows: int
+
+
+def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
+    """Return what says where rows are, and the entries of ``columns=``; None if nothing does."""
+    for name in columns:
+        ends = columns.get(f"{name}_index")  # as NWB writes them
+        if ends is not None and _is_integer(ends, 1):
+            own = _of_group(columns, _group(name), ends.rows, {name, f"{name}_index"})
+            said = f"{name}_index has the end of each row of {name}, of {columns[name].rows} values"
+            return said, [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})", *own]
+    for bounds in _bounds(columns):
+        longer = {
+            name: each
+            for name, each in columns.items()
+            if each.rows > bounds.rows + 1 and name not in bounds.names and len(each.shape) > 0
+        }
+        near = {name: each for name, each in longer.items() if _group(name) == _group(bounds.names[0])}
+        if not longer:
+            continue
+        length, content = main_columns(near or longer)
+        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(content)]
+        beside = sorted(
+            repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in bounds.names
+        )
+        said = f"{' and '.join(bounds.names)}: these may say where each of {bounds.rows} rows is among {length} values"
+        return said, [*ragged, *beside]
+    return None
+
+
+def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
+    for name, each in columns.items():
+        said = {*words(last(name))}
+        if said & OFFSETS and _is_integer(each, 1):
+            yield _Bounds((name,), f"offsets={name!r}", each.rows - 1)
+        if said & BOUNDS and _is_integer(each, 2) and each.shape[1] == 2:
+            yield _Bounds((name,), f"bounds={name!r}", each.rows)
+        if said & STARTS and _is_integer(each, 1):
+            for other, seen in columns.items():
+                counts = COUNTS & {*words(last(other))} and _is_integer(seen, 1)
+                if counts and seen.rows == each.rows and _group(other) == _group(name):
+                    yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", each.rows)
+
+
+def _of_group(columns: Mapping[str, Seen], group: str, rows: int, without: Collection[str]) -> list[str]:
+    return [
+        repr(name)
+        for name, each in columns.items()
+        if _group(name) == group and each.rows == rows and name not in without
+    ]
+
+
+def _group(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _is_integer(seen: Seen, axes: int) -> bool:
+    return len(seen.shape) == axes and seen.dtype.lstrip("<>|=")[:1] in {"i", "u"}
