@@ -24,19 +24,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-_INSTEAD = {
-    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, workers=2.",
-    "cache_size": "Rows that were read stay in memory, up to kept_bytes=.",
-}
-
-
 class LoaderOptions(DatasetOptions, total=False):
     """The options of `H5Dataset`."""
 
     columns: Columns | None
 
 
-@takes_options_of(H5Dataset, instead=_INSTEAD)
+@takes_options_of(H5Dataset)
 def loader(
     source: Dataset[Any] | PathLike | Sequence[PathLike],
     batch_size: int = 64,

@@ -10,7 +10,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import make_plan
 
-_SAMPLED_ROWS, _SAMPLED_SECONDS, _BATCH_ROWS = 256, 3.0, 16
+_SAMPLED_ROWS, _SAMPLED_SECONDS, _BATCH_ROWS = 256, 1.5, 16
 
 
 def shuffled_rate(files: FileOptions) -> float:
