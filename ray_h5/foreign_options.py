@@ -4,7 +4,7 @@ __all__ = ["ADVICE"]
 
 ADVICE = {
     "H5Dataset": {
-        "batch_size": "Batches are made by loader(paths, batch_size=64), or by DataLoader(H5Dataset(...), batch_size=64).",
+        "batch_size": "Batches are made by loader(paths, 64), or by DataLoader(H5Dataset(...), 64).",
         "shuffle": "Samples are shuffled by loader(paths, shuffle=True), by OrderSampler, or by a DataLoader.",
         "seed": "The order of an epoch is that of loader(paths, seed=7), or of OrderSampler(dataset, seed=7).",
         "num_workers": "Processes belong to the loader: DataLoader(H5Dataset(...), num_workers=2).",
@@ -31,7 +31,7 @@ ADVICE = {
     },
     "read_h5": {
         "batch_size": "Ray makes the batches later: ds.iter_torch_batches(batch_size=32).",
-        "parallelism": "concurrency= limits how many read tasks run at once, override_num_blocks= is the number of blocks.",
+        "parallelism": "concurrency= limits how many tasks read at once; override_num_blocks= sets the blocks.",
         "include_row_hash": "Write include_row_ids=True.",
         "label_selector": "Write ray_remote_args={'label_selector': {...}}.",
         "resources": "Write ray_remote_args={'resources': {...}}.",
