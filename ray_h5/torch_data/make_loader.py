@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joblib import cpu_count
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, takes_options_of
@@ -95,6 +95,10 @@ def loader(
         dataset = as_h5(source)
         if pad is not None:
             dataset = dataset.with_padding(pad)
+    elif isinstance(source, DataLoader):
+        raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
+    elif isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source):
+        raise OptionError("loader: expected one dataset or paths, found several datasets; pass ConcatDataset([...])")
     else:
         dataset = H5Dataset(source, **options)
     sampler = OrderSampler(

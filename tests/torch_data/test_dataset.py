@@ -305,6 +305,14 @@ def test_options_of_the_loader_that_are_none(files):
         loader(files, 16, shuffle=balance("epoch"))
 
 
+def test_what_is_no_one_dataset_is_named(files):
+    dataset = H5Dataset(files)
+    with pytest.raises(OptionError, match=r"found several datasets; pass ConcatDataset\(\[...\]\)"):
+        loader([dataset, dataset])
+    with pytest.raises(OptionError, match="found a DataLoader; pass its dataset$"):
+        loader(DataLoader(dataset))
+
+
 def test_a_name_of_a_column_is_no_index(files):
     with pytest.raises(OptionError, match=r"index 'fhr': .*dataset\[0\]\['fhr'\] .*dataset\[:\]\['fhr'\]"):
         H5Dataset(files)["fhr"]
