@@ -309,7 +309,7 @@ def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
     with pytest.raises(OptionError, match=r"found several datasets; pass ConcatDataset\(\[...\]\)"):
         loader([dataset, dataset])
-    with pytest.raises(OptionError, match="found a DataLoader; pass its dataset$"):
+    with pytest.raises(OptionError, match=r"found a DataLoader; pass its dataset$"):
         loader(DataLoader(dataset))
 
 
