@@ -197,7 +197,6 @@ def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
     value = getattr(importlib.import_module(home), name, None) if home else None
     if value is None:
         elsewhere = f"; it needs Ray: import it from {__name__}" if name in __all__ and package != __name__ else ""
-        # With `obj`, Python offers the nearest name.
-        module = sys.modules.get(package)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}{elsewhere}", name=name, obj=module)
+        message = f"module {package!r} has no attribute {name!r}{elsewhere}"
+        raise AttributeError(message, name=name, obj=sys.modules.get(package))
     return value

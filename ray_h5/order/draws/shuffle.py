@@ -236,14 +236,9 @@ def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Sh
     if isinstance(shuffle, str):
         return Shuffle(cast("Unit", shuffle), seed)
     raise OptionError(
-        f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle{_with_weights(shuffle)}"
+        f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle"
+        + (f"; write Shuffle(weights={shuffle!r})" if type(shuffle).__name__ == "Balance" else "")
     )
-
-
-def _with_weights(given: object) -> str:
-    from ray_h5.order.draws.weights import Balance
-
-    return f"; write Shuffle(weights={given!r})" if isinstance(given, Balance) else ""
 
 
 RoundKeys: TypeAlias = tuple[int, ...]
