@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
@@ -88,19 +88,16 @@ def loader(
     ...         train(batch.signal, batch.label)
     """
     batch_size = as_integer("batch_size", batch_size, 1)
-    if isinstance(source, Dataset):
+    several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
+    if several or isinstance(source, (Dataset, DataLoader)):
         pad = options.pop("pad", None)
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
-        dataset = as_h5(source)
+        dataset = as_h5(cast("Dataset[Any]", source))  # raises for a loader or several
         if pad is not None:
             dataset = dataset.with_padding(pad)
-    elif isinstance(source, DataLoader):
-        raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
-    elif isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source):
-        raise OptionError("loader: expected one dataset or paths, found several datasets; pass ConcatDataset([...])")
     else:
-        dataset = H5Dataset(source, **options)
+        dataset = H5Dataset(cast("PathLike", source), **options)
     sampler = OrderSampler(
         dataset,
         shuffle=shuffle,
