@@ -37,6 +37,7 @@ def test_where_and_figures_need_no_ray():
 
 
 def test_the_public_names_alone_are_shown():
+    assert dir(ray_h5.plots) == ray_h5.plots.__all__
     assert dir(ray_h5) == sorted([*ray_h5.__all__, "plots", "torch_data"])
     assert not [name for name in ray_h5.__all__ if name.startswith("_")]
 
