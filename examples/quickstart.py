@@ -27,6 +27,7 @@ ray_h5.quiet()  # turns down what Ray prints
 ds = ray_h5.read_h5("data/*.h5", columns=["image", "label"], shuffle=True)
 ds = ds.filter(expr=ray_h5.where(label=[1, 2], quality=ray_h5.between(0.5, None)))
 
-print(ds.schema(), ds.count(), "rows")
+print(ds.schema())
+print(ds.count(), "rows")
 for batch in ds.iter_torch_batches(batch_size=32):
     print(batch["image"].shape, batch["label"].dtype)

@@ -7,6 +7,7 @@ Names are imported when they are first used: ``import ray_h5`` imports neither r
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_MODULES]
 
 
 def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
@@ -195,5 +196,7 @@ def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
     home = homes.get(name, "ray_h5.errors" if name.endswith("Error") else "")
     value = getattr(importlib.import_module(home), name, None) if home else None
     if value is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        elsewhere = f"; it needs Ray: import it from {__name__}" if name in __all__ and package != __name__ else ""
+        message = f"module {package!r} has no attribute {name!r}{elsewhere}"
+        raise AttributeError(message, name=name, obj=sys.modules.get(package))
     return value

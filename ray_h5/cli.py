@@ -11,13 +11,13 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ray_h5 import __version__
 from ray_h5 import bench as benches
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.inspect import FLAGS, add_files, add_inspect, files_of, options_of
-from ray_h5.messages import counted, printable
+from ray_h5.messages import counted, near_names, printable
 
 _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
@@ -106,8 +106,29 @@ def _failed(message: str) -> int:
     return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Offers the nearest name for a command or flag that it does not know."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: COMMAND"):
+            self.exit(2, self.format_help())
+        if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            message += f".{near_names(found[1], _flags_below(self), 0)}"
+        elif found := re.search(r"invalid choice: '(.*?)' \(", message):
+            choices = re.findall(r"'([^']*)'", message[found.end() :])
+            message += f".{near_names(found[1], choices, 0)}"
+        super().error(message)
+
+
+def _flags_below(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the flags of a command, and of those below it."""
+    actions = parser._actions
+    below = [each for action in actions if isinstance(action.choices, dict) for each in action.choices.values()]
+    return {*parser._option_string_actions, *(flag for each in below for flag in _flags_below(each))}
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ray-h5", description="Train from HDF5 files with Ray.")
+    parser = _Parser(prog="ray-h5", description="Train from HDF5 files with Ray.")
     parser.add_argument("--version", action="version", version=f"ray-h5 {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_inspect(commands)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 _MAX_LISTED = 10
+_ALIKE, _LESS_ALIKE = 0.5, 0.2
+"""How alike a name that is offered is at least, of 1; and by how much less than the nearest one."""
 
 
 def few(names: Sequence[str], most: int = _MAX_LISTED) -> str:
@@ -36,14 +38,24 @@ def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
     return f"no column {', '.join(map(repr, missing))}.{near_names(missing[0], names)}"
 
 
-def near_names(name: str, names: Iterable[str]) -> str:
-    """Return a sentence that offers the names nearest to `name`."""
+def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
+    """Return a sentence that offers the names nearest to `name`, or else lists the first ones; with `most` 0 none."""
     known = sorted(set(map(str, names)))  # a pandas frame may call a column by a number
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
+    if near := _nearest(name, known):
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"
-    shown = ", ".join(map(printable, known[:_MAX_LISTED])) + (", ..." if len(known) > _MAX_LISTED else "")
+    if not most:
+        return ""
+    shown = ", ".join(map(printable, known[:most])) + (", ..." if len(known) > most else "")
     return f" There is: {shown}." if known else " There is none."
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return up to 3 names: those that end in `name` as a part of a path, else those that are about as alike as any."""
+    if inside := [each for each in known if each.endswith(f"/{name}")]:
+        return inside[:3]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE)
+    alike = [difflib.SequenceMatcher(None, each, name).ratio() for each in near]
+    return [each for each, ratio in zip(near, alike, strict=True) if ratio > alike[0] - _LESS_ALIKE]
 
 
 def printable(text: str) -> str:

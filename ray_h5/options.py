@@ -103,7 +103,7 @@ def takes_options_of(
         Its parameters with a default are the options, unless the function has parameters of the same names. Its
         docstring has the entries of all parameters that the docstring of the function lacks.
     instead : mapping of str to str, optional
-        Advice for names that people know from elsewhere; options of these names are left out.
+        Advice for options that have another name here; those of these names are left out.
     """
     instead = instead or {}
 
@@ -115,8 +115,11 @@ def takes_options_of(
         def checked(*given: Any, **options: Any) -> Any:
             for name in options:
                 if name not in signature.parameters:
+                    from ray_h5.foreign_options import ADVICE
+
                     known = signature.parameters.keys() - {"self"}
-                    advice = f" {instead[name]}" if name in instead else near_names(name, known)
+                    said = {**ADVICE.get(taker.__name__, {}), **instead}.get(name)
+                    advice = near_names(name, known, len(known)) if said is None else f" {said}"
                     raise UnknownOptionError(f"{taker.__name__}: there is no option {name!r}.{advice}")
             return init(*given, **options)
 

@@ -125,6 +125,24 @@ def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
     assert r"red \x1b[31m" in shown
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["inspct"], "Did you mean 'inspect'?"),
+        (["inspect", "a.h5", "--colums", "x"], "Did you mean '--columns'?"),
+        (["bench", "pers"], "Did you mean 'peers'?"),
+        (["inspect", "a.h5", "--qqqq"], "unrecognized arguments: --qqqq."),
+        ([], "inspect   show what files hold"),
+    ],
+)
+def test_names_that_are_misspelt_are_offered(given, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(given)
+    found = capsys.readouterr().err
+    assert said in found
+    assert "There is" not in found
+
+
 def test_an_unknown_bench_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "nonsense"])

@@ -191,6 +191,11 @@ def test_rows_that_cannot_be_read_are_errors_in_their_cells(tmp_path, inspected)
     assert "9" in page.cells  # the last row of the good one
 
 
+def test_the_command_says_where_the_page_is(tmp_path, path, capsys):
+    assert main(["inspect", str(path), "--html", str(tmp_path / "a.html")]) == 0
+    assert capsys.readouterr().err == f"ray-h5: the page is in {tmp_path / 'a.html'}\n"
+
+
 def test_a_page_replaces_no_file_that_is_read(path, capsys):
     before = path.read_bytes()
     assert main(["inspect", str(path), "--html", str(path)]) == 1

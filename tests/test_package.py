@@ -37,8 +37,18 @@ def test_where_and_figures_need_no_ray():
 
 
 def test_the_public_names_alone_are_shown():
-    assert dir(ray_h5) == ray_h5.__all__
+    assert dir(ray_h5.plots) == ray_h5.plots.__all__
+    assert dir(ray_h5) == sorted([*ray_h5.__all__, "plots", "torch_data"])
     assert not [name for name in ray_h5.__all__ if name.startswith("_")]
+
+
+def test_a_name_that_is_not_there_says_where_it_is_or_what_is_near():
+    with pytest.raises(AttributeError, match=r"'ray_h5.torch_data' has no .*; it needs Ray: import it from ray_h5$"):
+        ray_h5.torch_data.read_h5  # noqa: B018
+    for module, name in ((ray_h5, "raed_h5"), (ray_h5.torch_data, "lodaer")):
+        with pytest.raises(AttributeError) as caught:
+            getattr(module, name)
+        assert (caught.value.name, caught.value.obj) == (name, module)  # of which Python offers the nearest name
 
 
 def test_errors_and_the_classes_of_elsewhere_are_there_too():

@@ -294,6 +294,12 @@ def test_a_picture_is_a_picture_in_each_figure(shape, dtype, tmp_path):
     assert [each.shape for each in pictures(plots.plot_row({"image": before}))] == [(32, 32, 3)]
 
 
+def test_the_title_says_which_channel_is_shown():
+    figure = plots.plot_row({"signal": RNG.standard_normal((3, 43, 300)), "photo": np.zeros((8, 8, 3), np.uint8)})
+    titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
+    assert [title.endswith("channel 0 of 3") for title in titles] == [True, False]
+
+
 def test_a_standardized_picture_is_scaled_to_be_seen(tmp_path):
     before = RNG.standard_normal((16, 20, 3))
     before[0, 0] = np.nan

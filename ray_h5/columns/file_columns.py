@@ -342,7 +342,7 @@ class FileColumns:
         encoding = self._encoding(plain)
         if self._form == "pandas" and not self._can_find(plain) and (found := self._in_pandas(plain)) is not None:
             return found
-        if encoding is None and "/" in plain and not self._can_find(plain):
+        if encoding is None and ("/" in plain or self._form == "anndata") and not self._can_find(plain):
             return self._field(name)
         if encoding is None:
             return self._decoded(self._dataset(name))
@@ -487,7 +487,7 @@ class FileColumns:
             if self._form == "anndata":
                 known = (
                     self._names(self._reader.layout)
-                    if parent.split("/", maxsplit=1)[0] in _OF_ROWS
+                    if parent.split("/", maxsplit=1)[0] in {"", *_OF_ROWS}
                     else [*self._reader.layout.columns]
                 )
                 raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")

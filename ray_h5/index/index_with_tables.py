@@ -15,7 +15,7 @@ from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.lookup import Lookup
-from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.messages import few
 from ray_h5.predicates.evaluate import check_names
 from ray_h5.read.arguments import as_names
@@ -66,8 +66,10 @@ def index_with_tables(
     try:
         joining = [each for number, each in enumerate(sidecars) if number not in sliced]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
-    except SchemaMismatchError as exc:
-        for each in () if isinstance(exc, UnknownColumnError) else sliced.values():
+    except UnknownColumnError as exc:
+        raise UnknownColumnError(f"{exc}{columns_beside(named)}") from None
+    except SchemaMismatchError:
+        for each in sliced.values():
             _check_sliced(each, paths, lookup)
         raise
     _check_not_in_files(index, named, opened)

@@ -23,6 +23,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Found, FoundCell, Lookup
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
+from ray_h5.messages import few
 from ray_h5.predicates.virtual_names import AnyEqual, parse_virtual, read_for, virtual_name
 from ray_h5.read.arguments import as_names
 from ray_h5.storage.byte_source import Identity
@@ -175,7 +176,10 @@ class RowIndex(ComparedByContent):
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
-                more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
+                try:
+                    more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
+                except UnknownColumnError as exc:
+                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.sources_of(absent))
             constants = () if more.scope.windows is None else more.scope.windows.constants
@@ -321,6 +325,11 @@ class RowIndex(ComparedByContent):
 
     def _state_now(self, path: str) -> Identity | None:
         return storage_of(path, self.lookup.scope.storage).identity(path)
+
+
+def columns_beside(names: Collection[str]) -> str:
+    """Return a sentence about columns of tables and attributes, for an error about a column that is nowhere."""
+    return f" Columns of tables and attributes: {few(list(names))}." if names else ""
 
 
 def build_index(

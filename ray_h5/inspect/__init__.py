@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from ray_h5.messages import printable
 from ray_h5.options import documented
 from ray_h5.source import Source
 
@@ -245,6 +247,7 @@ def run(arguments: argparse.Namespace) -> int:
         page = to_html(report, files, arguments.paths, options_of(arguments))
         with open(arguments.html, "w", encoding="utf-8") as file:
             file.write(page)
+        print(f"ray-h5: the page is in {printable(os.path.abspath(arguments.html))}", file=sys.stderr)
     return 0 if report.ok else 1
 
 

@@ -47,6 +47,10 @@ _EXACT = "exact shuffle"
 """The order that the orders of a spread are compared with."""
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     """Show the columns of one row: arrays of one axis as lines, of two axes as images, scalars and strings as text.
 
@@ -85,7 +89,8 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False).ravel() if shown else []
     for panel, (name, array) in zip(panels, shown.items(), strict=False):
         draw(figure, panel, array)
-        panel.set_title(wrapped(f"{name}  {array.shape} {array.dtype}", 6), fontsize=10)
+        part = f", channel 0 of {array.shape[0]}" if array.ndim == 3 and not is_picture(array) else ""
+        panel.set_title(wrapped(f"{name}  {array.shape} {array.dtype}{part}", 6), fontsize=10)
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
     # The texts have lines of their own above the panels.

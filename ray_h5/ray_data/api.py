@@ -25,16 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_INSTEAD = {
-    "batch_size": "Ray makes the batches later: ds.iter_torch_batches(batch_size=32).",
-    "num_workers": "Ray reads in tasks, on all CPUs; concurrency= limits how many run at once.",
-    "transform": "Write ds.map_batches(function).",
-    "predicate": "Write ds.filter(expr=ray_h5.where(...)), which is pushed into the reading.",
-    "seed": "Write shuffle=ray_h5.Shuffle(seed=7).",
-}
-
-
-@takes_options_of(Source, instead=_INSTEAD)
+@takes_options_of(Source)
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,

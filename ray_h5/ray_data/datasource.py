@@ -59,7 +59,7 @@ class H5Datasource(Datasource):
     tail, tail_rows
         As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
-        Add the columns `path`, `row_id` and `row_key`.
+        Add the column `path`, the column `row_id`, the column `row_key`, as in `read_h5`.
     name : str, optional
         The name of the dataset for `set_epoch`.
     block_rows, num_blocks : int, optional

@@ -87,6 +87,11 @@ class BatchedDataset(Dataset[Any]):
             return _batch(self.__getitems__(range(*index.indices(len(self)))))
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
             return _batch(self.__getitems__(index))
+        if isinstance(index, str):
+            raise OptionError(
+                f"{type(self).__name__}: index {index!r}: expected the number of a sample, or a slice. Write "
+                f"dataset[0][{index!r}] for the value of one sample, dataset[:][{index!r}] for those of all."
+            )
         one = cast("SupportsIndex", index)
         if _own_batches(type(self)) and not _own_samples(type(self)):
             return self.__getitems__([operator.index(one)])[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec
@@ -226,6 +226,10 @@ def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
             joined.append(positions + total)
             total += sum(map(len, parts))
         return found, np.concatenate(joined)
+    if isinstance(dataset, (list, tuple)):
+        raise OptionError("loader: expected one dataset or paths, found several datasets; pass ConcatDataset([...])")
+    if isinstance(dataset, DataLoader):
+        raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
     # A DataLoader takes no sampler for a dataset that has its own order.
     sampler = "" if isinstance(dataset, IterableDataset) else ", sampler=OrderSampler(dataset)"
     raise OptionError(

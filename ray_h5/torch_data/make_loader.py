@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from joblib import cpu_count
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, takes_options_of
@@ -24,19 +24,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-_INSTEAD = {
-    "num_workers": "It reads in threads of this process: write threads=2; or, for processes, workers=2.",
-    "cache_size": "Rows that were read stay in memory, up to kept_bytes=.",
-}
-
-
 class LoaderOptions(DatasetOptions, total=False):
     """The options of `H5Dataset`."""
 
     columns: Columns | None
 
 
-@takes_options_of(H5Dataset, instead=_INSTEAD)
+@takes_options_of(H5Dataset)
 def loader(
     source: Dataset[Any] | PathLike | Sequence[PathLike],
     batch_size: int = 64,
@@ -94,15 +88,16 @@ def loader(
     ...         train(batch.signal, batch.label)
     """
     batch_size = as_integer("batch_size", batch_size, 1)
-    if isinstance(source, Dataset):
+    several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
+    if several or isinstance(source, (Dataset, DataLoader)):
         pad = options.pop("pad", None)
         if options:
             raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
-        dataset = as_h5(source)
+        dataset = as_h5(cast("Dataset[Any]", source))  # raises for a loader or several
         if pad is not None:
             dataset = dataset.with_padding(pad)
     else:
-        dataset = H5Dataset(source, **options)
+        dataset = H5Dataset(cast("PathLike", source), **options)
     sampler = OrderSampler(
         dataset,
         shuffle=shuffle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NamedTuple
 
@@ -35,14 +36,32 @@ class Ranks:
 
     def share(self, sampler: object) -> Share:
         """Return the share of an iteration of `sampler`: all samples if accelerate splits them."""
+        is_asked = set(self.asked.values()) != {None}
         if not asked_by_accelerate():
+            if "TORCHELASTIC_RUN_ID" in os.environ and not is_asked and not _is_distributed():
+                from ray_h5.torch_data.launchers import warn_of_torchrun
+
+                warn_of_torchrun(os.environ.get("WORLD_SIZE", "1"))
             return self.now()
-        if set(self.asked.values()) != {None} and self.now().world_size > 1:
+        if is_asked and self.now().world_size > 1:
             raise OptionError(
                 f"{type(sampler).__name__} has rank and world_size, and accelerate splits the batches of a prepared "
                 "loader over the ranks again: rows would be lost. Leave out rank and world_size."
             )
         return Share(0, 1)
+
+
+def asked_by_accelerate() -> bool:
+    """Return whether a part of accelerate asks that splits samples over the ranks itself."""
+    if "accelerate.data_loader" not in sys.modules:
+        return False
+    from ray_h5.torch_data.launchers import is_below_accelerate
+
+    return is_below_accelerate()
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> Share:
@@ -53,7 +72,7 @@ def resolve_rank(rank: int | None, world_size: int | None) -> Share:
     OptionError
         If there is no such rank.
     """
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    distributed = _is_distributed()
     if world_size is None:
         world_size = torch.distributed.get_world_size() if distributed else 1
     if rank is None:
@@ -62,23 +81,3 @@ def resolve_rank(rank: int | None, world_size: int | None) -> Share:
     if world_size < 1 or not 0 <= rank < world_size:
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1")
     return Share(rank, world_size)
-
-
-def asked_by_accelerate() -> bool:
-    """Return whether a part of accelerate that splits samples over the ranks itself is on the call stack.
-
-    A loader that accelerate prepared has its sampler inside a `BatchSamplerShard`, which takes every n-th batch of
-    it, or a `DataLoaderDispatcher`, which reads in one process for all. Neither tells the sampler, which may have been
-    made before accelerate was asked to prepare the loader: only the call stack shows it.
-    """
-    module = sys.modules.get("accelerate.data_loader")
-    if module is None:
-        return False
-    kinds = (module.BatchSamplerShard, module.DataLoaderDispatcher)
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        # Not isinstance, which asks objects of others for their __class__.
-        if issubclass(type(frame.f_locals.get("self")), kinds):
-            return True
-    return False

@@ -62,7 +62,8 @@ class Augmentation(ABC):
         if ROW_KEY not in batch:
             raise MissingRowKeyError(
                 f"{type(self).__name__}({self.column!r}) needs the column {ROW_KEY!r}, which the batch does not have; "
-                "read with read_h5(..., include_row_keys=True) and keep that column until here"
+                "read with read_h5(..., include_row_keys=True) and keep that column until here. In plain PyTorch, "
+                "WorkerSafeAugmentedDataset augments samples"
             )
         if not np.ndim(batch[ROW_KEY]):
             raise self._not_a_batch("one row")

@@ -428,3 +428,9 @@ def test_unknown_names(stored):
         H5Dataset(path, ["obs/celltype"])
     with pytest.raises(UnsupportedColumnError, match="its columns are below it"):
         H5Dataset(path, ["obs"])
+
+
+def test_a_name_without_its_group_is_offered_with_it(tmp_path):
+    cells().write_h5ad(path := tmp_path / "a.h5ad")
+    with pytest.raises(UnknownColumnError, match=r"no 'cell_type'\. Did you mean 'obs/cell_type'\?$"):
+        H5Dataset(str(path), ["X", "cell_type"])

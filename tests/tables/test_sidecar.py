@@ -842,3 +842,12 @@ def test_text_of_parquet_is_as_it_is_written(files):
         sidecar = Sidecar([files / path for path in np.atleast_1d(paths)], on="guid")
         found = each(dataset(files, ["text", "codes", "d.t"], sidecar=sidecar))
         assert [list(row.values()) for row in found] == [[text] * 3 for text in texts]
+
+
+def test_an_error_about_a_column_lists_those_of_tables_and_attributes(files):
+    beside = {"sidecar": Sidecar(labels(files), on="guid"), "attrs": ["fs"]}
+    said = r"no 'lable'.* Columns of tables and attributes: .*label.*fs\."
+    with pytest.raises(UnknownColumnError, match=said):
+        dataset(files, ["x", "lable"], **beside)
+    with pytest.raises(UnknownColumnError, match=said):
+        dataset(files, ["x", "label"], where(lable=1), **beside)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from ray_h5 import Groups, csr, ragged
+from ray_h5 import Groups, balance, csr, ragged
 from ray_h5.errors import (
     CastError,
     NotFoundError,
@@ -290,6 +290,32 @@ def test_options_of_the_loader_that_are_none(files):
         loader(files, 16, cache_size=9)
     with pytest.raises(OptionError, match=r"loader: there is no option 'colums'. Did you mean 'columns'"):
         loader(files, 16, colums=["fhr"])
+    for name, advice in {"sampler": r"DataLoader\(H5Dataset\(...\), sampler=...\)", "generator": "seed=7"}.items():
+        with pytest.raises(OptionError, match=f"loader: there is no option '{name}'. .*{advice}"):
+            loader(files, 16, **{name: None})
+    with pytest.raises(
+        OptionError, match=r"no option 'zzz'. There is: allow_external, .*, zip_files\.$"
+    ):  # all of them
+        loader(files, 16, zzz=1)
+    with pytest.raises(OptionError, match=r"H5Dataset: there is no option 'batch_size'. Batches are made by loader"):
+        H5Dataset(files, batch_size=16)
+    with pytest.raises(OptionError, match=r"kfold: there is no option 'n_splits'. Write k=5"):
+        kfold(files, n_splits=4)
+    with pytest.raises(OptionError, match=r"expected True.* a Shuffle; write Shuffle\(weights=balance\('epoch'\)\)"):
+        loader(files, 16, shuffle=balance("epoch"))
+
+
+def test_what_is_no_one_dataset_is_named(files):
+    dataset = H5Dataset(files)
+    with pytest.raises(OptionError, match=r"found several datasets; pass ConcatDataset\(\[...\]\)"):
+        loader([dataset, dataset])
+    with pytest.raises(OptionError, match=r"found a DataLoader; pass its dataset$"):
+        loader(DataLoader(dataset))
+
+
+def test_a_name_of_a_column_is_no_index(files):
+    with pytest.raises(OptionError, match=r"index 'fhr': .*dataset\[0\]\['fhr'\] .*dataset\[:\]\['fhr'\]"):
+        H5Dataset(files)["fhr"]
 
 
 def test_a_loader_without_a_batch_says_so(files, caplog):

@@ -31,6 +31,7 @@ from ray_h5.torch_data import (
     where,
 )
 from ray_h5.torch_data.concatenated import JoinedDataset
+from ray_h5.torch_data.launchers import warn_of_torchrun
 from tests.index.kit import plan_files
 
 from .conftest import ids_of
@@ -384,6 +385,18 @@ def test_bad_input():
         OrderSampler(range(5), shuffle=3)
     with pytest.raises(OptionError, match="unit='nonsense'"):
         OrderSampler(range(5), shuffle="nonsense")
+
+
+def test_ranks_of_torchrun_that_torch_does_not_know_are_warned_of_once(monkeypatch, caplog):
+    warn_of_torchrun.cache_clear()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of this test")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    list(OrderSampler(range(9), rank=0, world_size=1))
+    assert not caplog.messages
+    sampler = OrderSampler(range(9))
+    assert len(list(sampler)) == len(list(sampler)) == 9
+    (said,) = caplog.messages
+    assert said.startswith("torchrun started 2 processes, and torch.distributed is not initialised")
 
 
 def test_drop_last_leaves_out_part_of_a_batch():

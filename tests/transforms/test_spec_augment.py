@@ -219,7 +219,7 @@ def test_errors():
     with pytest.raises(MaskTooLargeError, match=r"freq_mask_param=7 .* length 6"):
         SpecAugment("x", 5, 7)(batch)
     assert SpecAugment("x", num_time_masks=0, num_freq_masks=0)(batch)["x"].shape == (2, 6, 9)
-    with pytest.raises(MissingRowKeyError, match="include_row_keys=True"):
+    with pytest.raises(MissingRowKeyError, match=r"include_row_keys=True.*WorkerSafeAugmentedDataset"):
         SpecAugment("x", 5, 5)({"x": batch["x"]})
     with pytest.raises(UnknownColumnError, match=r"SpecAugment: no column 'z'\. There is: row_key, x\."):
         SpecAugment("z", 5, 5)(batch)

@@ -349,6 +349,13 @@ def test_what_was_gained_is_measured(tmp_path):
     assert "rows/s before" in str(found)
 
 
+def test_the_first_turn_of_what_was_gained_counts_for_neither_side(tmp_path, monkeypatch):
+    rates = iter([10, 90, 80, 100])  # before, after, after, before: the first is that of a cold process
+    monkeypatch.setattr("ray_h5.writing.repack.repack.shuffled_rate", lambda _: next(rates))
+    found = repack(write_files(tmp_path / "in", 1), tmp_path / "out", measure=True)
+    assert (found.rate_before, found.rate_after) == (100, 90)
+
+
 def steps_file(path):
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:

@@ -235,7 +235,10 @@ def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Sh
         return Shuffle(seed=seed)
     if isinstance(shuffle, str):
         return Shuffle(cast("Unit", shuffle), seed)
-    raise OptionError(f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle")
+    raise OptionError(
+        f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle"
+        + (f"; write Shuffle(weights={shuffle!r})" if type(shuffle).__name__ == "Balance" else "")
+    )
 
 
 RoundKeys: TypeAlias = tuple[int, ...]

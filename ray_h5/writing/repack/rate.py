@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -10,7 +11,9 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import make_plan
 
-_SAMPLED_ROWS, _SAMPLED_SECONDS, _BATCH_ROWS = 256, 3.0, 16
+_SAMPLED_ROWS, _BATCH_ROWS = 256, 16
+_LEAST_SECONDS, _SAMPLED_SECONDS = 0.2, 1.5
+"""A sample that is read faster than the first is read again; one that takes longer than the second is cut off."""
 
 
 def shuffled_rate(files: FileOptions) -> float:
@@ -19,11 +22,12 @@ def shuffled_rate(files: FileOptions) -> float:
     delivered = index.delivered
     plan = make_plan(index, [delivered[name] for name in index.names])
     drawn = np.random.default_rng(0).permutation(plan.num_rows)[:_SAMPLED_ROWS]
-    began, count = time.perf_counter(), 0
-    for start in range(0, len(drawn), _BATCH_ROWS):
+    starts = range(0, len(drawn), _BATCH_ROWS)
+    began, count, seconds = time.perf_counter(), 0, 0.0
+    for number, start in enumerate(itertools.cycle(starts), 1):
         rows = drawn[start : start + _BATCH_ROWS]
         read_rows(plan, rows)
-        count += len(rows)
-        if time.perf_counter() - began > _SAMPLED_SECONDS:
+        count, seconds = count + len(rows), time.perf_counter() - began
+        if seconds > (_SAMPLED_SECONDS if number < len(starts) else _LEAST_SECONDS):
             break
-    return count / max(time.perf_counter() - began, 1e-9)
+    return count / max(seconds, 1e-9)

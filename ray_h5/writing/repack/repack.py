@@ -148,7 +148,9 @@ def repack(
 def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
     """Return the result with the rows a second of a shuffled epoch, before and after."""
     after = FileOptions.of(result.paths, storage_options=target.storage_options)
-    return replace(result, rate_before=shuffled_rate(files), rate_after=shuffled_rate(after))
+    # The first turn also pays for what a process does once, and for pages that are not in memory.
+    first, *turns = (shuffled_rate(each) for each in (files, after, after, files))
+    return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))
 
 
 def _check_apart(files: FileOptions, target: Target, names: Sequence[str]) -> None:
