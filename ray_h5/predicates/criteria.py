@@ -214,7 +214,7 @@ def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
     """Return the error for a month: pandas and xarray take all of it, and numpy its first moment."""
     unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D"
     first = np.datetime64(text, "D")
-    last = (np.datetime64(text, "M") + 1).astype(f"M8[{unit}]") - 1
+    last = (np.datetime64(text, "M") + np.timedelta64(1, "M")).astype(f"M8[{unit}]") - np.timedelta64(1, unit)
     return PredicateError(
         f"predicate: {text!r} is a month, and column {name!r} holds times; expected a day, such as '{first}', or a "
         f"moment of it. For all of the month, write between('{first}', '{last}')."
