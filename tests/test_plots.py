@@ -344,7 +344,7 @@ def test_a_row_whose_columns_are_equally_long_is_no_batch():
         (np.datetime64("2024-03-01T12:30:00.000000000"), "2024-03-01 12:30:00"),
         (np.datetime64("2024-03-01T12:30:00.250"), "2024-03-01 12:30:00.25"),
         (np.datetime64("2024-03"), "2024-03"),
-        (np.datetime64("NaT"), "NaT"),
+        (np.datetime64("NaT", "s"), "NaT"),
         (dt.datetime(2024, 3, 1), "2024-03-01"),
         (np.float32(0.1), "0.1"),
         (1 / 3, "0.333333"),

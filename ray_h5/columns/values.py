@@ -215,7 +215,7 @@ def flattened(layout: ColumnLayout, axes: int) -> ColumnLayout:
 def blank_of(array: ColumnLayout, dtype: np.dtype) -> Any:
     """Return what stands for no value of a kind that is stored as it is delivered."""
     if not dtype.hasobject:
-        return np.datetime64("NaT") if dtype.kind == "M" else np.zeros((), dtype)[()]
+        return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
     if array.kind == "string":
         return b""
     return None if array.element is None else np.empty(0, array.element)

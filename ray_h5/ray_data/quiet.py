@@ -17,6 +17,9 @@ from ray_h5.ray_data.internals.noise import own_error, own_message, turn_down
 
 _TENSORS = os.path.join("ray", "data", "util", "torch_utils.py")
 
+_WITHOUT_TENSORS = "OSUM"
+"""Kinds of NumPy's types that torch does not have."""
+
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
@@ -71,7 +74,10 @@ def _column_without_tensor(error: BaseException, trace: TracebackType | None) ->
     found = None
     for frame, _ in traceback.walk_tb(trace):
         if frame.f_code.co_filename.endswith(_TENSORS):
-            found = frame.f_locals.get("col_name", found)
+            # From Python 3.12 on, frames do not show the variables of comprehensions.
+            arrays = frame.f_locals.get("numpy_batch") or {}
+            without = next((name for name, array in arrays.items() if array.dtype.kind in _WITHOUT_TENSORS), found)
+            found = frame.f_locals.get("col_name", without)
     return found
 
 

@@ -259,7 +259,7 @@ def test_errors_in_workers_are_those_of_threads(files):
     assert batches.state_dict()["rows"] == 14
     for transform, message in (
         (fail_oddly, "raised .*OddError: odd"),
-        (return_oddly, "cannot be sent .* Can't pickle"),
+        (return_oddly, "cannot be sent .* Can't (pickle|get local object)"),
     ):
         with pytest.raises(WorkerError, match=message):
             list(loader(files, 7, columns=["fhr_st"], transform=transform, workers=1, collate_fn=list))
