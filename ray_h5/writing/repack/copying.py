@@ -116,7 +116,6 @@ class Copied:
     """What a copy did."""
 
     rewritten: int = 0
-    verbatim: int = 0
     stored_bytes: int = 0
     dropped: list[str] = field(default_factory=list)
     chunks_before: int = 0
@@ -275,7 +274,6 @@ class FileCopy:
             self.result.rewritten += 1
             self.result.chunks_after += -(-dataset.shape[0] // new.chunk_rows)
         else:
-            self.result.verbatim += 1
             self.result.chunks_after += facts.num_chunks
         return True
 
