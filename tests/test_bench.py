@@ -103,7 +103,6 @@ def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch, when a process gets a sparse tensor
 def test_bench_scaling_has_a_row_for_each_number_of_threads_and_workers(tmp_path, monkeypatch):
     from ray_h5.bench.cases import scaling
 

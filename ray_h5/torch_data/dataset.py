@@ -140,6 +140,10 @@ class H5Dataset(BatchedDataset):
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._varying = {spec.name: spec for spec in self._specs if spec.varying_shape is not None}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
+        if any(not spec.dense for spec in self._sparse.values()):
+            from ray_h5.transforms.sparse_tensors import take_warnings
+
+            take_warnings()  # a process that gets such tensors of workers would warn
         self._lists = [spec.name for spec in self._specs if spec.kind == "list"]
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)

@@ -28,7 +28,7 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
     """
     import torch
 
-    _take_warning()
+    take_warnings()
     columns, rows = torch.from_numpy(indices), torch.from_numpy(indptr)
     if columns.dtype == torch.int32 and len(columns) <= torch.iinfo(torch.int32).max:
         rows = rows.to(torch.int32)  # torch computes with indices of one dtype
@@ -54,11 +54,11 @@ def merged_csr(parts: Sequence[torch.Tensor], places: Sequence[np.ndarray]) -> t
 
 
 @functools.cache
-def _take_warning() -> None:
-    """Take the warning that torch gives once a process: that its sparse tensors are in beta."""
+def take_warnings() -> None:
+    """Take the warnings that torch gives once a process: of sparse tensors at all, and of those of other processes."""
     import torch
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state|Sparse invariant checks")
         nothing = torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-        torch.sparse_csr_tensor(*nothing, check_invariants=False)
+        torch.sparse_compressed_tensor(*nothing, layout=torch.sparse_csr)

@@ -132,7 +132,6 @@ def test_ranks_share_the_rows(path, world_size):
     assert len(set(found)) == len(found) == ROWS // (16 * world_size) * 16 * world_size
 
 
-@pytest.mark.filterwarnings("ignore:Sparse ")  # torch says it where it makes the tensor of a worker again
 def test_a_data_loader_with_workers(path):
     for is_dense in (True, False):
         dataset = H5Dataset(path, [csr("X", dense=is_dense), "label"])

@@ -7,7 +7,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -138,12 +139,14 @@ def in_threads(
         for each in itertools.islice(calls, threads + 1):
             waiting.append(pool.submit(work, *each))
         while waiting:
-            in_time = bool(wait([waiting[0]], timeout or None).done)
-            if not in_time:
+            try:
+                waiting[0].exception(timeout or None)  # an error of `work` is raised below
+            except FutureTimeoutError:
+                in_time = False
                 raise ReadTimeoutError(
                     f"nothing was read in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
                     "or mount answers, or give it more time"
-                )
+                ) from None
             result = waiting.popleft().result()
             for each in itertools.islice(calls, 1):
                 waiting.append(pool.submit(work, *each))
