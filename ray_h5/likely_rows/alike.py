@@ -270,11 +270,12 @@ def _are_datasets_of_samples(siblings: Sequence[_Node], names: Sequence[str], ot
     if is_shared and len(shapes[0]) == 1:
         are_ids = _are_accessions(names) or (_are_ids(names) and not any(words(name) for name in names))
         return are_ids and len(names) >= _MANY and not others
+    # Bags of vectors of one width, alone in their group; a letter in an id of a video is no axis.
+    is_part = any({word for word in PARTS if len(word) > 1} & set(words(name)) for name in names)
+    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and not others:
+        return not is_part and len(names) >= (3 if _are_ids(names) else _NAMED_GROUPS)
     if any(PARTS & set(words(name)) for name in names) and len(names) < _MANY:
         return False
-    # Bags of vectors of one width, alone in their group.
-    if len(lengths) > 1 and len({shape[1:] for shape in shapes}) == 1 and len(shapes[0]) > 1 and not others:
-        return len(names) >= (3 if _are_ids(names) else _NAMED_GROUPS)
     return len(names) >= (3 if _are_ids(names) or (len(lengths) > 1 and one_mark) else _MANY)
 
 

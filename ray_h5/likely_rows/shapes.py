@@ -10,8 +10,8 @@ from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, PLACES, TI
 _IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
 """Least columns of an image and pixels of a side; most times that one side is the other, and channels."""
 
-_VOLUME_AXES, _VOLUME_SIDE, _BLOCK_SIDE = 3, 32, 64
-"""Axes of a volume; least length of two of them; length of a block."""
+_VOLUME_AXES, _VOLUME_SIDE, _BLOCK_SIDE, _MOST_COLOURS = 3, 32, 64, 4
+"""Axes of a volume; least length of two of them; length of a block; a shorter axis is the colours of an image."""
 
 
 def is_image(columns: Mapping[str, Seen]) -> bool:
@@ -105,7 +105,8 @@ def after_ones(columns: Mapping[str, Seen]) -> tuple[str, int, tuple[int, ...]] 
     if not ones or None in shape:
         return None
     rest = tuple(int(n or 0) for n in shape[ones : ones + _VOLUME_AXES])
-    is_volume = len(rest) == _VOLUME_AXES and sum(n >= _VOLUME_SIDE for n in rest) >= _VOLUME_AXES - 1
+    sides = sum(n >= _VOLUME_SIDE for n in rest)
+    is_volume = len(rest) == _VOLUME_AXES and sides >= _VOLUME_AXES - 1 and min(rest) > _MOST_COLOURS
     return name, ones, tuple(min(n, _BLOCK_SIDE) for n in rest) if is_volume else ()
 
 

@@ -242,7 +242,8 @@ def _of_one_row(tree: FileTree) -> Iterator[Suggestion]:
     said = f"{name} of {shape} has {shape[0]} row"
     if block:
         options = f"rows=ray_h5.Patches({ {name: block}!r}, axes={ {name: tuple(range(ones, ones + len(block)))}!r})"
-        yield Suggestion(said, "if blocks of it are samples", options, alone)
+        is_labelled = any(len(each.shape) == 1 for each in tree.columns.values())
+        yield Suggestion(said, "if blocks of it are samples", options, alone and not is_labelled)
     elif not alone:
         beside = [each for each, seen in tree.columns.items() if seen.shape[: ones + 1] in {shape[: ones + 1], (1,)}]
         columns = f"columns={sorted(beside)!r}" if len(beside) <= _MAX_COPIED else f"columns=[{name!r}]"

@@ -212,7 +212,7 @@ def per_residue(folder):
 def videos_by_name(folder):
     put(
         folder / "a.h5",
-        {f"v_{name}": numbers(5 + i, 16, start=i) for i, name in enumerate(("aQ", "bW", "cE", "dR", "fT"))},
+        {f"v_{name}": numbers(5 + i, 16, start=i) for i, name in enumerate(("Ax_Q", "Bz0W", "CyE", "DxR", "FxT"))},
     )
     return Want(5, {"value": (1, numbers(6, 16, start=1))})
 

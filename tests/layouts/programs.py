@@ -243,3 +243,27 @@ def digit_struct(folder):
     with open(folder / "digitStruct.mat", "r+b") as file:
         file.write(b"MATLAB 7.3 MAT-file".ljust(128))
     return Want(4, {"height": (2, [[2.0]])}, "digitStruct.mat")
+
+
+@layout("one image")
+def one_image(folder):
+    put(folder / "a.h5", {"image": numbers(1, 3, 40, 40)})
+    return Want(1, {"image": (0, numbers(3, 40, 40))})
+
+
+@layout("one volume and its label")
+def one_volume(folder):
+    put(folder / "a.h5", {"ct": numbers(1, 12, 40, 40), "label": np.zeros(1, int)})
+    return Want(1, {"ct": (0, numbers(12, 40, 40))})
+
+
+@layout("plates, wells and fields of a microscope", "refused", "rows=ray_h5.Groups('plate1/*/f*')")
+def plates(folder):
+    for well in ("A01", "A02", "B01", "B02"):
+        for i in range(2):
+            name = f"plate1/{well}/f{i}"
+            put(
+                folder / "a.h5",
+                {f"{name}/image": numbers(5, 16, 16, start=i), f"{name}/mask": np.zeros((16, 16), "u1")},
+            )
+    return Want(8, {"image": (1, numbers(5, 16, 16, start=1))})
