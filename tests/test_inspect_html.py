@@ -191,6 +191,15 @@ def test_rows_that_cannot_be_read_are_errors_in_their_cells(tmp_path, inspected)
     assert "9" in page.cells  # the last row of the good one
 
 
+def test_rows_of_classes_are_shown_as_numbers(tmp_path, inspected):
+    with h5py.File(path := tmp_path / "a.h5", "w") as file:
+        file["kind"] = np.array([b"dog", b"cat", b"dog"], object)
+    status, page, _ = inspected(path, "--labels", "kind=auto")
+    assert status == 0
+    assert "StaleIndexError" not in page
+    assert "0=cat, 1=dog" in page
+
+
 def test_the_command_says_where_the_page_is(tmp_path, path, capsys):
     assert main(["inspect", str(path), "--html", str(tmp_path / "a.html")]) == 0
     assert capsys.readouterr().err == f"ray-h5: the page is in {tmp_path / 'a.html'}\n"

@@ -67,6 +67,9 @@ def write_cells(folder):
         types = file.create_group("obs/cell_type")
         types.attrs["encoding-type"] = "categorical"
         types["codes"], types["categories"] = rng.integers(0, 2, 90).astype("i1"), [b"B cell", b"T cell"]
+        drugs = file.create_group("obs/perturbation")
+        drugs.attrs["encoding-type"] = "categorical"
+        drugs["codes"], drugs["categories"] = np.arange(90, dtype="i1") % 3, [b"control", b"drug A", b"drug B"]
         file["obsm/X_pca"] = rng.standard_normal((90, 4)).astype("f4")
         file["var/_index"] = [f"gene{i}".encode() for i in range(20)]
     with h5py.File(folder / "events.h5", "w") as file:

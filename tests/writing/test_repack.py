@@ -459,3 +459,19 @@ def test_rows_of_tables_of_anndata_are_read_again(tmp_path):
             one[name] for name in ("obs/n", "obs/kind", "obs/_index")
         ]
         np.testing.assert_array_equal(other["X"], one["X"])
+
+
+def test_labels_are_written_as_numbers_and_measured(tmp_path):
+    with h5py.File(path := tmp_path / "a.h5", "w") as file:
+        file["kind"] = np.array([b"dog", b"cat", b"dog"], object)
+    found = repack(path, tmp_path / "b.h5", labels={"kind": "auto"}, measure=True)
+    assert found.rows == 3
+    assert H5Dataset(tmp_path / "b.h5")[:].kind.tolist() == [1, 0, 1]
+
+
+def test_files_that_are_paired_are_written_together(tmp_path):
+    for name in ("x", "y"):
+        with h5py.File(tmp_path / f"{name}_0.h5", "w") as file:
+            file[name] = np.arange(3)
+    repack(tmp_path / "x_0.h5", tmp_path / "b.h5", zip_files=tmp_path / "y_0.h5")
+    assert H5Dataset(tmp_path / "b.h5").columns == ["x", "y"]

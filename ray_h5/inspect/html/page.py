@@ -155,7 +155,7 @@ def _layouts(columns: Sequence[ColumnReport]) -> Iterable[Markup]:
 
 def _rows(index: RowIndex) -> Iterable[Markup]:
     """Yield a few rows of the first file that has some."""
-    plan = make_plan(index, list(index.columns.values()))
+    plan = make_plan(index, list(index.outputs.values()))
     counts = np.diff(plan.files.starts)
     if not counts.any():
         return

@@ -19,7 +19,7 @@ _LEAST_SECONDS, _SAMPLED_SECONDS = 0.2, 1.5
 def shuffled_rate(files: FileOptions) -> float:
     """Return rows a second, read in batches in a random order."""
     index = files.index()
-    delivered = index.delivered
+    delivered = index.outputs
     plan = make_plan(index, [delivered[name] for name in index.names])
     drawn = np.random.default_rng(0).permutation(plan.num_rows)[:_SAMPLED_ROWS]
     starts = range(0, len(drawn), _BATCH_ROWS)

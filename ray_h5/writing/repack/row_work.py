@@ -32,7 +32,7 @@ from ray_h5.writing.repack.work import Progress, Work
 _OF_CF = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "_Unsigned", "valid_range")
 _DEFAULTS = {
     "rows": None, "windows": None, "sidecar": None, "attrs": (), "decode_cf": False, "axes": "stored", "dtypes": None,
-    "columns": None, "group": "/",
+    "labels": None, "zip_files": None, "columns": None, "group": "/",
 }  # fmt: skip
 """Options of `Source` that say what rows are."""
 
@@ -115,7 +115,7 @@ class RowWork(Work):
             selection = select(index, index.delivered, as_expression(predicate))
             if not len(selection):
                 raise PredicateError(f"where={self._choice.where!r}: none of {index.num_rows} rows passes")
-        delivered = index.delivered
+        delivered = index.outputs
         return make_plan(index, [delivered[name] for name in index.names], selection)
 
     def _sizes_of(self, per_file: int | None, count: int | None) -> list[int]:
