@@ -148,9 +148,10 @@ class FileColumns:
         return list(dict.fromkeys(f"mod/{each[1]}" for each in paths if each[0] == "mod" and len(each) > 2))
 
     def _encoded_above(self, name: str) -> str:
-        """Return the group that a dataset belongs to, if it is a column as a whole; else the dataset."""
-        parent = name.rpartition("/")[0]
-        return parent if parent and self._encoding(parent) is not None else name
+        """Return the outermost group with a dataset that is encoded as a whole, such as a table; else the dataset."""
+        parts = name.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        return next((each for each in above if self._encoding(each) is not None), name)
 
     def _of_pandas(self, datasets: Iterable[str]) -> list[str]:
         """Return the columns of tables of pandas in the place of their datasets."""

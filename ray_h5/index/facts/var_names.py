@@ -72,7 +72,9 @@ def _names(index: RowIndex, file: int) -> tuple[str, list[str]] | None:
         if encoding is None or not encoding.index:
             return None
         name = f"var/{encoding.index}"
-        values = reader.read([name])[name].tolist()
+        found = reader.encoding(name)  # as pandas 3 has texts: values, and which of them are missing
+        path = name if found is None else found.values
+        values = reader.read([path])[path].tolist()
     return name, [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
 
 
