@@ -112,3 +112,21 @@ def test_a_file_beside_that_changes_is_an_error(pairs):
         file["y"][:] = 0
     with pytest.raises(StaleIndexError, match=r"y_1\.h5"):
         dataset[6]
+
+
+def test_files_that_pair_up_are_refused_with_the_way_to_read_them(tmp_path):
+    for i in range(2):
+        for name, values in (("x", np.zeros((4 + i, 3))), ("y", np.arange(4 + i))):
+            with h5py.File(tmp_path / f"run{i}_{name}.h5", "w") as file:
+                file[name] = values
+    with pytest.raises(SchemaMismatchError) as raised:
+        H5Dataset(tmp_path)
+    paths, others = (str(tmp_path / f"run*_{name}.h5") for name in "xy")
+    assert f"pass the paths {paths!r} and zip_files={others!r}" in str(raised.value)
+    assert len(H5Dataset(paths, zip_files=others)) == 9
+    with h5py.File(tmp_path / "run1_y.h5", "a") as file:
+        del file["y"]
+        file["y"] = np.arange(3)  # other numbers of rows are no pairs
+    with pytest.raises(SchemaMismatchError) as raised:
+        H5Dataset(tmp_path)
+    assert "zip_files" not in str(raised.value)
