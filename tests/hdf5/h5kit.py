@@ -162,3 +162,16 @@ def program(code: str, *args: str) -> Iterator[None]:
         yield
     finally:
         process.communicate("\n", timeout=60)
+
+
+def texts_of_pandas_3(path, *names):
+    """Store texts as AnnData does with pandas 3: values, and which of them are missing."""
+    with h5py.File(path, "a") as file:
+        for name in names:
+            if isinstance(file[name], h5py.Group):
+                continue
+            values = file[name][()]
+            del file[name]
+            group = file.create_group(name)
+            group.attrs.update({"encoding-type": "nullable-string-array", "encoding-version": "0.1.0"})
+            group["values"], group["mask"] = values, np.zeros(len(values), bool)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
+from tests.hdf5.h5kit import texts_of_pandas_3
 from tests.layouts.kit import Want, layout, numbers, put
 
 
@@ -46,11 +47,19 @@ def other_genes_sparse(folder):
     return Want(12, {"X": (8, second.X[2].toarray()[0][[1, 2, 0]])})
 
 
+@layout("AnnData with pandas 3, files with other orders of genes", "warned", "names='var/_index'", extensions=("h5ad",))
+def other_genes_pandas_3(folder):
+    want = other_genes_sparse(folder)
+    for name in ("a.h5ad", "b.h5ad"):
+        texts_of_pandas_3(folder / name, "obs/_index", "var/_index")
+    return want
+
+
 @layout("MuData", "refused", "group='mod/prot'", extensions=("h5mu",))
 def mudata(folder):
     for name, genes in (("rna", ["g1", "g2", "g3"]), ("prot", ["p1", "p2"])):
         with h5py.File(folder / "cells.h5mu", "a") as file:
-            anndata.io.write_elem(file, f"mod/{name}", _cells(False, genes))
+            anndata.io.write_elem(file.require_group("mod"), name, _cells(False, genes))
     with h5py.File(folder / "cells.h5mu", "a") as file:
         file.attrs["encoding-type"], file.attrs["encoding-version"] = "MuData", "0.1.0"
         anndata.io.write_elem(file, "obs", pd.DataFrame(index=[f"c{i}" for i in range(6)]))

@@ -25,6 +25,7 @@ from ray_h5.order.read_plan import make_plan
 from ray_h5.torch_data import H5Dataset
 from ray_h5.writing.output import OutputFile
 from ray_h5.writing.repack import row_batches as rows_module
+from tests.hdf5.h5kit import texts_of_pandas_3
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
 
@@ -441,7 +442,8 @@ def test_values_of_rows_that_cannot_be_read_are_not_copied_beside_chosen_rows(tm
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_rows_of_tables_of_anndata_are_read_again(tmp_path):
+@pytest.mark.parametrize("texts", [(), ("obs/_index", "var/_index")], ids=["", "pandas 3"])
+def test_rows_of_tables_of_anndata_are_read_again(tmp_path, texts):
     anndata = pytest.importorskip("anndata")
     import pandas as pd
     import scipy.sparse as sp
@@ -450,6 +452,7 @@ def test_rows_of_tables_of_anndata_are_read_again(tmp_path):
     obs = pd.DataFrame({"n": np.arange(20), "kind": kinds}, index=[f"c{i}" for i in range(20)])
     matrix = sp.random(20, 6, 0.4, format="csr", rng=np.random.default_rng(0))
     anndata.AnnData(matrix, obs, uns={"of": {"lab": 3}}).write_h5ad(tmp_path / "a.h5ad")
+    texts_of_pandas_3(tmp_path / "a.h5ad", *texts)
     repack(tmp_path / "a.h5ad", tmp_path / "b.h5", where='col("obs/n") >= 13')
     before, after = H5Dataset(tmp_path / "a.h5ad"), H5Dataset(tmp_path / "b.h5")
     assert set(after.columns) == set(before.columns) == {"X", "obs/_index", "obs/n", "obs/kind"}
