@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
     from ray_h5.ray_data.where_and_kfold import kfold, where
-    from ray_h5.read.reader import RowReader
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches import Patches
+    from ray_h5.rows.row_reader import RowReader
     from ray_h5.rows.windows import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler
@@ -85,7 +85,7 @@ _HOMES = {
     "Patches": "ray_h5.rows.patches",
     "Position": "ray_h5.order.position",
     "RankMemCachedH5Dataset": "ray_h5.torch_data.compat.rank_cached",
-    "RowReader": "ray_h5.read.reader",
+    "RowReader": "ray_h5.rows.row_reader",
     "Sample": "ray_h5.torch_data.batches.samples",
     "Shuffle": "ray_h5.order.draws.shuffle",
     "Sidecar": "ray_h5.tables.sidecar",

@@ -72,46 +72,7 @@ class RowReader:
     result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
     so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
 
-    Open files and chunk indexes stay in a cache of the process, so a second reader of the same file
-    costs almost nothing. A reader can be pickled and used after a fork; it opens its file again in
-    the other process.
-
-    Parameters
-    ----------
-    path : str, bytes or path-like
-        The file: a path, or a URL such as ``s3://bucket/run.h5``.
-    group : str
-        The group whose datasets are the columns.
-    threads : int
-        Threads that one `read` may use.
-    allow_external : iterable of str
-        Folders that links, virtual datasets and external storage may lead into; of a file in a store, URLs of the same
-        store. By default they may lead only to the file itself.
-    expect : Identity or FileState, optional
-        The state that the file must have. A FileState also has the states of the other files that
-        columns come from.
-    swmr : bool
-        Read a file while a writer in SWMR mode adds rows to it, or after such a writer died. The
-        reader has the rows that were flushed when it opened the file; later ones need another
-        reader. Size and times then change all the time, so `expect` compares the inode alone.
-    storage_options : mapping, optional
-        How the store of a remote file is reached, as in `read_h5`.
-    known : Manifest, optional
-        What is known of a remote file, from `manifest`.
-    zip_file : str
-        A file of the same rows, whose columns join those of this one.
-
-    Raises
-    ------
-    RayH5Error
-        If the file cannot be opened; the leaf says why.
-
-    Examples
-    --------
-    >>> with RowReader("run.h5") as reader:  # doctest: +SKIP
-    ...     batch = reader.read(["signal", "label"], [7, 3, 3])
-    >>> batch["signal"].shape  # doctest: +SKIP
-    (3, 43, 300)
+    `ray_h5.RowReader` adds rows of other kinds, and documents the parameters.
     """
 
     def __init__(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -79,6 +80,9 @@ class RowView:
         is_reversed: bool = False,
         labels: Sequence[Classes] = (),
     ) -> None:
+        self._made_of = functools.partial(
+            RowView, reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed, labels=labels
+        )
         self._reader = reader
         self._labels = {each.name: each for each in labels}
         self._unlabelled: dict[str, ColumnLayout] = {}
@@ -365,6 +369,14 @@ class RowView:
     def close(self) -> None:
         self._reader.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self._made_of,)
+
+    def __repr__(self) -> str:
+        _, kind, windows, *_ = self._made_of.args
+        options = [f"{name}={each!r}" for name, each in (("rows", kind), ("windows", windows)) if each is not None]
+        return f"RowReader({', '.join([repr(self.path), *options])})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -372,6 +384,11 @@ class RowView:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _made(make: Callable[[], RowView]) -> RowView:
+    """Return a reader in another process."""
+    return make()
 
 
 def _takes_arrays(out: object, layout: ColumnLayout) -> bool:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ray_h5.order.draws.weights import balance
     from ray_h5.order.position import Position
     from ray_h5.predicates.criteria import any_equal, between, row_mask, where
-    from ray_h5.read.reader import RowReader
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches import Patches
+    from ray_h5.rows.row_reader import RowReader
     from ray_h5.rows.windows import Windows
     from ray_h5.tables.sidecar import Sidecar
     from ray_h5.torch_data.batch_sampler import OrderBatchSampler

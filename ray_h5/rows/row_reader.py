@@ -1,0 +1,90 @@
+"""`RowReader` with rows of every kind; for rows along the first axis it is the reader of a file alone."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ray_h5.read import reader
+
+if TYPE_CHECKING:
+    from ray_h5.rows.groups_and_grids import RowKind
+    from ray_h5.rows.windows import Windows
+
+
+class RowReader(reader.RowReader):
+    """Reads rows of the columns of one HDF5 file.
+
+    Each chunk that contains a requested row is fetched and decoded once a call, straight into the
+    result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
+    so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
+
+    Open files and chunk indexes stay in a cache of the process, so a second reader of the same file
+    costs almost nothing. A reader can be pickled and used after a fork; it opens its file again in
+    the other process.
+
+    Parameters
+    ----------
+    path : str, bytes or path-like
+        The file: a path, or a URL such as ``s3://bucket/run.h5``.
+    group : str
+        The group whose datasets are the columns.
+    threads : int
+        Threads that one `read` may use.
+    allow_external : iterable of str
+        Folders that links, virtual datasets and external storage may lead into; of a file in a store, URLs of the same
+        store. By default they may lead only to the file itself.
+    rows : Groups, Grid, Files or Patches, optional
+        What a row is, as in `read_h5`; by default an index of the first axis.
+    windows : Windows, optional
+        Windows over these rows.
+    expect : Identity or FileState, optional
+        The state that the file must have. A FileState also has the states of the other files that
+        columns come from.
+    swmr : bool
+        Read a file while a writer in SWMR mode adds rows to it, or after such a writer died. The
+        reader has the rows that were flushed when it opened the file; later ones need another
+        reader. Size and times then change all the time, so `expect` compares the inode alone.
+    storage_options : mapping, optional
+        How the store of a remote file is reached, as in `read_h5`.
+    known : Manifest, optional
+        What is known of a remote file, from `manifest`.
+    zip_file : str
+        A file of the same rows, whose columns join those of this one.
+
+    Raises
+    ------
+    RayH5Error
+        If the file cannot be opened; the leaf says why.
+
+    Examples
+    --------
+    >>> with RowReader("run.h5") as reader:  # doctest: +SKIP
+    ...     batch = reader.read(["signal", "label"], [7, 3, 3])
+    >>> batch["signal"].shape  # doctest: +SKIP
+    (3, 43, 300)
+    """
+
+    def __new__(cls, *given: Any, rows: RowKind | None = None, windows: Windows | None = None, **options: Any) -> Any:
+        """Return a reader of the file, or of its rows of a kind."""
+        if rows is None and windows is None:
+            return super().__new__(cls)
+        from ray_h5.rows.groups_and_grids import as_kind, check_episodes
+        from ray_h5.rows.row_view import RowView
+        from ray_h5.rows.windows import as_windows
+
+        kind, over = as_kind(rows), as_windows(windows)
+        check_episodes(kind, over)
+        return RowView(reader.RowReader(*given, **options), kind, over)
+
+
+def _signature() -> inspect.Signature:
+    """Return the signature of a reader of a file, with the options of rows."""
+    found = inspect.signature(reader.RowReader)
+    own = [inspect.signature(RowReader.__new__).parameters[name] for name in ("rows", "windows")]
+    given = [each for each in found.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    named = [each for each in found.parameters.values() if each.kind is each.KEYWORD_ONLY]
+    return found.replace(parameters=[*given, *own, *named])
+
+
+RowReader.__signature__ = _signature()  # type: ignore[attr-defined]
