@@ -172,10 +172,22 @@ class Source:
         derived |= self._of_kinds()
         for name, value in derived.items():
             object.__setattr__(self, name, value)
+        self._check_names_of_columns()
         if twice := [each.name for each in self.classes if each.name in self.cast.dtypes]:
             raise OptionError(
                 f"labels, dtypes: {twice[0]!r} is in both; numbers of classes are int64: leave it out of dtypes"
             )
+
+    def _check_names_of_columns(self) -> None:
+        """Raise for options that name the dataset of a column which `columns` calls otherwise: they would do nothing."""
+        called = {each.dataset: each.name for each in self.made if each.name != each.dataset}
+        named = set(self.names or ())
+        for option, names in (("dtypes", self.cast.dtypes), ("labels", [each.name for each in self.classes])):
+            if wrong := next((name for name in names if name in called and name not in named), None):
+                raise OptionError(
+                    f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns=; write "
+                    f"{called[wrong]!r}"
+                )
 
     def _classes(self) -> tuple[Classes, ...]:
         if self.labels is None:

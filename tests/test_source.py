@@ -153,3 +153,11 @@ def test_classes_on_the_command_line(tmp_path, capsys):
     assert "kind: int64 (0=a, 1=b, 2=c)" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path / "a.h5"), "--labels", "kind=c,b,a"]) == 0
     assert "kind: int64 (0=c, 1=b, 2=a)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"dtypes": {"x": "f4"}}, {"labels": {"x": "auto"}}])
+def test_options_name_columns_as_columns_calls_them(options):
+    option = next(iter(options))
+    with pytest.raises(OptionError, match=rf"^{option}: 'x' is a dataset, .* is 'q' in columns=; write 'q'$"):
+        Source("a.h5", columns={"q": "x"}, **options)
+    Source("a.h5", columns={"q": "x", "x": "x"}, **options)
