@@ -179,7 +179,7 @@ class Source:
             )
 
     def _check_names_of_columns(self) -> None:
-        """Raise for options that name the dataset of a column which `columns` calls otherwise: they would do nothing."""
+        """Raise for options that name the dataset of a column that `columns` calls otherwise. They would do nothing."""
         called = {each.dataset: each.name for each in self.made if each.name != each.dataset}
         named = set(self.names or ())
         for option, names in (("dtypes", self.cast.dtypes), ("labels", [each.name for each in self.classes])):
