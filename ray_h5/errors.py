@@ -65,7 +65,7 @@ class OptionError(RayH5Error, ValueError):
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """An argument has an unknown name."""
+    """An argument has an unknown name, or a type that cannot be used."""
 
 
 class NotFoundError(RayH5Error, FileNotFoundError):

@@ -88,7 +88,7 @@ class BatchedDataset(Dataset[Any]):
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
             return _batch(self.__getitems__(index))
         if isinstance(index, str):
-            raise OptionError(
+            raise UnknownOptionError(
                 f"{type(self).__name__}: index {index!r}: expected the number of a sample, or a slice. Write "
                 f"dataset[0][{index!r}] for the value of one sample, dataset[:][{index!r}] for those of all."
             )

@@ -23,7 +23,7 @@ OUR_READING = (
     "storage/",
     "codecs/",
     "read/arrays/direct_column.py",
-    "read/library_spans.py",
+    "read/through_h5py/library_spans.py",
     "buffers.py",
 )
 CALLS_LIBRARY = (
