@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from ray_h5.errors import OptionError, RowIndexError
+from ray_h5.errors import OptionError, RowIndexError, UnknownOptionError
 
 
 def check_index(index: SupportsIndex, length: int, where: str) -> int:
