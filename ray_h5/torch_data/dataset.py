@@ -231,6 +231,11 @@ class H5Dataset(BatchedDataset):
         return any(spec.kind in kinds and self._index.chunk_rows[spec.name] > 1 for spec in self._specs)
 
     @property
+    def shares_chunks(self) -> bool:
+        """Whether chunks hold several rows, so that a call that reads few rows decodes many for them."""
+        return self._index.chunk_group_rows > 1
+
+    @property
     def has_dense_batches(self) -> bool:
         """Whether batches are made dense of rows of a sparse matrix."""
         return any(spec.dense for spec in self._sparse.values())

@@ -202,8 +202,13 @@ class H5DataLoader(DataLoader[Any]):
                 return dataset.row_bytes
             return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
-        sizes = CallSizes(row_bytes, has_ranges, dataset.call_bytes, self.prefetch_factor, window)
+        shares_chunks = isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks
+        sizes = CallSizes(row_bytes, has_ranges, shares_chunks, dataset.call_bytes, self.prefetch_factor, window)
         return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
+
+    @property
+    def _is_shuffled(self) -> bool:
+        return self._ordered is not None and self._ordered.order.shuffle is not None
 
     @property
     def _grows(self) -> bool:

@@ -1,7 +1,13 @@
 """How many batches each call of a loader reads."""
 
+import h5py
+import numpy as np
 import pytest
 
+from ray_h5.read.arrays.joint_columns import JointFiles
+from ray_h5.read.jobs import ReadStats
+from ray_h5.torch_data import loader
+from ray_h5.torch_data.batches import row_source
 from ray_h5.torch_data.batches.loader_threads import CallSizes
 
 MIB = 1 << 20
@@ -16,6 +22,8 @@ MIB = 1 << 20
         ({}, MIB // 64, 2, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small, so that threads end together
         ({"has_ranges": True}, MIB // 64, 0, [1, 16, 23]),  # at most 80 MiB: chunks are decoded once a call
         ({"has_ranges": True}, MIB // 8, 0, [1, *[10] * 3, 9]),
+        ({"shares_chunks": True}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB: rows drawn out of chunks of many rows
+        ({"shares_chunks": True}, MIB // 8, 0, [1, *[5] * 7, 4]),
         ({"call_bytes": 8 * MIB}, MIB // 64, 0, [4, 16, 16, 4]),
         ({"prefetch_factor": 7}, MIB // 64, 0, [1, 4, *[7] * 5]),
     ],
@@ -24,3 +32,20 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(options, row_by
     batches = [[0] * 64] * 40
     calls = CallSizes(lambda: row_bytes, **options).calls(iter(batches), len(batches), threads)
     assert [len(call) for call in calls] == expected
+
+
+def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((4096, 8), "f4"), chunks=(16, 8), compression="gzip")
+    run_reads = row_source.run_reads
+    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+
+    def decoded(shuffle):
+        stats = ReadStats()
+        monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
+        batches = loader(tmp_path / "a.h5", 32, columns=["x"], shuffle=shuffle, kept_bytes=0, threads=0)
+        assert sum(len(batch.x) for batch in batches) == 4096
+        return stats.chunks_decoded
+
+    for shuffle in ("rows", "chunks"):
+        assert 256 <= decoded(shuffle) <= 3 * 256  # 3 calls: of 1 batch, of 16, and of the other 111

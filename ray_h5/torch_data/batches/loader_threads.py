@@ -32,7 +32,10 @@ _FIRST_BATCHES = 4
 _OF_RANGES = 256, 80 << 20
 """The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
 
-_GROWTH, _GROWTH_OF_RANGES = 4, 16
+_OF_SHARED_CHUNKS = 128, 40 << 20
+"""And where rows of chunks of many rows are shuffled."""
+
+_GROWTH, _GROWTH_OF_SHARED = 4, 16
 """How many times as many batches the next call reads, up to the bounds: small calls decode shared chunks again."""
 
 
@@ -50,6 +53,8 @@ class CallSizes:
         Returns the bytes of a sample; None while they are not known.
     has_ranges : bool
         Whether rows are ranges of longer arrays, so that neighbours share chunks.
+    shares_chunks : bool
+        Whether rows that are far apart in the order share chunks.
     call_bytes : int
         Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
     prefetch_factor : int, optional
@@ -60,6 +65,7 @@ class CallSizes:
 
     row_bytes: Callable[[], int | None]
     has_ranges: bool = False
+    shares_chunks: bool = False
     call_bytes: int = 0
     prefetch_factor: int | None = None
     window_batches: int | None = None
@@ -73,7 +79,8 @@ class CallSizes:
             window = self.window_batches
             yield from iter(lambda: list(itertools.islice(batches, window)), [])
             return
-        most_batches, most_bytes = _OF_RANGES if self.has_ranges else (_MAX_BATCHES, _READ_BYTES)
+        shared = _OF_SHARED_CHUNKS if self.shares_chunks else (_MAX_BATCHES, _READ_BYTES)
+        most_batches, most_bytes = _OF_RANGES if self.has_ranges else shared
         # Small calls would decode the chunks that they share several times.
         count = self.prefetch_factor if self.has_ranges and self.prefetch_factor else 1
         if self.call_bytes:
@@ -85,7 +92,7 @@ class CallSizes:
             if row_bytes is None:
                 continue
             fitting = max(1, most_bytes // max(1, len(call[0]) * row_bytes))
-            growth = _GROWTH_OF_RANGES if self.has_ranges else _GROWTH
+            growth = _GROWTH_OF_SHARED if self.has_ranges or self.shares_chunks else _GROWTH
             grown = most_batches if self.call_bytes else growth * count
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
