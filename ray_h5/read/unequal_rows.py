@@ -98,15 +98,21 @@ def _hint_of_sparse(columns: Iterable[str]) -> str:
     )
 
 
-def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
-    """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
+def groups_with(name: str, columns: Iterable[str]) -> list[str]:
+    """Return the groups of one parent that have a column `name`; none if they are too few to be alike."""
     ending = f"/{name}"
     parents: dict[str, list[str]] = {}
-    known = list(columns)
-    for group in (each[: -len(ending)] for each in known if each.endswith(ending)):
+    for group in (each[: -len(ending)] for each in columns if each.endswith(ending)):
         parents.setdefault(group.rpartition("/")[0], []).append(group)
     groups = max(parents.values(), key=len, default=[])
-    if len(groups) < _LEAST_GROUPS:
+    return groups if len(groups) >= _LEAST_GROUPS else []
+
+
+def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
+    """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
+    known = list(columns)
+    groups = groups_with(name, known)
+    if not groups:
         return ""
     paths = [tuple(group.split("/")) for group in groups]
     depth = len(paths[0])

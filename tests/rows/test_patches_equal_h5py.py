@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset
 
 from ray_h5 import Files, Patches, Shuffle, Windows, between, fields, part, ragged, where
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -274,6 +275,26 @@ def test_empty_and_odd_arrays(tmp_path):
         H5Dataset(tmp_path / "1.h5", ["other"], rows=Patches({"x": (3, 3)}))
     with pytest.raises(UnknownColumnError, match="Did you mean 'other'"):
         H5Dataset(tmp_path / "1.h5", rows=Patches({"othr": (3,)}))
+
+
+def test_arrays_of_groups_are_read_group_by_group(tmp_path):
+    path, arrays = tmp_path / "a.h5", [np.arange(20.0 * n).reshape(n, 20) for n in (10, 13, 16)]
+    with h5py.File(path, "w") as file:
+        for i, array in enumerate(arrays):
+            file[f"c{i}/img"] = array
+    kind = Patches({"img": (5, 10)}, stride=3)
+    said = r"c0, c1, c2 have it, and Patches .*pass group='c0'\. For several, .*ConcatDataset"
+    for options in ({}, {"columns": ["img"]}):
+        with pytest.raises(UnknownColumnError, match=said) as error:
+            H5Dataset(path, rows=kind, **options)
+        assert "Groups(" not in str(error.value)
+    parts = [H5Dataset(path, group=f"c{i}", rows=kind) for i in range(3)]
+    rows = list(ConcatDataset(parts))
+    assert len(rows) == sum(map(len, parts)) > len(parts[0])
+    for array, part_of in zip(arrays, parts, strict=True):
+        for row in part_of:
+            a, b = row["corner"].tolist()
+            np.testing.assert_array_equal(row["img"], array[a : a + 5, b : b + 10])
 
 
 @st.composite

@@ -16,11 +16,13 @@ from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Taken, Values, read_all
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.messages import few
 from ray_h5.read.arrays.block_column import BlockAddress, block_layout
 from ray_h5.read.arrays.taken_column import runs_of_positions
 from ray_h5.read.reader import RowReader
+from ray_h5.read.unequal_rows import groups_with
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
@@ -103,7 +105,7 @@ class PatchRows:
             return RowColumn(name, self._columns.part_of(name, single), np.zeros_like)
         if (of := self._array_of(name.strip("/"))) is not None:
             return RowColumn(name, self._blocks(name.strip("/"), of), self._units)
-        array = self._columns.values(name).array
+        array = self._values(name).array
         raise UnsupportedColumnError(
             f"{array.where} has shape {array.shape}, and is not in shapes= of Patches; name it there with the shape of "
             "a block, or leave it out with columns=[...]"
@@ -112,13 +114,25 @@ class PatchRows:
     def episode_names(self) -> np.ndarray:
         return objects([b""])
 
+    def _values(self, name: str) -> Values:
+        try:
+            return self._columns.values(name)
+        except UnknownColumnError:
+            if not (groups := groups_with(name, self._columns.listing().names)):
+                raise
+            raise UnknownColumnError(
+                f"{self._reader.path}: no {name!r} below the group that is read. The groups {few(groups)} have it, and "
+                f"Patches are blocks of arrays of one group: pass group={groups[0]!r}. For several, read each by "
+                "itself, and join them: ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
+            ) from None
+
     # Arrays ---------------------------------------------------------------------------------------
 
     def _fields(self, name: str) -> list[str]:
         """Return the columns of an array of compound values that blocks cut; none for other names."""
         if name not in self._kind.shapes:
             return []
-        array = self._columns.values(name).array
+        array = self._values(name).array
         return [f"{name}/{each}" for each in array.dtype.names or ()] if array.kind == "struct" else []
 
     def _array_of(self, name: str) -> str | None:
@@ -129,12 +143,12 @@ class PatchRows:
         return next((each for each in self._kind.shapes if self._dataset_of(each) == own), None)
 
     def _dataset_of(self, name: str) -> str:
-        stored = _stored(self._columns.values(name))
+        stored = _stored(self._values(name))
         return (self._columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
 
     def _blocks(self, name: str, of: str) -> Values:
         """Return the values of a column, `of` being the array in `shapes`."""
-        values = self._columns.values(name)
+        values = self._values(name)
         stored = _stored(values)
         if stored is None or not isinstance(stored.address, str) or values.array.kind not in {"number", "bool"}:
             fields = self._fields(name)
@@ -164,7 +178,7 @@ class PatchRows:
             names = [*self._kind.shapes]
             if self._kind.where_any is not None and self._array_of(self._kind.where_any[0]) is None:
                 names.append(self._kind.where_any[0])
-            values = {name: self._columns.values(name) for name in names}
+            values = {name: self._values(name) for name in names}
             # Fields add axes, which are no axes of the array.
             stored = {name: _stored(each) for name, each in values.items()}
             self._found = self._matched(
@@ -276,7 +290,7 @@ class PatchRows:
     def _aligned_to(self) -> np.ndarray:
         name = next(iter(self._kind.shapes))
         axes = self._arrays[0][name]
-        chunk = self._columns.values(name).array.chunk_shape
+        chunk = self._values(name).array.chunk_shape
         return np.array([1 if chunk is None else chunk[axis] for axis in axes])
 
     def _units(self, rows: np.ndarray) -> np.ndarray:
@@ -303,7 +317,7 @@ class PatchRows:
     def _holding(self) -> np.ndarray:
         assert self._kind.where_any is not None
         name, classes = self._kind.where_any
-        values = self._columns.values(name)
+        values = self._values(name)
         if values.array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
         self._reader.check_claim([values.array], math.prod(values.array.shape) * _COUNT_BYTES)
