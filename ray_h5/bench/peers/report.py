@@ -60,7 +60,7 @@ class Report:
         if kind == "result":
             self.results.append(Result(**{**value, "spread": tuple(value["spread"])}))
         elif kind == "left out":
-            self.left_out.append(value)
+            self.left_out += [value] if value not in self.left_out else []
         elif kind == "took":
             self.seconds[value["case"]] = value["seconds"]
         else:
