@@ -85,7 +85,7 @@ def test_hints_are_given_once_while_reads_wait(source):
         pytest.skip("no hints")
     ranges = [(i * 100, 50) for i in range(200)]
     times = new_times()
-    times[:2] = 64, 1  # reads have waited
+    times[:2] = 512, 1  # reads have waited
     out = np.zeros(10000, np.uint8)
     first = copies(source, ranges, out)
     counts, hinted = run_table(first, times, stop=150, given=0)
@@ -96,6 +96,23 @@ def test_hints_are_given_once_while_reads_wait(source):
     times[COLD_ON], times[HINTS_OFF] = 1, 1
     assert run_table(first, times)[0][HINTS] == 0
     assert run_table(first, new_times())[0][HINTS] == 0
+
+
+def test_hints_go_on_after_small_rows_that_lie_in_pages_of_others(source):
+    """A call reads a column of large rows, then one of small rows, which take no time. The next call has large ones."""
+    if compiled_loop() is None or not hasattr(os, "posix_fadvise"):
+        pytest.skip("no hints")
+    times = new_times()
+    times[:2] = 8192, 1
+    small = copies(source, [(24000 - i * 40, 8) for i in range(600)], np.zeros(4800, np.uint8))
+    assert run_table(small, times)[0][HINTS] > 0
+    assert times[COLD_ON]
+    large = copies(source, [(26000 - i * 4200, 4096) for i in range(7)], np.zeros(7 * 4096, np.uint8))
+    for _ in range(2000):
+        run_table(large, times)
+        if not times[COLD_ON]:
+            return
+    pytest.fail("hints about bytes that are in memory never end")
 
 
 def test_a_read_past_the_end_is_the_named_error(source):
