@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import JoinedColumn
+from ray_h5.columns.made_columns import JoinedColumn
 from ray_h5.columns.values import Reading, Taken, Units, blank_of
 from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError
 from ray_h5.manifest.layout import ColumnLayout

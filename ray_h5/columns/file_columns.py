@@ -17,7 +17,7 @@ from ray_h5.columns.conventions.pandas_columns import names_in, pandas_values
 from ray_h5.columns.conventions.reversed_columns import reversed_values
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
+from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
 from ray_h5.columns.values import Values, read_all
 from ray_h5.columns.varying.bounds import (
     Bounds,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import Csr, Ragged
+from ray_h5.columns.made_columns import Csr, Ragged
 from ray_h5.columns.values import Values, read_units
 from ray_h5.columns.varying.bounds import Bounds, bounds_in, check_bounds, rows_key
 from ray_h5.columns.varying.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
