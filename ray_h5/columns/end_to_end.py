@@ -119,9 +119,7 @@ def joined_values(
     return Stored(layout, segments, name=made.name)
 
 
-def _in_other_files(
-    reader: RowReader, made: JoinedColumn, datasets: Callable[[str, str], GroupTable]
-) -> np.ndarray:
+def _in_other_files(reader: RowReader, made: JoinedColumn, datasets: Callable[[str, str], GroupTable]) -> np.ndarray:
     """Return the names of datasets that a column consists of, if links to other files are among them."""
 
     def names() -> np.ndarray:
