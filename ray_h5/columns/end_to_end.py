@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.made_columns import JoinedColumn
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import JoinedColumn
-from ray_h5.columns.values import Reading, Taken, Units, blank_of
-from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError
+from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of
+from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import natural_key
+
+if TYPE_CHECKING:
+    from ray_h5.manifest.joined_arrays import GroupTable
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +85,54 @@ class EndToEnd:
         return Reading.together(readings)
 
 
-def linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -> np.ndarray:
+def joined_values(
+    reader: RowReader, made: JoinedColumn, datasets: Callable[[str, str], GroupTable], *, is_known: bool
+) -> Values:
+    """Return the values of several datasets, end to end.
+
+    Parameters
+    ----------
+    reader : RowReader
+        The file.
+    made : JoinedColumn
+        The column, as the user describes it.
+    datasets : callable
+        Returns for a column and its pattern the datasets that match, if all of them are in the file.
+    is_known : bool
+        Whether it is known that they are.
+    """
+    if not is_known and len(names := _in_other_files(reader, made, datasets)):
+        return _end_to_end(reader, made, names)
+    table = datasets(made.name, made.pattern)
+    segments = table.columns.get(made.name)
+    if segments is None:
+        why = f"these are groups, such as {table.names[0]!r}, and not datasets"
+        raise UnsupportedColumnError(f"{reader.path}: {made}: {why}")
+    shape = segments.unit_shape
+    if shape is None or segments.single:
+        found = "single values" if segments.single else "rows of several shapes"
+        raise UnsupportedColumnError(
+            f"{reader.path}: {made}: the datasets have {found}; expected rows of one shape. For a row a dataset, pass "
+            f"rows=ray_h5.Groups({made.pattern!r})."
+        )
+    layout = replace(segments.unit, name=made.name, shape=(int(segments.starts[-1]), *shape))
+    return Stored(layout, segments, name=made.name)
+
+
+def _in_other_files(reader: RowReader, made: JoinedColumn, datasets: Callable[[str, str], GroupTable]) -> np.ndarray:
+    """Return the names of datasets that a column consists of, if links to other files are among them."""
+
+    def names() -> np.ndarray:
+        try:
+            datasets(made.name, made.pattern)
+        except (UnsupportedColumnError, MissingSourceError) as exc:
+            return _linked_datasets(reader, made, exc)
+        return np.empty(0, object)
+
+    return reader.fact(f"{made}: datasets in other files", names)
+
+
+def _linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -> np.ndarray:
     """Return the datasets that match a pattern, of which some are in other files: their names, as bytes.
 
     Links whose files do not exist are left out, with a warning.
@@ -119,7 +170,7 @@ def linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) ->
     return objects(name.encode("utf-8", "surrogateescape") for name in names)
 
 
-def end_to_end(reader: RowReader, made: JoinedColumn, names: np.ndarray) -> EndToEnd:
+def _end_to_end(reader: RowReader, made: JoinedColumn, names: np.ndarray) -> EndToEnd:
     """Return the rows of datasets of these names.
 
     Raises

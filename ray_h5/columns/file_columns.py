@@ -1,59 +1,35 @@
-"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers."""
+"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers.
+
+What few files have is imported when a file has it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
-from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.conventions.pandas_columns import names_in, pandas_values
-from ray_h5.columns.conventions.reversed_columns import reversed_values
+from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.user_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
-from ray_h5.columns.values import Values, read_all
-from ray_h5.columns.varying.bounds import (
-    Bounds,
-    ChunkedBy,
-    bounds_in,
-    bounds_of_offsets,
-    bounds_of_pairs,
-    check_bounds,
-    pairs_of,
-)
-from ray_h5.columns.varying.csr_groups import sparse_rows
-from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
-from ray_h5.errors import (
-    CorruptFileError,
-    MissingSourceError,
-    RayH5Error,
-    SchemaMismatchError,
-    UnknownColumnError,
-    UnsupportedColumnError,
-)
+from ray_h5.columns.values import Values
+from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
-from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
-from ray_h5.messages import few, near_names
+from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
+    from ray_h5.columns.varying.file_ranges import FileRanges
     from ray_h5.columns.varying.row_entries import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, Segments
 
-_OF_ROWS = ("layers", "obs", "obsm", "obsp")
-"""The groups of an AnnData file whose members have a row for each observation."""
-
-_HIDDEN = "__categories"
-_CATEGORY_BYTES = 256
-"""About what a category takes: its value, its name and its code, as objects of Python."""
+_CLASS = "MATLAB_class"
+"""Attribute that MATLAB writes: what values are."""
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
 """Where AnnData before 0.7 has the categories of a field of ``obs``."""
@@ -103,6 +79,12 @@ class FileColumns:
     def _form(self) -> Form:
         return self._reader.form
 
+    @cached_property
+    def _ranges(self) -> FileRanges:
+        from ray_h5.columns.varying.file_ranges import FileRanges
+
+        return FileRanges(self._reader, self._made, self.values, self._values_of_dataset, self.bounds, self.chunked)
+
     def table(self, **others: Any) -> RowTable:
         """Return what was found out so far, with what a row kind knows."""
         return RowTable(bounds=self.bounds, chunked_by=self.chunked, joined=self.joined, **others)
@@ -114,9 +96,11 @@ class FileColumns:
             if self._form == "loom" and not self._is_reversed:
                 raise _of_loom(self._reader.path)
             self._layout = self._reader.layout
-            names = self._names(self._layout)
-            if self._form == "anndata" and (tables := self._tables()) and "X" not in names:
-                raise _of_mudata(self._reader.path, tables)
+            names = self._names()
+            if self._form == "anndata":
+                from ray_h5.columns.conventions.listed_names import check_tables
+
+                check_tables(self._reader, names)
             refused: dict[str, Exception] = dict(self._layout.refused)
             chosen = []
             for name in names:
@@ -129,87 +113,13 @@ class FileColumns:
             self._listed = Listing(tuple(chosen), {name: exc for name, exc in refused.items() if name in own})
         return self._listed
 
-    def _names(self, found: FileLayout) -> list[str]:
+    def _names(self) -> list[str]:
         """Return the names of what may be columns."""
-        names = [*found.columns, *found.refused]
-        if self._form == "10x":
-            return ["matrix", "matrix/barcodes"]
-        if self._form == "pandas":
-            return self._of_pandas(names)
-        if self._form == "loom":
-            return [name for name in names if name.split("/")[0] in _OF_CELLS]
-        if self._form == "ray_h5":
-            return list(dict.fromkeys(map(self._encoded_above, names)))
-        return self._of_observations(names) if self._form == "anndata" else names
+        if not self._form:
+            return [*self._reader.layout.columns, *self._reader.layout.refused]
+        from ray_h5.columns.conventions.listed_names import listed_names
 
-    def _tables(self) -> list[str]:
-        """Return the tables of a MuData file, each of which is as a file of AnnData."""
-        paths = [path.split("/") for path in (*self._reader.layout.columns, *self._reader.layout.refused)]
-        return list(dict.fromkeys(f"mod/{each[1]}" for each in paths if each[0] == "mod" and len(each) > 2))
-
-    def _encoded_above(self, name: str) -> str:
-        """Return the outermost group with a dataset that is encoded as a whole, such as a table; else the dataset."""
-        parts = name.split("/")
-        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        return next((each for each in above if self._encoding(each) is not None), name)
-
-    def _of_pandas(self, datasets: Iterable[str]) -> list[str]:
-        """Return the columns of tables of pandas in the place of their datasets."""
-        names: dict[str, None] = {}
-        frames: dict[str, Encoding | None] = {}
-        for path in datasets:
-            parts = path.split("/")
-            above = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
-            for each in above:
-                if each not in frames:
-                    found = self._encoding(each)
-                    frames[each] = found if found is not None and found.kind == "pandas" else None
-            frame = next((each for each in above if frames[each] is not None), None)
-            if frame is None or (found := frames[frame]) is None:
-                names[path] = None
-                continue
-            names.update(dict.fromkeys(f"{frame}/{each}".strip("/") for each in names_in(found)))
-        return list(names)
-
-    def _in_pandas(self, name: str) -> Values | None:
-        """Return a column of a table of pandas; None for other names."""
-        parts = name.split("/")
-        for count in range(len(parts)):
-            found = self._encoding(frame := "/".join(parts[:count]))
-            if found is not None and found.kind == "pandas":
-                return pandas_values(self._reader, found, frame, "/".join(parts[count:]))
-        return None
-
-    def _of_observations(self, datasets: Iterable[str]) -> list[str]:
-        """Return what a file of AnnData has for each observation."""
-        names: dict[str, None] = {}
-        for path in datasets:
-            first, *rest = path.split("/")
-            if first == "X":
-                names["X"] = None
-            elif first == "raw" and rest[:1] == ["X"]:
-                names["raw/X"] = None
-            elif first == "raw.X":
-                names["raw.X"] = None
-            elif first in _OF_ROWS and rest and rest[0] != _HIDDEN:
-                names[f"{first}/{rest[0]}"] = None
-            elif first in _OF_ROWS and not rest:
-                names.update(dict.fromkeys(self._fields(first)))
-        return [each for name in names for each in self._members(name)]
-
-    def _members(self, name: str) -> list[str]:
-        """Return the columns of a table; other names as they are."""
-        encoding = self._encoding(name)
-        if encoding is None or encoding.kind != "frame":
-            return [name]
-        below = [each[len(name) + 1 :] for each in (*self._reader.layout.columns, *self._reader.layout.refused)
-                 if each.startswith(f"{name}/")]  # fmt: skip
-        return [f"{name}/{each}" for each in dict.fromkeys(each.split("/")[0] for each in below) if each != _HIDDEN]
-
-    def _fields(self, name: str) -> list[str]:
-        """Return the fields of a dataset of compound values, as AnnData before 0.7 wrote tables."""
-        layout = self._reader.find([name])[name]
-        return [] if layout.dtype.names is None else [f"{name}/{field}" for field in layout.dtype.names]
+        return listed_names(self._reader, self._form, self._encoding)
 
     def _is_column(self, name: str, refused: dict[str, Exception]) -> bool:
         try:
@@ -275,17 +185,21 @@ class FileColumns:
             layout = self._dataset(name)
             if len(layout.shape) == 1:
                 return Stored.of(layout)
+            from ray_h5.columns.conventions.reversed_columns import reversed_values
+
             return reversed_values(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
         given = self._made.get(column.strip("/"))
         made = given.whole if isinstance(given, RowPart) else given
         if isinstance(made, Ragged):
-            return self._ragged(made)
+            return self._ranges.ragged(made)
         if isinstance(made, JoinedColumn):
-            return self._joined(made)
+            from ray_h5.columns.end_to_end import joined_values
+
+            return joined_values(self._reader, made, self._datasets, is_known=made.name in self.joined)
         if isinstance(made, Fields):
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
         if isinstance(made, Csr):
-            return self._csr(made, self._reader.encoding(made.group))
+            return self._ranges.csr(made, self._reader.encoding(made.group))
         found = self._values_of_dataset(name)
         if column != name and name in self.chunked:
             self.chunked[column] = self.chunked[name]
@@ -363,6 +277,8 @@ class FileColumns:
         stored = Stored.of(layout)
         if not self._decode_cf:
             return stored
+        from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
+
         return cf_values(stored, self._reader.values_of_attributes(layout.name, CF_ATTRIBUTES)) or stored
 
     def _can_find(self, name: str) -> bool:
@@ -372,19 +288,31 @@ class FileColumns:
             # A field is no dataset. What else is there reports the error when it is read.
             return not (isinstance(exc, UnsupportedColumnError) and exc.is_encoded)
 
+    def _in_pandas(self, name: str) -> Values | None:
+        """Return a column of a table of pandas; None for other names."""
+        from ray_h5.columns.conventions.pandas_columns import pandas_values
+
+        parts = name.split("/")
+        for count in range(len(parts)):
+            found = self._encoding(frame := "/".join(parts[:count]))
+            if found is not None and found.kind == "pandas":
+                return pandas_values(self._reader, found, frame, "/".join(parts[count:]))
+        return None
+
     def _encoded(self, name: str, encoding: Encoding) -> Values:
         if encoding.kind in {"csr", "csc", "compressed"}:
-            return self._csr(Csr(name.strip("/")), encoding)
-        if encoding.kind == "category":
-            return self._category(name, Stored.of(self._dataset(encoding.values)), encoding.other)
-        if encoding.kind == "optional":
-            values, mask = Stored.of(self._dataset(encoding.values)), Stored.of(self._dataset(encoding.other))
-            self._check_mask(name, values, mask)
-            return Optional(name, values, mask, self._reader.path)
+            return self._ranges.csr(Csr(name.strip("/")), encoding)
+        if encoding.kind in {"category", "optional"}:
+            from ray_h5.columns.conventions.coded_columns import category, optional
+
+            stored = Stored.of(self._dataset(encoding.values))
+            if encoding.kind == "category":
+                return category(self._reader, name, stored, encoding.other)
+            return optional(self._reader, name, stored, encoding.other)
         if encoding.kind == "references":
             return self._referred(name)
         if encoding.kind == "ragged":
-            return self._awkward(name.strip("/"), encoding)
+            return self._ranges.awkward(name.strip("/"), encoding)
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self._reader.path}: {name!r} ({encoding.said}) is {what}")
@@ -392,6 +320,8 @@ class FileColumns:
     def _datasets(self, name: str, pattern: str) -> GroupTable:
         """Return the datasets that a column consists of."""
         if name not in self.joined:
+            from ray_h5.hdf5.groups.groups import GroupPattern
+
             table, refused = self._reader.group_table(GroupPattern(pattern, name=name), [])
             if name in refused:
                 raise refused[name]
@@ -408,67 +338,8 @@ class FileColumns:
             raise UnsupportedColumnError(*exc.args) from None
         return referred_values(self._reader.path, name, table, is_reversed=self._is_reversed)
 
-    def _joined(self, made: JoinedColumn) -> Values:
-        """Return the values of several datasets, end to end."""
-        if made.name not in self.joined and len(names := self._in_other_files(made)):
-            from ray_h5.columns.end_to_end import end_to_end
-
-            return end_to_end(self._reader, made, names)
-        table = self._datasets(made.name, made.pattern)
-        segments = table.columns.get(made.name)
-        if segments is None:
-            why = f"these are groups, such as {table.names[0]!r}, and not datasets"
-            raise UnsupportedColumnError(f"{self._reader.path}: {made}: {why}")
-        shape = segments.unit_shape
-        if shape is None or segments.single:
-            found = "single values" if segments.single else "rows of several shapes"
-            raise UnsupportedColumnError(
-                f"{self._reader.path}: {made}: the datasets have {found}; expected rows of one shape. For a row a "
-                f"dataset, pass rows=ray_h5.Groups({made.pattern!r})."
-            )
-        layout = replace(segments.unit, name=made.name, shape=(int(segments.starts[-1]), *shape))
-        return Stored(layout, segments, name=made.name)
-
-    def _in_other_files(self, made: JoinedColumn) -> np.ndarray:
-        """Return the names of datasets that a column consists of, if links to other files are among them."""
-
-        def names() -> np.ndarray:
-            try:
-                self._datasets(made.name, made.pattern)
-            except (UnsupportedColumnError, MissingSourceError) as exc:
-                from ray_h5.columns.end_to_end import linked_datasets
-
-                return linked_datasets(self._reader, made, exc)
-            return np.empty(0, object)
-
-        return self._reader.fact(f"{made}: datasets in other files", names)
-
     def _dataset(self, name: str) -> ColumnLayout:
         return self._reader.find([name])[name]
-
-    def _check_mask(self, name: str, values: Stored, mask: Stored) -> None:
-        if mask.layout.shape != values.layout.shape or mask.dtype.kind not in "biu":
-            raise CorruptFileError(
-                f"{self._reader.path}: column {name!r}: expected as many values as entries of its mask, found "
-                f"{values.layout.shape} and {mask.dtype} {mask.layout.shape}"
-            )
-
-    def _category(self, name: str, codes: Stored, categories: str) -> Category:
-        layout = self._dataset(categories)
-        if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
-            raise UnsupportedColumnError(
-                f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
-                f"{name!r}: one number or text for each"
-            )
-        if codes.dtype.kind not in "iu" or (codes.layout.row_shape and self._form == "anndata"):
-            raise CorruptFileError(
-                f"{self._reader.path}: column {name!r}: expected integers as codes, found {codes.dtype} of shape "
-                f"{codes.layout.shape}"
-            )
-        values = self._reader.fact(
-            categories, lambda: self._reader.read_whole(categories, _CATEGORY_BYTES), of_file=True
-        )
-        return Category(name, codes, values, self._reader.path)
 
     def _compound(self, path: str) -> tuple[ColumnLayout, str] | None:
         """Return the dataset of compound values that a path leads through, and the rest of the path: its field."""
@@ -482,118 +353,44 @@ class FileColumns:
 
     def _field(self, name: str) -> Values:
         """Return a field of compound values."""
-        parent = name.strip("/").rpartition("/")[0]
         found = self._compound(name.strip("/"))
+        if self._form == "anndata":
+            return self._field_of_anndata(name, found)
         if found is None or found[0].dtype.names is None:
-            if self._form == "anndata":
-                known = (
-                    self._names(self._reader.layout)
-                    if parent.split("/", maxsplit=1)[0] in {"", *_OF_ROWS}
-                    else [*self._reader.layout.columns]
-                )
-                raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")
             return self._decoded(self._dataset(name))  # raises, with near names
+        return stored_fields(found[0], (found[1],), name, is_one=True)
+
+    def _field_of_anndata(self, name: str, found: tuple[ColumnLayout, str] | None) -> Values:
+        """Return a field of a table as AnnData before 0.7 wrote it: of ``obs``, it may have codes of categories."""
+        from ray_h5.columns.conventions.coded_columns import category
+        from ray_h5.columns.conventions.listed_names import OF_ROWS
+
+        parent = name.strip("/").rpartition("/")[0]
+        if found is None or found[0].dtype.names is None:
+            of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}
+            known = self._names() if of_rows else [*self._reader.layout.columns]
+            raise UnknownColumnError(f"{self._reader.path}: no {name!r}.{near_names(name, known)}")
         layout, field = found
         stored = stored_fields(layout, (field,), name, is_one=True)
+        if layout.name.strip("/") not in OF_ROWS:
+            return stored
+        if stored.array.row_shape or stored.dtype.kind not in "biufSO":
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or text"
+            )
         categories = _COMPOUND_CATEGORIES.format(field)
-        if layout.name.strip("/") in _OF_ROWS and self._form == "anndata":
-            if stored.array.row_shape or stored.dtype.kind not in "biufSO":
-                raise UnsupportedColumnError(
-                    f"{self._reader.path}: field {field!r} of {parent!r} holds {stored.dtype}; expected one number or "
-                    "text"
-                )
-            if stored.dtype.kind in "iu" and self._reader.find([categories], missing_ok=True):
-                return self._category(name, stored, categories)
+        if stored.dtype.kind in "iu" and self._reader.find([categories], missing_ok=True):
+            return category(self._reader, name, stored, categories)
         return stored
-
-    # Ranges ---------------------------------------------------------------------------------------
-
-    def _ragged(self, made: Ragged) -> RaggedRows:
-        content = self._content(made.content)
-        key, bounds = self._bounds(made)
-        check_bounds(bounds, made, content.array.num_rows, self._reader.path)
-        self.chunked[made.name] = ChunkedBy(key, content.array.chunk_rows)
-        return RaggedRows(made.name, content, bounds)
-
-    def _bounds(self, made: Ragged) -> tuple[str, Bounds]:
-        """Return where rows begin and end, and the key of that."""
-        if made.offsets is not None and not made.base:
-            return self._offsets(made.offsets)
-        key = made.bounds_key
-        if key in self.bounds:
-            return key, self.bounds[key]
-        where = f"{self._reader.path}: column {made.name!r}, {' and '.join(map(repr, made.given.values()))}"
-        bounds = bounds_in({option: self._whole(name) for option, name in made.given.items()}, made, where)
-        self.bounds[key] = bounds
-        return key, bounds
-
-    def _whole(self, name: str) -> np.ndarray:
-        """Return all values of a dataset, or of a field of one."""
-        return read_all(self._reader, self._values_of_dataset(name))
 
     def episode_bounds(self, name: str) -> Bounds:
         """Return where episodes begin and end, as pairs say."""
-        if (key := f"episodes {name}") not in self.bounds:
-            where = f"{self._reader.path}: {name!r}"
-            self.bounds[key] = bounds_of_pairs(*pairs_of(self._whole(name), where), where)
-        return self.bounds[key]
-
-    def _content(self, name: str) -> Values:
-        """Return the values of all rows of a ragged column: of a dataset, or of a field of one."""
-        found = self.values(name) if name not in self._made else self._values_of_dataset(name)
-        if isinstance(found, (RaggedRows, SparseRows)):
-            raise UnsupportedColumnError(
-                f"{self._reader.path}: ragged({name!r}): it has rows of varying length itself; expected a dataset"
-            )
-        return found
-
-    def _offsets(self, name: str) -> tuple[str, Bounds]:
-        if name not in self.bounds:
-            layout = self._values_of_dataset(name).array
-            if layout.row_shape or layout.dtype.kind not in "iu":
-                raise UnsupportedColumnError(
-                    f"{layout.where} has {layout.dtype} of shape {layout.shape}; expected integers along one axis, the "
-                    "first value of each row and the end of the last one"
-                )
-            self.bounds[name] = bounds_of_offsets(self._whole(name), f"{self._reader.path}: {name!r}")
-        return name, self.bounds[name]
-
-    def _csr(self, made: Csr, encoding: Encoding | None) -> SparseRows:
-        found, self.chunked[made.name] = sparse_rows(self._reader, made, encoding, self._offsets, self.values)
-        return found
-
-    def _awkward(self, name: str, encoding: Encoding) -> Values:
-        """Return an array of awkward with one level of lists."""
-        keys: list[str] = []
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-            form: Any = json.loads(encoding.text)
-            if form["class"] == "ListOffsetArray" and form["content"]["class"] == "NumpyArray":
-                keys = [f"{form['form_key']}", f"{form['content']['form_key']}"]
-        if not keys:
-            raise UnsupportedColumnError(
-                f"{self._reader.path}: {name!r} is an awkward array of another form than one level of lists of "
-                "numbers. Write it as such arrays, or leave it out with columns=[...]."
-            )
-        made = Ragged(f"{name}/{keys[1]}-data", f"{name}/{keys[0]}-offsets")
-        found = self._ragged(made)
-        self.chunked[name] = self.chunked.pop(made.name)
-        return RaggedRows(name, found.content, found.bounds)
+        return self._ranges.episodes(name)
 
 
 def is_single(error: Exception) -> bool:
     """Return whether a column is refused because it has a single value."""
     return str(error).endswith(SINGLE_VALUE)
-
-
-_OF_CELLS = ("matrix", "layers", "col_attrs")
-_CLASS = "MATLAB_class"
-
-
-def _of_mudata(path: str, tables: list[str]) -> UnsupportedColumnError:
-    return UnsupportedColumnError(
-        f"{path} is a MuData file, of tables with rows of their own: {few(tables)}. Pass group={tables[0]!r} to read "
-        "one of them, or name the columns with columns=[...]."
-    )
 
 
 def _of_loom(path: str) -> UnsupportedColumnError:

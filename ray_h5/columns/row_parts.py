@@ -10,8 +10,8 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
+from ray_h5.columns.made_columns import Cut, Positions, RowPart
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import Cut, Positions, RowPart
 from ray_h5.columns.values import KeptParts, Taken, Values
 from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows

@@ -17,8 +17,8 @@ from ray_h5.storage.storage_of_path import Storage
 
 if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes
+    from ray_h5.columns.made_columns import MadeColumn
     from ray_h5.columns.row_table import RowTable
-    from ray_h5.columns.user_columns import MadeColumn
     from ray_h5.index.zipped_files import ZippedFiles
     from ray_h5.manifest.manifest import Manifest
     from ray_h5.rows.groups_and_grids import RowKind
@@ -193,21 +193,21 @@ def _end_to_end(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
     """Return the columns with the rows of several datasets."""
     if not columns:
         return []
-    from ray_h5.columns.user_columns import JoinedColumn
+    from ray_h5.columns.made_columns import JoinedColumn
 
     return [each for each in columns if isinstance(each, JoinedColumn)]
 
 
 def _ranges(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
     """Return the columns with a row for each index of an axis."""
-    from ray_h5.columns.user_columns import is_range
+    from ray_h5.columns.made_columns import is_range
 
     return [each for each in columns if is_range(each)]
 
 
 def _not_of_datasets(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
     """Return the columns that are more than parts of the rows of a dataset."""
-    from ray_h5.columns.user_columns import RowPart
+    from ray_h5.columns.made_columns import RowPart
 
     return [each for each in columns if not isinstance(each, RowPart) or not isinstance(each.of, str)]
 

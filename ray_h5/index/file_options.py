@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ray_h5.columns.labels import Classes
-    from ray_h5.columns.user_columns import Columns
+    from ray_h5.columns.made_columns import Columns
     from ray_h5.tables.sidecar import Sidecar
 
 
@@ -158,7 +158,7 @@ class FileOptions:
         """
         names = self.columns
         if columns is not None:
-            from ray_h5.columns.user_columns import split_columns
+            from ray_h5.columns.made_columns import split_columns
 
             names = split_columns(columns)[0]
         names = self._matching(names)

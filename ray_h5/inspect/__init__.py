@@ -128,8 +128,6 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
 def _row_kinds(arguments: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with `rows` and `windows`; the attributes may be of groups."""
     from ray_h5.errors import OptionError
-    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
-    from ray_h5.rows.windows import Windows
 
     given = {"--groups": arguments.groups, "--grid": arguments.grid, "--each-file": arguments.each_file or None}
     given["--patches"] = arguments.patches
@@ -141,33 +139,42 @@ def _row_kinds(arguments: argparse.Namespace, options: dict[str, Any]) -> dict[s
     for flag, value in (("--patch-stride", arguments.patch_stride), ("--per-file", arguments.per_file)):
         if value is not None and arguments.patches is None:
             raise OptionError(f"{flag} is of blocks: pass --patches too")
-    rows: Any = None if arguments.grid is None else Grid(arguments.grid)
+    rows = _rows(arguments, options)
+    return {**options, "rows": rows, "windows": _windows(arguments) if arguments.windows else None}
+
+
+def _rows(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
+    """Return the row kind, or None; attributes of groups are taken out of `options`."""
+    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+
+    if arguments.groups is not None:
+        return Groups(arguments.groups, attrs=tuple(options.pop("attrs", ())), key=arguments.key)
+    if arguments.each_file:
+        return Files(key=arguments.key)
     if arguments.patches is not None:
         from ray_h5.rows.patches import Patches
 
         shapes = dict(map(_shape, arguments.patches))
         steps = None if arguments.patch_stride is None else _shape(f"stride={arguments.patch_stride}")[1]
         stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        rows = Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key)
-    if arguments.each_file:
-        rows = Files(key=arguments.key)
-    if arguments.groups is not None:
-        rows = Groups(arguments.groups, attrs=tuple(options.pop("attrs", ())), key=arguments.key)
-    windows = None
-    if arguments.windows:
-        pad = arguments.pad[0] if len(arguments.pad) == 1 else tuple(arguments.pad)
-        windows = Windows(
-            dict(map(_window, arguments.windows)),
-            stride=arguments.stride,
-            pad=pad,
-            episode=arguments.episode,
-            episode_ends=arguments.episode_ends,
-            episode_flags=arguments.episode_flags,
-            episode_bounds=arguments.episode_bounds,
-            per_step=arguments.per_step,
-            constants=arguments.constants,
-        )
-    return {**options, "rows": rows, "windows": windows}
+        return Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key)
+    return None if arguments.grid is None else Grid(arguments.grid)
+
+
+def _windows(arguments: argparse.Namespace) -> Any:
+    from ray_h5.rows.windows import Windows
+
+    return Windows(
+        dict(map(_window, arguments.windows)),
+        stride=arguments.stride,
+        pad=arguments.pad[0] if len(arguments.pad) == 1 else tuple(arguments.pad),
+        episode=arguments.episode,
+        episode_ends=arguments.episode_ends,
+        episode_flags=arguments.episode_flags,
+        episode_bounds=arguments.episode_bounds,
+        per_step=arguments.per_step,
+        constants=arguments.constants,
+    )
 
 
 def _shape(given: str) -> tuple[str, tuple[int, ...]]:

@@ -35,9 +35,13 @@ def _has_channels(shape: Sequence[int | None]) -> bool:
 
 
 def is_bag(columns: Mapping[str, Seen]) -> bool:
-    """Return whether the columns of a file are likely one bag: features of parts of a slide, and where these are."""
+    """Return whether the columns of a file are likely one bag: features of parts of a slide, and where these are.
+
+    With one value a row beside them, such as a label, rows are samples.
+    """
     found = [set(words(name)) | {last(name)} for name in columns]
-    return any(each & FEATURES for each in found) and any(each & PLACES for each in found)
+    is_labelled = any(len(each.shape) == 1 for each in columns.values())
+    return not is_labelled and any(each & FEATURES for each in found) and any(each & PLACES for each in found)
 
 
 def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, tuple[int, ...]]:

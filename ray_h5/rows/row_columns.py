@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from ray_h5.columns.segment_columns import (
 )
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading
-from ray_h5.columns.varying.bounds import Bounds
-from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
+
+if TYPE_CHECKING:
+    from ray_h5.columns.varying.bounds import Bounds
+    from ray_h5.columns.varying.range_columns import RaggedRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +171,8 @@ class WindowedColumn(ColumnOfUnits):
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:
+                from ray_h5.columns.varying.range_columns import joined_rows
+
                 out[places] = joined_rows(into.reshape(len(rows), width), self.values.array.ragged_shape[0] or 0)
             elif not in_place:
                 out[places] = into.reshape(len(rows), *out.shape[1:])
@@ -208,8 +212,10 @@ class SpanColumn(ColumnOfUnits):
     mean: float
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
+        from ray_h5.columns.varying.bounds import Bounds
+
         count = np.array([max(1, round(self.mean))])
-        one = RaggedRows(self.name, self.values, Bounds(np.zeros(1, np.int64), count)).array
+        one = self._ranges(Bounds(np.zeros(1, np.int64), count)).array
         return ColumnLayout(
             self.name, one.kind, (num_rows,), one.stored_dtype, "contiguous", element=one.element,
             ragged_shape=one.ragged_shape, enum=one.enum, item_bytes=one.item_bytes, sources=one.sources,
@@ -217,8 +223,13 @@ class SpanColumn(ColumnOfUnits):
         )  # fmt: skip
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        ranges = RaggedRows(self.name, self.values, self.bounds_of(rows))
-        return ranges.reading(request_of(np.arange(len(rows), dtype=np.int64), places), out)
+        request = request_of(np.arange(len(rows), dtype=np.int64), places)
+        return self._ranges(self.bounds_of(rows)).reading(request, out)
+
+    def _ranges(self, bounds: Bounds) -> RaggedRows:
+        from ray_h5.columns.varying.range_columns import RaggedRows
+
+        return RaggedRows(self.name, self.values, bounds)
 
 
 Column: TypeAlias = RowColumn | SegmentColumn | StepColumn | WindowedColumn | SpanColumn

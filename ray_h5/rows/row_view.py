@@ -13,9 +13,9 @@ import numpy as np
 
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.made_columns import MadeColumn, RowPart
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
-from ray_h5.columns.user_columns import MadeColumn, RowPart
 from ray_h5.columns.values import InMemory, Reading
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout

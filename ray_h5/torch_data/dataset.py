@@ -34,7 +34,7 @@ from ray_h5.torch_data.batches.row_source import RowSource
 from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
-    from ray_h5.columns.user_columns import Columns
+    from ray_h5.columns.made_columns import Columns
     from ray_h5.columns.varying.padding import Padding, PadLike
     from ray_h5.torch_data.batches.tensors import Sample
     from ray_h5.transforms.decode_image import DecodeImage

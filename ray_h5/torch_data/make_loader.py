@@ -19,7 +19,7 @@ from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.user_columns import Columns
+    from ray_h5.columns.made_columns import Columns
 
 logger = logging.getLogger(__name__)
 

@@ -361,20 +361,6 @@ def check_sums(
     pipeline = FilterPipeline(steps if steps is not None else steps_of(plist))
     size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
     decoder = ChunkDecoder(pipeline, size) if decodes(pipeline) else None
-
-    def found(data: bytes, mask: int, corner: Corner) -> int:
-        if decoder is None:
-            values = np.zeros(dataset.chunks, dataset.dtype)
-            part = dataset[tuple(slice(at, at + n) for at, n in zip(corner, dataset.chunks, strict=True))]
-            values[tuple(map(slice, part.shape))] = part
-            return zlib.crc32(values.tobytes())
-        out = np.empty(size, np.uint8)
-        try:
-            decoder.decode(np.frombuffer(data, np.uint8), mask, out, lambda _, n: np.empty(n, np.uint8))
-        except DecodeError:
-            return -1
-        return zlib.crc32(out.data)
-
     waiting: deque[tuple[Corner, int, Future[int]]] = deque()
     most = max(2, IN_FLIGHT_BYTES // max(size, 1))
 
@@ -385,11 +371,32 @@ def check_sums(
 
     for corner, expected in sums:
         mask, data = dataset.id.read_direct_chunk(corner)
-        waiting.append((corner, expected, pool.submit(found, data, mask, corner)))
+        if decoder is None:
+            waiting.append((corner, expected, pool.submit(_sum_by_library, dataset, corner)))
+        else:
+            waiting.append((corner, expected, pool.submit(_sum_of, decoder, size, data, mask)))
         if len(waiting) > most:
             check()
     while waiting:
         check()
+
+
+def _sum_by_library(dataset: h5py.Dataset, corner: Corner) -> int:
+    """Return the checksum of a chunk that libhdf5 decodes."""
+    values = np.zeros(dataset.chunks, dataset.dtype)
+    part = dataset[tuple(slice(at, at + n) for at, n in zip(corner, dataset.chunks, strict=True))]
+    values[tuple(map(slice, part.shape))] = part
+    return zlib.crc32(values.tobytes())
+
+
+def _sum_of(decoder: ChunkDecoder, size: int, data: bytes, mask: int) -> int:
+    """Return the checksum of the values of a chunk; -1 if it cannot be decoded."""
+    out = np.empty(size, np.uint8)
+    try:
+        decoder.decode(np.frombuffer(data, np.uint8), mask, out, lambda _, n: np.empty(n, np.uint8))
+    except DecodeError:
+        return -1
+    return zlib.crc32(out.data)
 
 
 def steps_of(plist: h5py.h5p.PropDCID) -> tuple[FilterStep, ...]:

@@ -132,3 +132,14 @@ def test_the_commands_of_a_page_exist_and_know_their_options(page):
 def test_every_error_is_in_the_table():
     found = set(re.findall(r"`(\w+Error)`", text_of("docs/files.md")))
     assert [name for name in errors.__all__ if name not in found | {"RayH5Error"}] == []
+
+
+def test_the_tree_is_in_the_order_of_the_floors():
+    layers = re.search(r"layers = \[\n(.*?)\n\]", text_of("pyproject.toml"), re.DOTALL)[1]
+    floors = [re.findall(r"ray_h5\.(\w+)", line) for line in layers.splitlines()]
+    ground = floors.index(["storage"]) + 1  # the floors below are one in the tree
+    floor_of = {name: min(number, ground) for number, names in enumerate(floors) for name in names}
+    drawn = [found[1] for path in tree() if (found := re.fullmatch(r"ray_h5/(\w+)(?:/|\.py)", path))]
+    numbers = [floor_of[name] for name in drawn if name in floor_of]
+    assert numbers == sorted(numbers)
+    assert {name for name in floor_of if name not in drawn} == set()

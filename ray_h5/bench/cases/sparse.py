@@ -26,7 +26,8 @@ from ray_h5.bench.baselines.h5py_reads import chunk_decoders, pread_decode, stor
 from ray_h5.bench.baselines.sparse_reads import AnnDataRows, Fetches, has_scdataset
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.sparse_workloads import CellFile, make_cells
-from ray_h5.columns.user_columns import ColumnLike, csr
+from ray_h5.columns.made_columns import ColumnLike
+from ray_h5.columns.user_columns import csr
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data.dataset import H5Dataset

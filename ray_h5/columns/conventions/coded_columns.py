@@ -11,12 +11,16 @@ import numpy as np
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Units
-from ray_h5.errors import CastError, CorruptFileError
+from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
+from ray_h5.read.reader import RowReader
+
+_CATEGORY_BYTES = 256
+"""About what a category takes: its value, its name and its code, as objects of Python."""
 
 _Table: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Categories; and for each unit, the first of its own among them, and how many there are."""
@@ -189,6 +193,34 @@ class Optional:
         if missing.any():
             found[missing] = np.nan
         return found
+
+
+def category(reader: RowReader, name: str, codes: Stored, categories: str) -> Category:
+    """Return a column whose codes stand for the values of a dataset, `categories`."""
+    layout = reader.column(categories)
+    if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
+        raise UnsupportedColumnError(
+            f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
+            f"{name!r}: one number or text for each"
+        )
+    if codes.dtype.kind not in "iu" or (codes.layout.row_shape and reader.form == "anndata"):
+        raise CorruptFileError(
+            f"{reader.path}: column {name!r}: expected integers as codes, found {codes.dtype} of shape "
+            f"{codes.layout.shape}"
+        )
+    values = reader.fact(categories, lambda: reader.read_whole(categories, _CATEGORY_BYTES), of_file=True)
+    return Category(name, codes, values, reader.path)
+
+
+def optional(reader: RowReader, name: str, values: Stored, mask: str) -> Optional:
+    """Return a column of values, of which another dataset says which are missing."""
+    missing = Stored.of(reader.column(mask))
+    if missing.layout.shape != values.layout.shape or missing.dtype.kind not in "biu":
+        raise CorruptFileError(
+            f"{reader.path}: column {name!r}: expected as many values as entries of its mask, found "
+            f"{values.layout.shape} and {missing.dtype} {missing.layout.shape}"
+        )
+    return Optional(name, values, missing, reader.path)
 
 
 def _array(name: str, stored: ColumnLayout, path: str) -> ColumnLayout:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.made_columns import Csr
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import Csr
 from ray_h5.columns.values import Values, read_all
 from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
 from ray_h5.columns.varying.range_columns import SparseRows

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ray_h5.columns.made_columns import Csr, Ragged
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import Csr, Ragged
 from ray_h5.columns.values import Values, read_units
 from ray_h5.columns.varying.bounds import Bounds, bounds_in, check_bounds, rows_key
 from ray_h5.columns.varying.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
@@ -117,7 +117,15 @@ def sparse_in_groups(
         datasets = {"offsets": (parts["indptr"], Stored.of(parts["indptr"])), "data": (parts["data"], None)}
         found = ragged_in_groups(reader, offsets, parts["indices"], datasets, groups, check)
         known[offsets.bounds_key], known[rows_key(made.name)] = found
-    rows = known[rows_key(made.name)]
+    width = _common_width(reader, made, groups, known[rows_key(made.name)])
+    bounds = known[offsets.bounds_key]
+    take = taken_positions(reader, made, width, column)
+    return SparseRows(name, indices, data, bounds, width, made.dense, take, path)
+
+
+def _common_width(reader: RowReader, made: Csr, groups: Paths, rows: Bounds) -> int:
+    """Return the length of a row, which is one in all groups; `rows` are those of each group."""
+    path, name = reader.path, made.group
 
     def widths() -> np.ndarray:
         found = []
@@ -134,7 +142,4 @@ def sparse_in_groups(
             f"{path}: sparse matrix {name!r}: rows have length {of_groups[0]} in group {groups[0]!r}, and "
             f"{of_groups[at]} in {groups[at]!r}. Choose groups that agree with the pattern, or leave the column out."
         )
-    width = int(of_groups[0])
-    bounds = known[offsets.bounds_key]
-    take = taken_positions(reader, made, width, column)
-    return SparseRows(name, indices, data, bounds, width, made.dense, take, path)
+    return int(of_groups[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_h5.columns.user_columns import Cut
+from ray_h5.columns.made_columns import Cut
 from ray_h5.errors import UnknownColumnError
 from ray_h5.manifest.row_requests import units_of
 from ray_h5.read.arrays.taken_column import runs_of_positions

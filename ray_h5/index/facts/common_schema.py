@@ -61,8 +61,37 @@ def common_columns(
 
 def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
     """Return facts in which columns are ragged whose rows have another shape in another file."""
+    shapes, sizes = _common_shapes(facts, columns)
+    if not shapes:
+        return facts
+    specs: dict[tuple[str, np.dtype], ColumnSpec] = {}  # many files share one
+
+    def as_ragged(column: ColumnFacts) -> ColumnFacts:
+        spec = column.spec
+        shape = shapes.get(spec.name)
+        if shape is None or len(spec.ragged_shape or spec.row_shape) != len(shape):
+            return column
+        element = spec.dtype if spec.element is None else spec.element
+        if (spec.name, element) not in specs:
+            specs[spec.name, element] = ColumnSpec(
+                spec.name,
+                "ragged",
+                np.dtype(object),
+                (),
+                element,
+                ragged_shape=shape,
+                mean_bytes=sizes[spec.name],
+            )
+        return ColumnFacts(specs[spec.name, element], column.num_rows, column.chunk_rows, column.enum)
+
+    return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
+
+
+def _common_shapes(
+    facts: Sequence[FileFacts], columns: Sequence[str] | None
+) -> tuple[dict[str, tuple[int | None, ...]], dict[str, int]]:
+    """Return the shape of the rows of columns that are ragged, or differ in it, and the bytes of the largest row."""
     shapes: dict[str, tuple[int | None, ...]] = {}
-    elements: dict[str, np.dtype] = {}
     sizes: dict[str, int] = {}
     ragged: set[str] = set()
     for each in facts:
@@ -75,34 +104,10 @@ def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | Non
             if len(known) != len(shape):
                 continue  # the comparison of the files reports it
             shapes[name] = tuple(one if one == other else None for one, other in zip(known, shape, strict=True))
-            elements[name] = spec.dtype if spec.element is None else spec.element
             sizes[name] = max(sizes.get(name, 0), spec.row_bytes)
             if spec.kind == "ragged" or None in shapes[name]:
                 ragged.add(name)
-    if not ragged:
-        return facts
-
-    specs: dict[tuple[str, np.dtype], ColumnSpec] = {}  # many files share one
-
-    def as_ragged(column: ColumnFacts) -> ColumnFacts:
-        spec = column.spec
-        if spec.name not in ragged or len(spec.ragged_shape or spec.row_shape) != len(shapes[spec.name]):
-            return column
-        element = spec.dtype if spec.element is None else spec.element
-        new = specs.get((spec.name, element))
-        if new is None:
-            new = specs[spec.name, element] = ColumnSpec(
-                spec.name,
-                "ragged",
-                np.dtype(object),
-                (),
-                element,
-                ragged_shape=shapes[spec.name],
-                mean_bytes=sizes[spec.name],
-            )
-        return ColumnFacts(new, column.num_rows, column.chunk_rows, column.enum)
-
-    return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
+    return {name: shapes[name] for name in ragged}, sizes
 
 
 def _with_common_values(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> Sequence[FileFacts]:

@@ -76,10 +76,12 @@ def _of_padding(index: RowIndex) -> str:
 
 def _of_rows(index: RowIndex) -> str:
     """Return what to say of columns whose rows are probably no samples."""
-    # Most files have a few columns that differ, in no groups.
+    # Most files have a few columns that differ, in no groups. One with a value a row, such as a label, says that rows
+    # are samples.
     likes = {(spec.dtype.str, spec.row_shape) for spec in index.columns.values()}
     is_plain = len(likes) == len(index.columns) and not any("/" in name for name in index.columns)
-    if len(index.files) == 1 and is_plain and index.num_rows > 1:
+    is_labelled = any(not spec.row_shape and not spec.ragged_shape for spec in index.columns.values())
+    if is_plain and (is_labelled or (len(index.files) == 1 and index.num_rows > 1)):
         return ""
     from ray_h5.likely_rows.suggestions import suggestions
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_of_groups
 from ray_h5.columns.conventions.coded_columns import Category, Optional
+from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged, RowPart
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.user_columns import Csr, Fields, MadeColumn, Ragged, RowPart
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.columns.varying.bounds import Bounds, rows_key
 from ray_h5.errors import (

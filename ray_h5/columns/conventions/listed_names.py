@@ -1,0 +1,114 @@
+"""Which names are columns in files of other programs: AnnData, MuData, 10x, loom, pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.manifest.layout import Encoding, Form
+from ray_h5.messages import few
+from ray_h5.read.reader import RowReader
+
+EncodingOf: TypeAlias = "Callable[[str], Encoding | None]"
+"""Returns what a group, or a dataset, encodes."""
+
+OF_ROWS = ("layers", "obs", "obsm", "obsp")
+"""The groups of an AnnData file whose members have a row for each observation."""
+
+_OF_CELLS = ("matrix", "layers", "col_attrs")
+"""The groups of a loom file whose members have a row for each cell."""
+
+_HIDDEN = "__categories"
+
+
+def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[str]:
+    """Return the names of what may be columns of a file; `form` is the kind of file."""
+    names = _paths(reader)
+    if form == "10x":
+        return ["matrix", "matrix/barcodes"]
+    if form == "pandas":
+        return _of_pandas(names, encoding)
+    if form == "loom":
+        return [name for name in names if name.split("/")[0] in _OF_CELLS]
+    if form == "ray_h5":
+        return list(dict.fromkeys(_encoded_above(name, encoding) for name in names))
+    if form == "anndata":
+        return [each for name in _of_observations(reader, names) for each in _members(name, names, encoding)]
+    return names
+
+
+def check_tables(reader: RowReader, names: Iterable[str]) -> None:
+    """Raise for a MuData file, which has several tables, each as a file of AnnData; `names` are its columns."""
+    paths = [path.split("/") for path in _paths(reader)]
+    tables = list(dict.fromkeys(f"mod/{each[1]}" for each in paths if each[0] == "mod" and len(each) > 2))
+    if tables and "X" not in names:
+        raise UnsupportedColumnError(
+            f"{reader.path} is a MuData file, of tables with rows of their own: {few(tables)}. Pass "
+            f"group={tables[0]!r} to read one of them, or name the columns with columns=[...]."
+        )
+
+
+def _paths(reader: RowReader) -> list[str]:
+    return [*reader.layout.columns, *reader.layout.refused]
+
+
+def _encoded_above(name: str, encoding: EncodingOf) -> str:
+    """Return the outermost group with a dataset that is encoded as a whole, such as a table; else the dataset."""
+    parts = name.split("/")
+    above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+    return next((each for each in above if encoding(each) is not None), name)
+
+
+def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
+    """Return the columns of tables of pandas in the place of their datasets."""
+    from ray_h5.columns.conventions.pandas_columns import names_in
+
+    names: dict[str, None] = {}
+    frames: dict[str, Encoding | None] = {}
+    for path in datasets:
+        parts = path.split("/")
+        above = ["/".join(parts[:count]) for count in range(len(parts) + 1)]
+        for each in above:
+            if each not in frames:
+                found = encoding(each)
+                frames[each] = found if found is not None and found.kind == "pandas" else None
+        frame = next((each for each in above if frames[each] is not None), None)
+        if frame is None or (found := frames[frame]) is None:
+            names[path] = None
+            continue
+        names.update(dict.fromkeys(f"{frame}/{each}".strip("/") for each in names_in(found)))
+    return list(names)
+
+
+def _of_observations(reader: RowReader, datasets: Iterable[str]) -> list[str]:
+    """Return what a file of AnnData has for each observation: datasets, and groups that encode a column or a table."""
+    names: dict[str, None] = {}
+    for path in datasets:
+        first, *rest = path.split("/")
+        if first == "X":
+            names["X"] = None
+        elif first == "raw" and rest[:1] == ["X"]:
+            names["raw/X"] = None
+        elif first == "raw.X":
+            names["raw.X"] = None
+        elif first in OF_ROWS and rest and rest[0] != _HIDDEN:
+            names[f"{first}/{rest[0]}"] = None
+        elif first in OF_ROWS and not rest:
+            names.update(dict.fromkeys(_fields(reader, first)))
+    return list(names)
+
+
+def _members(name: str, paths: Iterable[str], encoding: EncodingOf) -> list[str]:
+    """Return the columns of a table; other names as they are."""
+    found = encoding(name)
+    if found is None or found.kind != "frame":
+        return [name]
+    below = dict.fromkeys(each[len(name) + 1 :].split("/")[0] for each in paths if each.startswith(f"{name}/"))
+    return [f"{name}/{each}" for each in below if each != _HIDDEN]
+
+
+def _fields(reader: RowReader, name: str) -> list[str]:
+    """Return the fields of a dataset of compound values, as AnnData before 0.7 wrote tables."""
+    layout = reader.find([name])[name]
+    return [] if layout.dtype.names is None else [f"{name}/{field}" for field in layout.dtype.names]

@@ -1,0 +1,270 @@
+"""Columns that say how they are made: ragged values, rows of sparse matrices, fields, parts, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import OptionError
+from ray_h5.read.arguments import as_names
+
+
+class _OfDataset:
+    """A column of a dataset or a group. It has its name, unless the user calls it otherwise."""
+
+    __slots__ = ()
+
+    called: str
+
+    @property
+    def dataset(self) -> str:
+        """The dataset, or the group."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return self.called or self.dataset
+
+    @property
+    def _said(self) -> str:
+        """How the column is made, as the user writes it."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.called!r}: {self._said}" if self.called else self._said
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ragged(_OfDataset):
+    """A column made by `ragged`: `content`, the datasets that say where rows begin and end, and how they count."""
+
+    content: str
+    offsets: str | None = None
+    starts: str | None = None
+    counts: str | None = None
+    ends: str | None = None
+    bounds: str | None = None
+    base: int = 0
+    inclusive: bool = False
+    called: str = ""
+
+    @property
+    def dataset(self) -> str:
+        return self.content
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The datasets that say where rows begin and end, by option."""
+        options = ("offsets", "starts", "counts", "ends", "bounds")
+        return {option: name for option in options if (name := getattr(self, option)) is not None}
+
+    @property
+    def bounds_key(self) -> str:
+        """Says where rows begin and end: columns with the same key have the same rows."""
+        counted = f"\n{self.base}\n{self.inclusive}" if self.base or self.inclusive else ""
+        return "\n".join(name if option in {"starts", "counts"} else f"{option} {name}"
+                         for option, name in self.given.items()) + counted  # fmt: skip
+
+    @property
+    def _said(self) -> str:
+        counted = {name: value for name, value in (("base", self.base), ("inclusive", self.inclusive)) if value}
+        shown = [f"{option}={value!r}" for option, value in {**self.given, **counted}.items()]
+        return f"ragged({', '.join([repr(self.content), *shown])})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Csr(_OfDataset):
+    """A column made by `csr`."""
+
+    group: str
+    dense: bool = True
+    take: tuple[int, ...] | tuple[str, ...] | None = None
+    names: str | None = None
+    called: str = ""
+
+    @property
+    def dataset(self) -> str:
+        return self.group
+
+    @property
+    def _said(self) -> str:
+        given = {"dense": None if self.dense else False, "take": self.take and list(self.take), "names": self.names}
+        options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return f"csr({', '.join([repr(self.group), *options])})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Fields(_OfDataset):
+    """A column made by `fields`."""
+
+    compound: str
+    names: tuple[str, ...]
+    called: str = ""
+
+    @property
+    def dataset(self) -> str:
+        return self.compound
+
+    @property
+    def _said(self) -> str:
+        return f"fields({self.compound!r}, {list(self.names)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A slice of an axis, as a value."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+    def positions(self, length: int) -> np.ndarray:
+        """Return the positions of an axis of this length."""
+        return np.arange(*slice(self.start, self.stop, self.step).indices(length), dtype=np.int64)
+
+    def __repr__(self) -> str:
+        given = [self.start, self.stop] if self.step is None else [self.start, self.stop, self.step]
+        return f"slice({', '.join(map(repr, given))})"
+
+
+Positions: TypeAlias = tuple[int, ...] | tuple[str, ...] | Cut
+"""What is taken of an axis: positions, names, or a slice."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowPart(_OfDataset):
+    """A column made by `part`: what is taken of each axis of a row, and how many entries are drawn.
+
+    Without both it is the whole of a dataset under another name.
+    """
+
+    of: str | Ragged | Fields
+    axes: tuple[tuple[int, Positions], ...] = ()
+    names: str | None = None
+    random: int | None = None
+    seed: int = 0
+    called: str = ""
+
+    @property
+    def dataset(self) -> str:
+        return self.of if isinstance(self.of, str) else self.of.dataset
+
+    @property
+    def whole(self) -> str | Ragged | Fields:
+        """The column that it is a part of, under its name."""
+        return replace(self.of, called=self.called) if self.called and not isinstance(self.of, str) else self.of
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.axes and self.random is None
+
+    @property
+    def _said(self) -> str:
+        if self.is_whole:
+            return repr(self.of)
+        axes = [repr({axis: list(at) if isinstance(at, tuple) else at for axis, at in self.axes})] if self.axes else []
+        options = [
+            f"{name}={value!r}"
+            for name, value in (("names", self.names), ("random", self.random), ("seed", self.seed or None))
+            if value is not None
+        ]
+        return f"part({', '.join([repr(self.of), *axes, *options])})"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedColumn:
+    """A column made by `joined`."""
+
+    pattern: str
+    name: str
+
+    @property
+    def dataset(self) -> str:
+        return self.pattern
+
+    def __repr__(self) -> str:
+        return f"joined({self.pattern!r}, name={self.name!r})"
+
+
+MadeColumn: TypeAlias = Ragged | Csr | Fields | RowPart | JoinedColumn
+"""Columns that say how they are made."""
+
+ColumnLike: TypeAlias = str | Ragged | Csr | Fields | RowPart | JoinedColumn
+"""An entry of ``columns=[...]``."""
+
+Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
+"""What ``columns=`` takes."""
+
+_MADE = (Ragged, Csr, Fields, RowPart, JoinedColumn)
+
+
+def is_range(column: MadeColumn) -> bool:
+    """Return whether the rows of a column are ranges of a longer array."""
+    made = column.of if isinstance(column, RowPart) else column
+    return isinstance(made, (Ragged, Csr))
+
+
+def split_columns(columns: Any) -> tuple[list[str] | None, tuple[MadeColumn, ...]]:
+    """Return the names in the argument `columns`, and the columns in it that say how they are made.
+
+    Raises
+    ------
+    OptionError
+        If it is no list of names and columns and no mapping of them, or one is made in two ways.
+    """
+    if columns is None:
+        return None, ()
+    if isinstance(columns, _MADE):
+        raise OptionError(f"columns={columns}: expected a list; write columns=[...]")
+    if isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
+        return as_names(columns), ()
+    given = [_called(*each) for each in columns.items()] if isinstance(columns, Mapping) else list(columns)
+    special = [each for each in given if isinstance(each, _MADE)]
+    names = [each.name if isinstance(each, _MADE) else each for each in given]
+    for each in special:
+        if names.count(each.name) > 1:
+            other = f"Pass a mapping for two columns of one dataset: columns={{'a': {each!r}, 'b': ...}}"
+            if isinstance(each, JoinedColumn):
+                other = "Pass joined(..., name=) for another name"
+            raise OptionError(f"columns: {each.name!r} is listed more than once; a column is made in one way. {other}")
+    read = {name: each for each in given for name in _read_by(each)}
+    for each in special:
+        if each.name in read and each.name != each.dataset and not isinstance(each, JoinedColumn):
+            raise OptionError(
+                f"columns: {each!r}: {each.name!r} is also the name of a dataset that {read[each.name]!r} is made of. "
+                "Call the column otherwise."
+            )
+    return as_names(names), tuple(special)
+
+
+def _called(name: Any, given: Any) -> str | MadeColumn:
+    """Return a column under the name that a user calls it."""
+    path = as_path("columns: a name", name)
+    if isinstance(given, JoinedColumn):
+        return replace(given, name=path)
+    if isinstance(given, (Ragged, Csr, Fields, RowPart)):
+        return given if given.name == path else replace(given, called=path)
+    of = as_path(f"columns: {name!r}", given)
+    if "*" in of or "*" in path:
+        raise OptionError(f"columns: {name!r}: {given!r}: expected one column, not a pattern")
+    return name if of == path else RowPart(of, called=path)
+
+
+def _read_by(column: str | MadeColumn) -> list[str]:
+    """Return the datasets that a column is made of, as far as it says so."""
+    if not isinstance(column, _MADE):
+        return []
+    whole = column.of if isinstance(column, RowPart) else column
+    others = [*whole.given.values()] if isinstance(whole, Ragged) else []
+    named = [getattr(each, "names", None) for each in (column, whole)]
+    return [column.dataset, *others, *(each for each in named if isinstance(each, str))]
+
+
+def as_path(option: str, given: Any) -> str:
+    """Return the name of a dataset or group; raise `OptionError` if it is none."""
+    if not isinstance(given, str) or not given.strip("/"):
+        raise OptionError(f"{option}={given!r}: expected the name of a dataset or group, such as 'events/x'")
+    return given.strip("/")
