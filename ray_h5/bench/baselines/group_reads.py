@@ -49,6 +49,7 @@ def compiled_stacked(
     """Read stored datasets of one size by one call of the compiled loop; `offsets` has where each of them begins."""
     out = empty((len(rows), nbytes), np.dtype(np.uint8))
     jobs = np.zeros((len(Field), len(rows)), np.int64)
+    assert source.descriptor is not None
     jobs[Field.FILE], jobs[Field.PIPELINE] = source.descriptor, RAW
     jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets[rows], nbytes, nbytes
     jobs[Field.DESTINATION] = out.ctypes.data + np.arange(len(rows)) * nbytes
