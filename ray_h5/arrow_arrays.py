@@ -106,3 +106,22 @@ def binary_array(values: Sequence[bytes | None]) -> pa.LargeBinaryArray:
     valid = None if is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
     buffers = [valid, pa.py_buffer(ends), pa.py_buffer(b"".join(each or b"" for each in values))]
     return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+
+
+def numbers_of(array: pa.Array) -> np.ndarray:
+    """Return what ``array.to_numpy()`` does for integers and floats, which imports pandas first: a quarter of a second.
+
+    Raises
+    ------
+    ValueError
+        If some are missing, or they are something else.
+    """
+    if array.null_count or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise ValueError(
+            f"expected numbers, found {len(array)} values of {array.type}, {array.null_count} of them missing"
+        )
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    values = array.buffers()[1]
+    if not len(array) or values is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)

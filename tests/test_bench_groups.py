@@ -32,7 +32,7 @@ def test_bench_groups_measures_batches_and_the_index(tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "_INDEX_TURNS", 1)
     monkeypatch.setattr(groups, "_BATCHES", 1)
     results = groups.bench_groups(one_turn(0.001, tmp_path))
-    assert {each.baseline for each in results} == {"pread", "h5py by name", "-"}
+    assert {each.baseline for each in results} == {"pread", "bare compiled loop", "h5py by name", "-"}
     found = {each.case: each for each in results if each.baseline == "-"}
     assert all(each.ok for each in found.values())
     assert {"index of 128 datasets, 10 attributes", "index of 128 datasets, 10 attributes, peak"} <= set(found)

@@ -154,6 +154,10 @@ class Stored:
 
         return Reading([part], finish)
 
+    def is_all_of(self, segments: Segments) -> bool:
+        """Return whether these are all values of datasets, and not some fields or positions of them."""
+        return self.address is segments and not self._is_part
+
     @property
     def _is_part(self) -> bool:
         return self.field is not None or bool(self.fields) or bool(self.taken)

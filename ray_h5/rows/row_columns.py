@@ -240,6 +240,13 @@ def is_plain(column: Column) -> bool:
     return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
 
 
+def whole_segments(column: Column) -> Segments | None:
+    """Return the datasets of groups if row i is the one of group i, with its values as they are stored."""
+    if not isinstance(column, SegmentColumn) or column.segment_of is not None or column.entries is not None:
+        return None
+    return column.segments if isinstance(column.values, Stored) and column.values.is_all_of(column.segments) else None
+
+
 def _put_each(filled: Sequence[tuple[list[int], np.ndarray]], out: np.ndarray) -> None:
     """Put rows of arrays into their places, each as an array of its own."""
     for into, values in filled:

@@ -27,7 +27,7 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
-from ray_h5.rows.row_columns import Column, RowColumn, is_plain
+from ray_h5.rows.row_columns import Column, RowColumn, is_plain, whole_segments
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.columns.labels import Classes
+    from ray_h5.read.arrays.whole_datasets import WholeDatasets
     from ray_h5.rows.kinds.group_rows import GroupRows
     from ray_h5.rows.kinds.window_rows import WindowRows
 
@@ -88,6 +89,7 @@ class RowView:
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
+        self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
         self._rows: RowsOfKind = _rows_of_file(
             reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
         )
@@ -193,8 +195,41 @@ class RowView:
         layouts = self.find(columns)
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self._reader.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
+        if isinstance(rows, slice) or not self._read_whole(out, wanted):
+            self._reader.run(self._planned(out, wanted, np.arange(len(wanted), dtype=np.int64)))
         return out
+
+    def _read_whole(self, out: Mapping[str, np.ndarray], rows: np.ndarray) -> bool:
+        """Fast path of `read` for rows that are whole datasets: the same result with a tenth of the calls.
+
+        False if the rows must be read as others are, which also repeats what may pass and says what is wrong.
+        """
+        names = tuple(out)
+        if names not in self._whole:
+            self._whole[names] = self._whole_datasets(out)
+        whole = self._whole[names]
+        if whole is None:
+            return False
+        try:
+            file = self._reader.opened
+            cost = whole.read(file.byte_source.descriptor, rows, [*out.values()])
+            file.check_unchanged(())
+        except (OSError, RayH5Error):
+            return False
+        if cost is not None:
+            self._reader.stats.add(cost)
+        return cost is not None
+
+    def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> WholeDatasets | None:
+        if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:
+            return None
+        found = [whole_segments(self._columns[name]) for name in out]
+        columns = [each for each in found if each is not None]
+        if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
+            return None
+        from ray_h5.read.arrays.whole_datasets import WholeDatasets
+
+        return WholeDatasets.of(columns, [*out.values()])
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
         """Return the number of rows; columns along the first axis may differ in it."""

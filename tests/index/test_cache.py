@@ -32,6 +32,7 @@ from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset
 from tests.conftest import write_five_files
+from tests.hdf5.h5kit import run_python
 from tests.index.kit import index_path, plan_files
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -952,3 +953,21 @@ def test_the_bytes_that_are_counted_are_those_that_are_held(tmp_path, kind):
     freed = held - tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert freed / 2 < counted < freed * 3
+
+
+@pytest.mark.slow  # starts two processes
+def test_an_index_on_a_disk_is_read_without_pandas(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            file[f"g{number}/x"] = np.arange(number + 1)
+    code = """
+import sys
+from ray_h5.index.file_options import FileOptions
+from ray_h5.rows.groups_and_grids import Groups
+index = FileOptions.of(sys.argv[1], rows=Groups("g*"), index_dir=sys.argv[2]).index()
+print(index.num_rows, "pandas" in sys.modules)
+"""
+    folder = tmp_path / "index"
+    first, again = (run_python(code, str(tmp_path / "a.h5"), str(folder)).stdout.split() for _ in range(2))
+    assert first[0] == "3"
+    assert again == ["3", "False"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ray_h5 import Files, Grid, Groups, Windows, joined
-from ray_h5.arrow_arrays import binary_array
+from ray_h5.arrow_arrays import binary_array, numbers_of
 from ray_h5.errors import (
     MissingSourceError,
     SchemaMismatchError,
@@ -436,6 +436,21 @@ def test_bytes_are_as_pyarrow_makes_them(values):
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.large_binary()))
     assert made.null_count == values.count(None)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])
+@pytest.mark.parametrize("part", [slice(None), slice(2, 5), slice(3, 3)])
+def test_numbers_are_as_pyarrow_makes_them(dtype, part):
+    array = pa.array(np.arange(7).astype(dtype))[part]
+    found = numbers_of(array)
+    assert found.dtype == dtype
+    assert found.tolist() == array.to_numpy().tolist()
+
+
+@pytest.mark.parametrize("values", [pa.array([1, None]), pa.array(["a"]), pa.array([True])])
+def test_only_numbers_that_are_there_are_numbers(values):
+    with pytest.raises(ValueError, match="expected numbers, found"):
+        numbers_of(values)
 
 
 @pytest.mark.parametrize("has_index_dir", [False, True])

@@ -19,6 +19,7 @@ from ray_h5.hdf5.checks import heap
 from ray_h5.hdf5.checks.header import FileWidths, messages
 from ray_h5.hdf5.checks.heap import ReferenceLayout
 from ray_h5.hdf5.files.file_bytes import reader_of
+from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, run_python
 from tests.properties import few
@@ -459,6 +460,38 @@ def test_texts_that_encode_are_looked_at(tmp_path):
     assert fill(tmp_path / "a.h5", free).values_of_attributes("x", ["units"]) == {"units": "days since 2000-01-01"}
     with pytest.raises(CorruptFileError, match=r"attribute 'units' of '/x' is damaged: .*object 0 has 0 bytes"):
         fill(tmp_path / "b.h5", 0).values_of_attributes("x", ["units"])
+
+
+def test_texts_of_many_groups_ask_for_each_collection_once(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(300):
+            file[f"data/x{number}"] = np.arange(2.0)
+            file[f"data/x{number}"].attrs.update(first=f"first {number}", second=f"second {number}")
+    asked = []
+    wrong_values = heap.Heap.wrong_values
+
+    def wrong(self, references, *rest, **options):
+        asked.extend(references["address"].tolist())
+        return wrong_values(self, references, *rest, **options)
+
+    monkeypatch.setattr(heap.Heap, "wrong_values", wrong)
+    table, _ = RowReader(tmp_path / "a.h5").group_table(GroupPattern("data/*", attrs=("first", "second")))
+    for name, texts in table.attributes.items():
+        assert list(texts) == [f"{name} {number}".encode() for number in range(300)]
+    assert asked
+    assert len(asked) == len(set(asked)) < 100
+
+
+def test_a_text_that_claims_much_in_a_whole_collection_is_an_error(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            file[f"data/x{number}"] = np.arange(2.0)
+            file[f"data/x{number}"].attrs["name"] = "n" * (BYTES if number == 2 else 5)
+    data = path.read_bytes()
+    overwrite(path, data.index(struct.pack("<IQ", BYTES, data.index(b"GCOL"))), struct.pack("<I", CLAIMED))
+    with pytest.raises(CorruptFileError, match=rf"attribute 'name' of 'data/x2' is damaged: it claims {CLAIMED} bytes"):
+        RowReader(path).group_table(GroupPattern("data/*", attrs=("name",)))
 
 
 def test_each_collection_is_walked_through_once(tmp_path, monkeypatch):

@@ -57,6 +57,7 @@ LOCAL = {
     "hdf5/test_links.py": OTHER_FILES,
     "hdf5/test_known_headers.py": THE_DISK,
     "read/test_chunks_counted.py": COUNTS,
+    "rows/test_whole_datasets.py": COUNTS,
     "read/test_memory.py": PROGRAMS,
     "read/remote/": IN_A_STORE,
     "writing/test_copying.py": WRITES,

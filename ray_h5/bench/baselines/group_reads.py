@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.bench.baselines.h5py_reads import Extent, read_into, scratch_buffer
+from ray_h5.buffers import empty
+from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.manifest.layout import FilterPipeline
+from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, RAW, Field, JobTable, Origin
+from ray_h5.read.kernel.run_tables import run_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +21,9 @@ if TYPE_CHECKING:
     import h5py
 
     from ray_h5.bench.baselines.h5py_reads import Arrays, Decoder
+    from ray_h5.storage.local import LocalFile
 
-__all__ = ["by_name", "dataset_extents", "decode_extents", "pread_stacked", "slice_windows"]
+__all__ = ["by_name", "compiled_stacked", "dataset_extents", "decode_extents", "pread_stacked", "slice_windows"]
 
 
 def by_name(file: h5py.File, names: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -31,6 +37,25 @@ def pread_stacked(descriptor: int, extents: Sequence[Extent], buffer: np.ndarray
     for offset, size, _ in extents:
         read_into(descriptor, view[position : position + size], offset)
         position += size
+
+
+def compiled_stacked(
+    source: LocalFile,
+    offsets: np.ndarray[Any, Any],
+    nbytes: int,
+    rows: np.ndarray[Any, Any],
+    times: np.ndarray[Any, Any],
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Read stored datasets of one size by one call of the compiled loop; `offsets` has where each of them begins."""
+    out = empty((len(rows), nbytes), np.dtype(np.uint8))
+    jobs = np.zeros((len(Field), len(rows)), np.int64)
+    assert source.descriptor is not None
+    jobs[Field.FILE], jobs[Field.PIPELINE] = source.descriptor, RAW
+    jobs[Field.OFFSET], jobs[Field.SIZE], jobs[Field.DECODED] = offsets[rows], nbytes, nbytes
+    jobs[Field.DESTINATION] = out.ctypes.data + np.arange(len(rows)) * nbytes
+    origin = Origin(len(rows), source, ChunkDecoder(FilterPipeline(), nbytes), lambda _, reason: ValueError(reason))
+    run_table(JobTable(jobs, NO_PIECES, NO_BOXES, [origin], [out]), times)
+    return out
 
 
 def slice_windows(file: h5py.File, windows: Iterable[tuple[str, int, int]], offsets: Mapping[str, range]) -> Arrays:

@@ -170,6 +170,13 @@ class Heap:
         read, end = reader_of(dataset)
         return cls(read, end, FileWidths.of(dataset), whole)
 
+    def is_harmless(self, length: int, address: int) -> bool:
+        """Return whether a text of that length is none of the `wrong_values`, as far as can be said without a look.
+
+        Its collection was walked through before, and is whole. Most texts of many objects are in a few collections.
+        """
+        return address == 0 or (length <= HARMLESS_BYTES and address in self._whole)
+
     def wrong_values(self, references: np.ndarray, unit_bytes: np.ndarray, *, exactly: bool) -> list[WrongValue]:
         """Return the values whose collection is damaged, or that claim much and more than their object has.
 

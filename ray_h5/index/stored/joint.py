@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.arrow_arrays import numbers_of
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.index.facts.file_facts import FileFacts
@@ -271,7 +272,7 @@ def _from_body(body: memoryview, named: list[Any]) -> _Folder:
         specs = [spec_from_json(each) for each in described["values"]]
         check(len(arrays) == 2 * len(specs), "expected other values", len(arrays))
         for spec, numbers, values in zip(specs, arrays[::2], arrays[1::2], strict=True):
-            pairs = numbers.to_numpy().reshape(-1, 2)
+            pairs = numbers_of(numbers).reshape(-1, 2)
             ends = np.cumsum(pairs[:, 1])
             check(values.type == spec.kept_type and (pairs >= 0).all(), spec.name, "values of another type")
             check(not len(ends) or ends[-1] == len(values), spec.name, "other values")

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.arrow_arrays import numbers_of
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.times import Times
 from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
@@ -194,8 +195,7 @@ class Reader:
         return self.arrays[number]
 
     def _raw(self, number: Any) -> np.ndarray:
-        raw: np.ndarray = self._stored(number, pa.uint8()).to_numpy()  # raises a ValueError for nulls
-        return raw
+        return numbers_of(self._stored(number, pa.uint8()))
 
     def _array(self, number: Any, dtype: Any, shape: Any) -> np.ndarray:
         kind = dtype_from_json(dtype)
