@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.read.arguments import as_names
 
 
@@ -201,6 +201,7 @@ Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
 """What ``columns=`` takes."""
 
 
+@names_options
 def ragged(
     content: str,
     *,
@@ -266,6 +267,7 @@ def ragged(
     return Ragged(content, **paths, base=int(base), inclusive=bool(inclusive))
 
 
+@names_options
 def csr(
     group: str,
     *,
@@ -339,6 +341,7 @@ def _as_list(what: str, given: Any) -> tuple[Any, ...]:
     return chosen
 
 
+@names_options
 def fields(dataset: str, names: Sequence[str]) -> Fields:
     """Return a column with some fields of compound values, as an entry of ``columns=[...]``.
 
@@ -378,6 +381,7 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
     return Fields(dataset, tuple(str(each).strip("/") for each in found))
 
 
+@names_options
 def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     """Return a column whose rows are those of several datasets, end to end, as an entry of ``columns=[...]``.
 
@@ -408,6 +412,7 @@ def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     return JoinedColumn(pattern, default if name is None else _path("joined: name", name))
 
 
+@names_options
 def part(
     dataset: str | Ragged | Fields,
     axes: Mapping[int, Any] | None = None,
