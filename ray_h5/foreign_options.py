@@ -34,6 +34,9 @@ ADVICE = {
         "epochs": "Each pass over the loader is an epoch: write `for epoch in range(3): for batch in batches:`.",
         "cache_size": "Rows that were read stay in memory, up to kept_bytes=.",
     },
+    "OrderSampler": {
+        "num_replicas": "Write world_size=2; by default torch.distributed is asked.",
+    },
     "Patches": {
         "size": _SHAPES,
         "patch_size": _SHAPES,

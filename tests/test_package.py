@@ -79,6 +79,7 @@ def test_an_option_that_is_not_there_has_a_near_name():
         ("Windows", "padding", "Did you mean 'pad'"),
         ("Sidecar", "how", "missing='null'"),
         ("Patches", "overlap", "stride="),
+        ("OrderSampler", "num_replicas", "world_size="),
         ("train_batches", "collate_fn", "map_batches"),
     ],
 )
