@@ -21,6 +21,7 @@ __all__ = [
     "documented",
     "is_integer",
     "is_number",
+    "names_options",
     "takes_options_of",
 ]
 
@@ -108,29 +109,46 @@ def takes_options_of(
     instead = instead or {}
 
     def listing(taker: _Taker) -> _Taker:
-        init: Any = cast("Any", taker).__init__ if isinstance(taker, type) else taker
-        signature = _with_options(inspect.signature(init), inspect.signature(donor), instead)
-
-        @functools.wraps(init)
-        def checked(*given: Any, **options: Any) -> Any:
-            for name in options:
-                if name not in signature.parameters:
-                    from ray_h5.foreign_options import ADVICE
-
-                    known = signature.parameters.keys() - {"self"}
-                    said = {**ADVICE.get(taker.__name__, {}), **instead}.get(name)
-                    advice = near_names(name, known, len(known)) if said is None else f" {said}"
-                    raise UnknownOptionError(f"{taker.__name__}: there is no option {name!r}.{advice}")
-            return init(*given, **options)
-
-        checked.__signature__ = signature  # type: ignore[attr-defined]
-        found: Any = checked
-        if isinstance(taker, type):
-            taker.__init__, found = checked, taker  # type: ignore[misc]
+        signature = _with_options(inspect.signature(_called(taker)), inspect.signature(donor), instead)
+        found = _checking(taker, signature.parameters, instead)
+        _called(found).__signature__ = signature
         found.__doc__ = _with_entries(taker, documented(donor), signature.parameters)
         return cast("_Taker", found)
 
     return listing
+
+
+def names_options(taker: _Taker) -> _Taker:
+    """Make an unknown option of a function or class an `UnknownOptionError` that says what to write instead.
+
+    Without it, Python raises a TypeError that repeats the name.
+    """
+    return cast("_Taker", _checking(taker, inspect.signature(_called(taker)).parameters, {}))
+
+
+def _called(taker: Any) -> Any:
+    return cast("Any", taker).__init__ if isinstance(taker, type) else taker
+
+
+def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str]) -> Any:
+    """Return `taker`, or for a function one in its place, which takes options of these names alone."""
+    called = _called(taker)
+
+    @functools.wraps(called)
+    def checked(*given: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known:
+                from ray_h5.foreign_options import ADVICE
+
+                said = {**ADVICE.get(taker.__name__, {}), **instead}.get(name)
+                advice = near_names(name, known.keys() - {"self"}, len(known)) if said is None else f" {said}"
+                raise UnknownOptionError(f"{taker.__name__}: there is no option {name!r}.{advice}")
+        return called(*given, **options)
+
+    if not isinstance(taker, type):
+        return checked
+    taker.__init__ = checked  # type: ignore[misc]
+    return taker
 
 
 def _with_options(own: inspect.Signature, others: inspect.Signature, instead: Mapping[str, str]) -> inspect.Signature:

@@ -2,6 +2,7 @@ import pickle
 import re
 import subprocess
 import sys
+from inspect import Parameter, signature
 from pathlib import Path
 
 import h5py
@@ -49,6 +50,42 @@ def test_a_name_that_is_not_there_says_where_it_is_or_what_is_near():
         with pytest.raises(AttributeError) as caught:
             getattr(module, name)
         assert (caught.value.name, caught.value.obj) == (name, module)  # of which Python offers the nearest name
+
+
+def options_of(name):
+    """Return the options of a public class or function; none if it takes names that are not its own."""
+    what = getattr(ray_h5, name)
+    if isinstance(what, type) and issubclass(what, (Exception, dict)):
+        return []
+    found = signature(what).parameters.values()
+    any_name = any(each.kind is Parameter.VAR_KEYWORD for each in found)
+    return [] if any_name else [each.name for each in found if each.default is not Parameter.empty]
+
+
+def test_an_option_that_is_not_there_has_a_near_name():
+    named = [name for name in {*ray_h5.__all__, *ray_h5.torch_data.__all__} if options_of(name)]
+    assert len(named) > 30
+    for name in named:
+        option = options_of(name)[0]
+        message = rf"{name}: there is no option .* Did you mean .*'{option}'"
+        with pytest.raises(errors.UnknownOptionError, match=message):
+            getattr(ray_h5, name)(**{f"{option}_": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "says"),
+    [
+        ("Shuffle", "buffer_size", "without a buffer"),
+        ("Windows", "padding", "Did you mean 'pad'"),
+        ("Sidecar", "how", "missing='null'"),
+        ("Patches", "overlap", "stride="),
+        ("OrderSampler", "num_replicas", "world_size="),
+        ("train_batches", "collate_fn", "map_batches"),
+    ],
+)
+def test_an_option_of_elsewhere_says_what_to_write(name, option, says):
+    with pytest.raises(errors.UnknownOptionError, match=rf"^{name}: there is no option '{option}'\. .*{says}"):
+        getattr(ray_h5, name)(**{option: 1})
 
 
 def test_errors_and_the_classes_of_elsewhere_are_there_too():

@@ -294,10 +294,21 @@ def scalar_to_arrow(
     try:
         return to_arrow(array, type_)
     except pa.ArrowInvalid:
-        row = next(i for i, value in enumerate(array.tolist()) if not _is_utf8(value))
+        check_utf8(array, spec.name, where)
+        raise
+
+
+def check_utf8(array: np.ndarray, name: str, where: Callable[[int], str]) -> None:
+    """Raise an UnsupportedColumnError for the first row of a column whose text is not UTF-8; ``where(i)`` names it."""
+    rows = array.tolist()
+    flat = rows if array.ndim == 1 else array.ravel().tolist()
+    if {*map(type, flat)} <= {bytes} and b"".join(flat).isascii():
+        return  # fast path: nothing is decoded
+    row = next((i for i, value in enumerate(rows) if not _is_utf8(value)), None)
+    if row is not None:
         raise UnsupportedColumnError(
-            f"{where(row)}: column {spec.name!r} holds {array[row]!r}, which is not UTF-8. "
-            f"Pass dtypes={{{spec.name!r}: bytes}} to get its values as bytes."
+            f"{where(row)}: column {name!r} holds {rows[row]!r}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
+            "to read_h5, H5Dataset or loader to get its values as bytes."
         ) from None
 
 

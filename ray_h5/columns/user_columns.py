@@ -10,9 +10,10 @@ import numpy as np
 
 from ray_h5.columns.made_columns import Csr, Cut, Fields, JoinedColumn, Positions, Ragged, RowPart, as_path
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, names_options
 
 
+@names_options
 def ragged(
     content: str,
     *,
@@ -78,6 +79,7 @@ def ragged(
     return Ragged(content, **paths, base=int(base), inclusive=bool(inclusive))
 
 
+@names_options
 def csr(
     group: str,
     *,
@@ -151,6 +153,7 @@ def _as_list(what: str, given: Any) -> tuple[Any, ...]:
     return chosen
 
 
+@names_options
 def fields(dataset: str, names: Sequence[str]) -> Fields:
     """Return a column with some fields of compound values, as an entry of ``columns=[...]``.
 
@@ -190,6 +193,7 @@ def fields(dataset: str, names: Sequence[str]) -> Fields:
     return Fields(dataset, tuple(str(each).strip("/") for each in found))
 
 
+@names_options
 def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     """Return a column whose rows are those of several datasets, end to end, as an entry of ``columns=[...]``.
 
@@ -220,6 +224,7 @@ def joined(pattern: str, *, name: str | None = None) -> JoinedColumn:
     return JoinedColumn(pattern, default if name is None else as_path("joined: name", name))
 
 
+@names_options
 def part(
     dataset: str | Ragged | Fields,
     axes: Mapping[int, Any] | None = None,

@@ -165,18 +165,19 @@ class FileOptions:
         scope = self.scope.naming(names if self.columns is None else self.columns)
         lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
         if not self.sidecars and not self.attrs:
-            return self._with_labels(build_index(self.paths, names, lookup, self.cast))
+            index = build_index(self.paths, names, lookup, self.cast)
+            return self._with_labels(index, of_some=columns is not None)
         from ray_h5.index.index_with_tables import index_with_tables
 
         index = index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)
-        return self._with_labels(index)
+        return self._with_labels(index, of_some=columns is not None)
 
-    def _with_labels(self, index: RowIndex) -> RowIndex:
+    def _with_labels(self, index: RowIndex, *, of_some: bool) -> RowIndex:
         if not self.classes:
             return index
         from ray_h5.index.found_classes import with_labels
 
-        return with_labels(index, self.classes)
+        return with_labels(index, self.classes, of_some=of_some)
 
 
 class _Places(NamedTuple):

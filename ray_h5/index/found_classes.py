@@ -15,13 +15,22 @@ from ray_h5.messages import no_column
 logger = logging.getLogger(__name__)
 
 
-def with_labels(index: RowIndex, labels: Iterable[Classes]) -> RowIndex:
+def with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool = False) -> RowIndex:
     """Return the index with the classes of those columns that it delivers.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The columns that are delivered.
+    labels : iterable of Classes
+        What the user says of them.
+    of_some : bool
+        Whether the index has some columns of what is read; others may then have classes.
 
     Raises
     ------
     OptionError
-        If a column has no classes.
+        If a column has no classes, or is not delivered.
     UnknownColumnError
         If it does not exist.
     """
@@ -33,7 +42,12 @@ def with_labels(index: RowIndex, labels: Iterable[Classes]) -> RowIndex:
                 index.find([given.name])
             except UnknownColumnError:
                 raise UnknownColumnError(f"labels: {no_column([given.name], index.names)}") from None
-            continue
+            if of_some:
+                continue
+            raise OptionError(
+                f"labels: column {given.name!r} is not delivered. Write columns=[..., {given.name!r}], or leave it out "
+                "of labels; predicates and balance compare the values without it."
+            )
         asked = replace(given, name=names[given.name])
         asked.spec(index.find([asked.name])[asked.name])
         found.append(asked if asked.values else _of_files(index, asked))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.options import check_count
+from ray_h5.options import check_count, names_options
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
@@ -18,6 +18,7 @@ from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
 from ray_h5.order.read_plan import ReadPlan
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Position:
     """The point that a training run has reached in an epoch. Store it in the checkpoint.

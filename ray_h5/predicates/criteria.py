@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import PredicateError
+from ray_h5.options import names_options
 from ray_h5.predicates.comparisons import at_least, at_most, equals, one_of
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
@@ -34,6 +35,7 @@ _DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)
 """Text that numpy reads as a time. A year alone is more often a name."""
 
 
+@names_options
 def between(low: Any, high: Any) -> Between:
     """Choose rows whose value is in a range, both ends included.
 
@@ -61,6 +63,7 @@ def between(low: Any, high: Any) -> Between:
     return Between(low, high)
 
 
+@names_options
 def any_equal(value: float, *, valid: str | None = None) -> AnyEqual:
     """Choose rows in which a value occurs at any time step.
 

@@ -12,7 +12,7 @@ from ray.data.datasource.datasink import WriteResult
 
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.ray_data.arguments import as_resources
 from ray_h5.ray_data.arrow.columns_of_blocks import as_names, columns_of
 from ray_h5.ray_data.internals.noise import own_error
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Mode = Literal["error", "append", "overwrite", "ignore"]
 
 
+@names_options
 class H5Datasink(Datasink[list[Part]]):
     """A folder of HDF5 files as a datasink of Ray Data: ``ds.write_datasink(H5Datasink("out"))``.
 
@@ -131,6 +132,7 @@ class H5Datasink(Datasink[list[Part]]):
             self._folder.abandon()
 
 
+@names_options
 def write_h5(
     ds: Dataset,
     path: str | os.PathLike[str],

@@ -21,7 +21,7 @@ from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceSt
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.messages import near_names
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.read.arguments import (
     Rows,
     as_names,
@@ -65,6 +65,7 @@ _TIMES_OF_FILE = 64
 """And this many times the bytes of the file: columns that planning reads often compress well."""
 
 
+@names_options
 class RowReader:
     """Reads rows of the columns of one HDF5 file.
 

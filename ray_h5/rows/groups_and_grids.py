@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, names_options
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
@@ -31,6 +31,7 @@ class RowKind:
         return False
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Groups(RowKind):
     """Each HDF5 group that matches a pattern is a row, or each dataset that does.
@@ -105,6 +106,7 @@ class Groups(RowKind):
         return GroupPattern(self.pattern, self.order, tuple(self.attrs), self.name, self.missing)
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Grid(RowKind):
     """The leading axes of datasets together are the rows, in C order.
@@ -172,6 +174,7 @@ class Grid(RowKind):
         return found
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Files(RowKind):
     """Each file is a row: a bag of features, a volume, a spectrum, a molecule.

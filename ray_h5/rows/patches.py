@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.rows.groups_and_grids import RowKind
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Patches(RowKind):
     """Each row is a block of arrays with several axes: of volumes, images, fields.

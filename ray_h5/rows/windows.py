@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_integer, is_number
+from ray_h5.options import as_integer, is_integer, is_number, names_options
 
 IS_PAD = "_is_pad"
 """Ending of the column that says which steps of a window are padding."""
@@ -40,6 +40,7 @@ class WindowColumn:
     span: tuple[float, float] | None = None
 
 
+@names_options
 class Windows:
     """A row is a step t of an episode, with the values of columns at some offsets from t.
 

@@ -8,10 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_bytes, as_integer
+from ray_h5.options import as_bytes, as_integer, names_options
 from ray_h5.storage.local import PathLike
 
 
+@names_options
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """A table in CSV or Parquet beside the files. Its columns join the rows by a key, while planning.

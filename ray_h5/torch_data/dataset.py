@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec, check_utf8
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -144,6 +144,8 @@ class H5Dataset(BatchedDataset):
             from ray_h5.transforms.sparse_tensors import take_warnings
 
             take_warnings()  # a process that gets such tensors of workers would warn
+        texts = [spec for spec in self._specs if (spec.element or spec.dtype).kind in "OS" and spec.kind != "sparse"]
+        self._texts = [spec.name for spec in texts if not spec.as_bytes and not self._is_decoded(spec.name)]
         self._lists = [spec.name for spec in self._specs if spec.kind == "list"]
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)
@@ -356,6 +358,8 @@ class H5Dataset(BatchedDataset):
             for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
                 for name in self._lists:
                     arrays[name][place] = owned(arrays[name][place])
+        for name in self._texts:
+            check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():
@@ -518,7 +522,7 @@ class H5Dataset(BatchedDataset):
                 return torch.from_numpy(rows.to_dense(name)).reshape(-1, *(int(n or 0) for n in sparse.ragged_shape))
             return csr_tensor(*rows.canonical().parts)
         spec = None if self._is_decoded(name) else self._ragged.get(name)
-        return to_torch(array, name, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
+        return to_torch(array, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

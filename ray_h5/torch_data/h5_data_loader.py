@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
@@ -41,6 +41,7 @@ _NOTHING = object()
 """Stands for a batch without rows."""
 
 
+@names_options
 class H5DataLoader(DataLoader[Any]):
     """A `DataLoader` of an `H5Dataset` that reads ahead in threads.
 

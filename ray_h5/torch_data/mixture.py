@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
-from ray_h5.options import is_number
+from ray_h5.options import is_number, names_options
 from ray_h5.order.draws.mixture import mixed_order
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import shown
@@ -67,6 +67,7 @@ class MixedDataset(JoinedDataset):
         return f"mix({len(self)} samples: {', '.join(parts)})"
 
 
+@names_options
 def mix(datasets: Mapping[str, Dataset[Any]], weights: Mapping[str, float] | None = None) -> MixedDataset:
     """Return several datasets as one, in whose order each has its share.
 

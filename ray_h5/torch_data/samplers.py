@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
@@ -268,6 +268,7 @@ class RankSampler(DistributedSampler[int]):
         self._state.load(state)
 
 
+@names_options
 class OrderSampler(RankSampler):
     """The order of an epoch, the same as in Ray, split over the ranks of a training run.
 

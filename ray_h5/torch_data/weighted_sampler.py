@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import as_weights
 from ray_h5.torch_data.samplers import OrderSampler
 
 
+@names_options
 class WeightedSampler(OrderSampler):
     """Samples drawn by weight: PyTorch's ``WeightedRandomSampler`` for several ranks, which resumes.
 

@@ -15,7 +15,7 @@ from ray_h5.codecs.images import Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.messages import no_column
-from ray_h5.options import as_integer, is_integer
+from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.transforms.encoded_rows import as_bytes, as_rows, is_batch, numbered
 
 __all__ = ["DecodeImage", "DecodedRows"]
@@ -62,6 +62,7 @@ class DecodedRows:
     failed: np.ndarray
 
 
+@names_options
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class DecodeImage:
     """Decode images: JPEG, PNG, WebP, JPEG XL and TIFF, in bytes of varying length or in opaque values, padded or not.

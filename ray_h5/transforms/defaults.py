@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.options import is_integer, is_number
+from ray_h5.options import is_integer, is_number, names_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,7 @@ _STRENGTHS = (
 """Rules of thumb, not measured on anyone's data: the third is SpecAugment(40, 15) on a 320 x 150 spectrogram."""
 
 
+@names_options
 def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> AugmentationDefaults:
     """Return options for SpecAugment and GaussianNoise: the fewer samples, the stronger.
 

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.options import as_integer, is_number
+from ray_h5.options import as_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
 from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
 
@@ -33,6 +33,7 @@ _BLOCK_VALUES = 131_072
 """Values processed at a time, so that they stay in the cache of a core; measured."""
 
 
+@names_options
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class GaussianNoise(Augmentation):
     """Add normal noise of mean 0.

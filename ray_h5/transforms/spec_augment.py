@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
-from ray_h5.options import as_integer, is_integer, is_number
+from ray_h5.options import as_integer, is_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
 from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
 
@@ -21,6 +21,7 @@ _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
 
 
+@names_options
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class SpecAugment(Augmentation):
     """Mask spans of time and bands of frequency of spectrograms.

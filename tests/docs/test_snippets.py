@@ -23,21 +23,30 @@ _RUN_ELSEWHERE = ["docs/frameworks.md", "docs/training.md"]
 _RANKS = "init_process_group("
 """What a program of several ranks has, which torchrun starts."""
 
+_RAY = re.compile(r"\b(quiet|kfold|data_config)\(|\b(import|from) ray\b|from ray_h5 import .*\bwhere\b")
+"""What imports Ray; a snippet that starts it calls `quiet`."""
 
-def snippets():
+
+def snippets(*, ray):
     """Return each snippet of Python with its page and line; those that train with Ray are slow tests."""
     for page in with_blocks("python"):
         for line, code in () if page in _RUN_ELSEWHERE else blocks(page, "python"):
-            if _RANKS in code:
+            if _RANKS in code or ray != bool(_RAY.search(code)):
                 continue
             marks = pytest.mark.slow if "TorchTrainer(" in code else ()
             yield pytest.param(page, line, code, marks=marks, id=f"{page}:{line}")
 
 
 @pytest.mark.usefixtures("ray_local", "folder")
-@pytest.mark.parametrize(("page", "line", "code"), list(snippets()))
+@pytest.mark.parametrize(("page", "line", "code"), list(snippets(ray=True)))
 def test_a_snippet_runs_alone(page, line, code, tmp_path, monkeypatch):
     monkeypatch.setattr("ray.train.constants.DEFAULT_STORAGE_PATH", str(tmp_path / "ray_results"))
+    run(page, line, code)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("page", "line", "code"), list(snippets(ray=False)))
+def test_a_snippet_without_ray_runs_alone(page, line, code):
     run(page, line, code)
 
 
@@ -52,6 +61,8 @@ def test_each_snippet_imports_what_it_uses_and_shows_something(page):
     for line, code in blocks(page, "python"):
         assert "import " in code, f"{page}:{line}"
         assert re.search(r"print\(|savefig\(|self\.log\(", code), f"{page}:{line} prints nothing"
+        reads_with_ray = re.search(r"\bread_h5\(|\bray_h5\.kfold\(", code)
+        assert not reads_with_ray or "quiet()" in code, f"{page}:{line}: Ray prints more than the snippet"
 
 
 def test_the_programs_of_the_fields_are_short():

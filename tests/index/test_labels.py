@@ -167,6 +167,12 @@ def test_a_column_that_is_cast_or_missing(texts):
         H5Dataset(texts, labels={"kinds": "auto"})
 
 
+def test_a_column_that_is_not_delivered(texts):
+    with pytest.raises(OptionError, match=r"'kind' is not delivered. Write columns=\[..., 'kind'\], or leave it out"):
+        H5Dataset(texts, ["x"], labels={"kind": "auto"})
+    assert len(torch_data.kfold(texts, 2, group="grade", stratify="kind", labels={"kind": "auto"})) == 2
+
+
 def test_the_index_keeps_the_values(texts):
     index = H5Dataset(texts, ["kind"], labels={"kind": "auto"}).index
     assert pc.unique(index.look_up(["kind"])["kind"]).to_pylist() == ["T", "B", "NK", "mono"]

@@ -102,6 +102,7 @@ def test_a_text_that_is_not_utf8_names_its_row(tmp_path):
         file["s"] = np.array([[b"a", b"b"], [b"c", b"\xff"]])
     from ray_h5.errors import UnsupportedColumnError
 
-    with pytest.raises(UnsupportedColumnError, match=r"not UTF-8"):
+    message = r"a\.h5, row 1: column 's' holds \[b'c', b'\\xff'\], which is not UTF-8"
+    with pytest.raises(UnsupportedColumnError, match=message):
         H5Dataset(str(tmp_path / "a.h5"))[1]
     assert torch.is_tensor(H5Dataset(str(tmp_path / "a.h5"), dtypes={"s": bytes})[1]["s"]) is False

@@ -532,8 +532,9 @@ def test_text_that_is_not_utf_8(tmp_path):
     dataset = H5Dataset(path)
     assert dataset[0]["name"] == "a"
     lazy = H5LazyDataset(path, "x", "name")
-    message = r"column 'name' holds b'\\xff\\xfe', which is not UTF-8.*: bytes"
-    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: lazy[1]):
+    message = r"a\.h5, row 1: column 'name' holds b'\\xff\\xfe', which is not UTF-8.*: bytes"
+    batches = loader(dataset, 2, shuffle=False)
+    for read in (lambda: dataset[1], lambda: dataset.__getitems__([0, 1]), lambda: lazy[1], lambda: list(batches)):
         with pytest.raises(UnsupportedColumnError, match=message):
             read()
     as_stored = H5Dataset(path, dtypes={"name": bytes})

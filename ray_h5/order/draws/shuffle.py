@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_number
+from ray_h5.options import as_integer, is_number, names_options
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
@@ -34,6 +34,7 @@ class UnusableRowsError(OptionError):
     """A selected row has a value that an option cannot use; a filter may leave the row out."""
 
 
+@names_options
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shuffle(ComparedByContent):
     """How rows are drawn. Each epoch has another order.

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
-from ray_h5.options import is_number
+from ray_h5.options import is_number, names_options
 
 _SUM_TOLERANCE = 1e-6
 """Shares are written as decimals: 0.333333 three times is one."""
@@ -69,6 +69,7 @@ Weights: TypeAlias = "RowValues | Balance | Mapping[str, float] | None"
 """Checked weights: a column, an expression, a number for each row id, classes, or shares by file."""
 
 
+@names_options
 def balance(columns: str | Sequence[str], shares: Mapping[Any, float] | None = None) -> Balance:
     """Return weights that draw each class equally often, or by shares.
 

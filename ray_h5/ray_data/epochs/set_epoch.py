@@ -9,7 +9,7 @@ from ray.data import DataIterator, Dataset
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs.counter import check_name, store_with
@@ -19,6 +19,7 @@ from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.ray_data.internals.shards import executing_process, of_dataset, trainer_shard, workers_that_share
 
 
+@names_options
 def set_epoch(name: str, epoch: int, *, position: PositionLike | None = None, world_size: int | None = None) -> None:
     """Set the epoch that the next iteration of a dataset reads.
 

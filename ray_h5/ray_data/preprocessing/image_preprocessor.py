@@ -11,12 +11,14 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
+from ray_h5.options import names_options
 from ray_h5.transforms import decode_image
 from ray_h5.transforms.decode_image import IS_NULL
 
 __all__ = ["DecodeImage"]
 
 
+@names_options
 @dataclass(frozen=True)
 class DecodeImage(decode_image.DecodeImage):
     """Decode images; see `ray_h5.transforms.decode_image.DecodeImage`."""

@@ -20,7 +20,7 @@ from ray_h5.errors import (
     UnknownColumnError,
 )
 from ray_h5.messages import no_column
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.ray_data.preprocessing.batch_formats import changed, names_of, with_column
 from ray_h5.ray_data.preprocessing.fit_moments import fit_moments
 from ray_h5.transforms.moments import Axis, NanPolicy, check_axis, check_nan_policy
@@ -41,6 +41,7 @@ class PreprocessorNotFittedError(NotFittedError, PreprocessorNotFittedException)
     """A preprocessor is used before it is fitted; both Ray's error of that name and a `RayH5Error`."""
 
 
+@names_options
 class Standardize(Preprocessor):
     """Standardize columns: (x - mean) / (std + epsilon).
 

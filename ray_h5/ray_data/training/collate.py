@@ -19,6 +19,7 @@ from ray_h5.columns.schema import LENGTH
 from ray_h5.columns.varying.padding import Padding, PadLike, check_length_name, pad_rows
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
+from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import is_integral, may_be_null
 from ray_h5.ray_data.arrow.ragged_blocks import declared_shape, is_ragged
 from ray_h5.ray_data.arrow.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
@@ -32,6 +33,7 @@ TorchBatch = dict[str, Any]
 """A tensor a column; columns that hold no numbers stay numpy arrays."""
 
 
+@names_options
 class TorchCollate(ArrowBatchCollateFn):
     """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 

@@ -12,7 +12,7 @@ from ray.data import DataIterator
 from ray_h5.columns.varying.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.messages import near_names
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs.counter import check_name
@@ -104,6 +104,7 @@ class TrainBatches:
         return self._running.position(self._rows)
 
 
+@names_options
 def train_batches(
     name: str,
     epoch: int,

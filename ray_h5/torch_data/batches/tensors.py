@@ -13,7 +13,6 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import Spec, empty, owner_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import UnsupportedColumnError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,11 +48,11 @@ def nbytes_of(value: Any) -> int:
     return sum(map(nbytes_of, value)) if isinstance(value, (list, tuple, np.ndarray)) else 0
 
 
-def to_torch(array: np.ndarray, name: str, *, as_bytes: bool = False) -> Any:
+def to_torch(array: np.ndarray, *, as_bytes: bool = False) -> Any:
     """Return the values of a column of a batch: a tensor, or a list of values that tensors cannot hold."""
     if array.dtype.kind in "biufc":
         return tensor_over(array)
-    return [as_python(value, name, as_bytes=as_bytes) for value in array]
+    return [as_python(value, as_bytes=as_bytes) for value in array]
 
 
 def tensor_over(array: np.ndarray) -> torch.Tensor:
@@ -71,31 +70,17 @@ def tensor_over(array: np.ndarray) -> torch.Tensor:
     return owner.reshape(-1)[start : start + tensor.numel()].reshape(tensor.shape)
 
 
-def as_python(value: Any, name: str, *, as_bytes: bool = False) -> Any:
-    """Return one value that is no number: text as str, or as bytes; others as numpy returns them.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If text is not UTF-8.
-    """
+def as_python(value: Any, *, as_bytes: bool = False) -> Any:
+    """Return one value that is no number: text, which is UTF-8, as str, or as bytes; others as numpy returns them."""
     if isinstance(value, np.ndarray) and value.dtype == object:  # several a row
-        return [as_python(each, name, as_bytes=as_bytes) for each in value]
-    if as_bytes or not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise UnsupportedColumnError(
-            f"column {name!r} holds {value!r}, which is not UTF-8. H5Dataset(..., dtypes={{{name!r}: bytes}}) gives "
-            "its values as bytes."
-        ) from None
+        return [as_python(each, as_bytes=as_bytes) for each in value]
+    return value if as_bytes or not isinstance(value, bytes) else value.decode()
 
 
 def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
     """Return rows of varying shape: a list of tensors, or of lists of text; None where a group lacks the column."""
     if spec.element is None or spec.element.kind not in "biufc":
-        return [None if row is None else [as_python(each, spec.name) for each in row] for row in rows]
+        return [None if row is None else [as_python(each) for each in row] for row in rows]
     from ray_h5.columns.varying.padding import cast_rows
 
     found = cast_rows(list(rows), spec)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from ray_h5.buffers import empty
-from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec, check_utf8
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
 from ray_h5.options import as_integer, takes_options_of
@@ -185,7 +185,8 @@ class CombinedHDF5Dataset(H5Dataset):
         plan = make_plan(self._index, specs, self.selection)
         RowSource(plan, kept_bytes=0).read_into(found, np.arange(len(self)))
         guids, epochs = (_one_a_row(found[name]) for name in (_GUID, "epoch"))
-        return [str(as_python(guid, _GUID)) for guid in guids.tolist()], list(epochs), list(found["target"])
+        check_utf8(guids, _GUID, self._place)
+        return [str(as_python(guid)) for guid in guids.tolist()], list(epochs), list(found["target"])
 
     @property
     def access_count(self) -> int:

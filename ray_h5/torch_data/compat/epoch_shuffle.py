@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import fingerprint
@@ -11,6 +11,7 @@ from ray_h5.torch_data.ranks import Share, asked_by_accelerate
 from ray_h5.torch_data.samplers import EpochState, RankSampler
 
 
+@names_options
 class EpochShuffleSampler(RankSampler):
     """Shuffles a dataset that is a rank's own shard, differently in each epoch.
 

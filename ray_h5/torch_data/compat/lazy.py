@@ -11,7 +11,9 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from torch.utils.data import get_worker_info
 
+from ray_h5.columns.schema import check_utf8
 from ray_h5.fork import PerProcess
+from ray_h5.options import names_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.storage_of_path import storage_of
@@ -34,6 +36,7 @@ from ray_h5.torch_data.compat.pairs import (
 )
 
 
+@names_options
 class H5LazyDataset(BatchedDataset):
     """Inputs of one HDF5 file, with targets if `y_key` is given.
 
@@ -146,7 +149,7 @@ class H5LazyDataset(BatchedDataset):
     def _several(self, indices: Many) -> Sequence[Any]:
         values = self._read(check_indices(indices, self._length, self.path))
         if self.transform is None and self.target_transform is None:
-            whole = Pair(to_torch(array, name) for array, (name, *_) in zip(values, self._columns, strict=True))
+            whole = Pair(map(to_torch, values))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
             # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
@@ -154,7 +157,7 @@ class H5LazyDataset(BatchedDataset):
         return [self._sample(self._values(values, i)) for i in range(len(indices))]
 
     def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
-        return [as_python(array[i], name) for array, (name, *_) in zip(values, self._columns, strict=True)]
+        return [as_python(array[i]) for array in values]
 
     @property
     def call_bytes(self) -> int:
@@ -182,6 +185,9 @@ class H5LazyDataset(BatchedDataset):
             if not pair.is_live:  # a live writer may change the file
                 check_file(self.path, reader.identity, self._storage)
             pair.row_cache.read_through(out, rows, None, read)
+        for (name, *_), array in zip(self._columns, out.values(), strict=True):
+            if array.dtype.kind in "OS":
+                check_utf8(array, name, lambda i: f"{self.path}, row {rows[i]}")
         return list(out.values())
 
     def _opened(self) -> tuple[_OpenPair, RowReader]:

@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.options import names_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
@@ -42,6 +43,7 @@ class DistributedError(RayH5Error, RuntimeError):
     """torch.distributed is not initialised where a rank is asked for."""
 
 
+@names_options
 class RankMemCachedH5Dataset(BatchedDataset):
     """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 

@@ -11,7 +11,7 @@ import torch
 
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.options import as_integer, is_number
+from ray_h5.options import as_integer, is_number, names_options
 from ray_h5.storage.local import absolute_path
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -19,6 +19,7 @@ Split = tuple[np.ndarray, np.ndarray]
 _NAMES = ("train_idx", "val_idx")
 
 
+@names_options
 def make_train_val_indices(
     n_items: int,
     val_fraction: float = 0.1,

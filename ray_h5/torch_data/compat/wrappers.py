@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.epoch_order import row_keys
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.batches.tensors import Pair
@@ -25,6 +25,7 @@ from ray_h5.transforms.spec_augment import SpecAugment
 _EPSILON = 1e-8
 
 
+@names_options
 class WorkerSafeStandardizedDataset(BatchedDataset):
     """Some samples of a dataset, their inputs standardised with given moments.
 
@@ -112,6 +113,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         return Pair((deviation / self.std, y))
 
 
+@names_options
 class WorkerSafeAugmentedDataset(BatchedDataset):
     """A dataset whose inputs are augmented, each sample differently in each epoch.
 

@@ -156,7 +156,7 @@ def test_what_is_made_of_a_dataset_and_copies_of_it_have_its_name(paths):
         assert ray.get(ray.remote(num_cpus=0)(ids_of).remote(mapped)) == expected[epoch]
 
 
-@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("split", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_trainer_sets_the_epoch_of_the_dataset_that_it_has(paths, split):
     older = read(paths, name="train")
     datasets = {"with name='other'": read(paths, name="other")}
