@@ -100,9 +100,7 @@ class Contest:
         return of_figures(self.bench, self.case, "s", self.seconds[OURS], most=goal)
 
 
-def of_figures(
-    bench: str, case: str, unit: str, values: Sequence[float], *, most: float | None = None
-) -> Result:
+def of_figures(bench: str, case: str, unit: str, values: Sequence[float], *, most: float | None = None) -> Result:
     """Return the line of figures without a baseline; `most` is the greatest median that is wanted."""
     middle = statistics.median(values)
     ok = None if most is None else middle <= most

@@ -157,9 +157,7 @@ def _waiting_workers(signals: Workload, device: torch.device, turns: int) -> lis
     store_bytes = max(4 << 30, 4 * signals.rows * signals.row_bytes(_COLUMNS))
     with ray_session(store_bytes):
         found = waits_of_workers(signals.paths, _COLUMNS, _BATCH_SIZE, Multiply, list(_STEPS_S), turns, scaling)
-    return [
-        _result("train_batches", step_s, [share for _, share in waits]) for step_s, waits in found.items()
-    ]
+    return [_result("train_batches", step_s, [share for _, share in waits]) for step_s, waits in found.items()]
 
 
 def _result(loop: str, step_s: float, shares: list[float]) -> Result:

@@ -43,9 +43,7 @@ def bench_train(options: BenchOptions) -> list[Result]:
     # Half of the CPUs are left for reading, on a machine of any size.
     scaling = ScalingConfig(num_workers=_WORKERS, resources_per_worker={"CPU": cpu_count() / 2 / _WORKERS})
     with ray_session(1 << 30):
-        found = waits_of_workers(
-            workload.paths, _COLUMNS, _BATCH_SIZE, Sleep, list(_STEPS_S), options.turns, scaling
-        )
+        found = waits_of_workers(workload.paths, _COLUMNS, _BATCH_SIZE, Sleep, list(_STEPS_S), options.turns, scaling)
     results = []
     for step_s, waits in found.items():
         case = f"{_WORKERS} workers, steps of {1000 * step_s:g} ms"

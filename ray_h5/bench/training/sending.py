@@ -109,13 +109,13 @@ def against_used(
     made, expected = (each.finish(firsts[each.name].to(device)) for each in (stored, used))
     if not torch.equal(made, expected):
         raise RuntimeError(f"{case}: {stored.name} leads to other values than {used.name}")
-    nbytes = [nbytes_of(first) / first.shape[0] for first in firsts.values()]
+    ours, theirs = (nbytes_of(first) / first.shape[0] for first in firsts.values())
     rows = len(stored.batches.dataset)
     contestants = {OURS: partial(stored.epoch, device), used.name: partial(used.epoch, device)}
     speed = Contest("gpu", f"{case}, {stored.name}", run_turns(contestants, turns))
-    ratio = nbytes[1] / nbytes[0]
+    ratio = theirs / ours
     ok = None if fewer is None else ratio >= fewer
     return [
         speed.against(used.name, amount=rows, unit="rows/s", goal=None),
-        Result("gpu", f"{speed.case}, sent", used.name, "B/row", *nbytes, ratio, (ratio, ratio), fewer, ok),
+        Result("gpu", f"{speed.case}, sent", used.name, "B/row", ours, theirs, ratio, (ratio, ratio), fewer, ok),
     ]

@@ -41,12 +41,16 @@ class Multiply:
         self._weights = torch.randn(size, size, device=device)
         self._repeats = 1
         for _ in range(5):  # the first ones also wake up the device
-            began = time.perf_counter()
-            self._multiply()
-            self._repeats = max(1, round(self._repeats * min(100, seconds / (time.perf_counter() - began))))
+            took = min(self._timed() for _ in range(3))
+            self._repeats = max(1, round(self._repeats * min(100, seconds / took)))
 
     def __call__(self, _: Any) -> None:
         self._multiply()
+
+    def _timed(self) -> float:
+        began = time.perf_counter()
+        self._multiply()
+        return time.perf_counter() - began
 
     def _multiply(self) -> float:
         for _ in range(self._repeats):

@@ -18,12 +18,12 @@ class Streams:
         self.seen, self.copies = [], 0
         side = SimpleNamespace(record_event=self._record)
         current = SimpleNamespace(wait_event=lambda event: self.seen.append(("wait", event)))
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda _: side)
         monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
         self.recorded = recorded = []
-        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
-        monkeypatch.setattr(device, "_moved", lambda batch, device, non_blocking: dict(batch))
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, _: recorded.append(tensor))
+        monkeypatch.setattr(device, "_moved", lambda batch, *_, **__: dict(batch))
 
     def _record(self):
         self.copies += 1
@@ -55,7 +55,7 @@ def test_each_tensor_of_a_batch_is_recorded_for_the_stream_that_uses_it(monkeypa
 def test_only_copies_to_cuda_go_on_while_the_program_does(monkeypatch):
     """MPS reads the memory later, when the batch may be gone (pytorch/pytorch#189690)."""
     asked = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, non_blocking: asked.append((device, non_blocking)))
+    monkeypatch.setattr(torch.Tensor, "to", lambda _, device, non_blocking: asked.append((device, non_blocking)))
     mps = torch.device("mps")
     list(to_device([{"x": torch.zeros(1), "rows": [torch.zeros(1)]}], mps))
     assert asked == [(mps, False)] * 2

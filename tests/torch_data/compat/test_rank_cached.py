@@ -277,7 +277,7 @@ class Cudart:
     def __init__(self, code=0):
         self.code, self.pinned = code, {}
 
-    def cudaHostRegister(self, start, nbytes, flags):  # noqa: N802
+    def cudaHostRegister(self, start, nbytes, _):  # noqa: N802
         self.pinned[start] = nbytes
         return self.code
 
