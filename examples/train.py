@@ -143,9 +143,11 @@ def train_loop(config: dict[str, Any]) -> None:
         asked = time.perf_counter()
         for step, batch in enumerate(batches, 1):
             waited += time.perf_counter() - asked
-            log(config, {"epoch": epoch, "step": step, "rows": batch["row_id"].tolist()})
+            if config["row_log"]:  # reading the ids waits for the GPU
+                log(config, {"epoch": epoch, "step": step, "rows": batch["row_id"].tolist()})
             losses = train_step(model, optimizer, scaler, batch, config)
-            totals += torch.stack([losses.double().sum(), torch.tensor(float(len(losses)), device=device)])
+            totals[0] += losses.double().sum()
+            totals[1] += len(losses)
             if step % config["checkpoint_steps"] == 0:
                 here = {"epoch": epoch, "step": step}
                 save(here, model, optimizer, scaler, epoch, batches.position(), config["scale"])

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["OURS", "Contest", "Result", "figure", "notes", "run_turns", "to_json", "to_table", "turn_order"]
+__all__ = [
+    "OURS",
+    "Contest",
+    "Result",
+    "figure",
+    "notes",
+    "of_figures",
+    "run_turns",
+    "to_json",
+    "to_table",
+    "turn_order",
+]
+
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""
@@ -85,20 +97,14 @@ class Contest:
 
     def within(self, goal: float | None) -> Result:
         """Compare our seconds with a limit."""
-        ours = self.seconds[OURS]
-        middle = statistics.median(ours)
-        return Result(
-            bench=self.bench,
-            case=self.case,
-            baseline="-",
-            unit="s",
-            ours=middle,
-            theirs=None,
-            ratio=None,
-            spread=(min(ours), max(ours)),
-            goal=goal,
-            ok=None if goal is None else middle <= goal,
-        )
+        return of_figures(self.bench, self.case, "s", self.seconds[OURS], most=goal)
+
+
+def of_figures(bench: str, case: str, unit: str, values: Sequence[float], *, most: float | None = None) -> Result:
+    """Return the line of figures without a baseline; `most` is the greatest median that is wanted."""
+    middle = statistics.median(values)
+    ok = None if most is None else middle <= most
+    return Result(bench, case, "-", unit, middle, None, None, (min(values), max(values)), most, ok)
 
 
 def run_turns(
@@ -174,7 +180,7 @@ def notes(results: Sequence[Result], size: float, *, goals: bool = False) -> str
     """Return what the table means: its columns, and the words in the names of its cases."""
     cases = " ".join(result.case for result in results)
     meanings = {
-        "ours, theirs": "medians over the turns, in `unit`; more is better, except in s and GB",
+        "ours, theirs": "medians over the turns, in `unit`; more is better, except in s, B and GB",
         "ratio": "median over the turns of ours / theirs in the same turn: 2x is twice as fast",
         "spread": "least and greatest of the turns",
         **{word: meaning for word, meaning in _MEANINGS.items() if word in cases},

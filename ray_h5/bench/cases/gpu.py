@@ -1,117 +1,165 @@
-"""``ray-h5 bench gpu``: the time that a GPU waits for data in a loop whose step takes about 5 ms."""
+"""``ray-h5 bench gpu``: how long a GPU waits for batches, and how fast they get there.
+
+Shuffled batches of 64 with nothing kept. `waiting` is the share of an epoch of `signals`, after its first batch, that a
+loop waits whose steps multiply matrices for 2, 5 and 20 ms and end as ``loss.item()`` does: with `loader` and
+``batch.to(device)``, with `loader` whose batches are sent one ahead, with a `DataLoader` of an `H5Dataset` in four
+worker processes, and with `train_batches`. `copies` are those of batches that wait in pinned memory, against one copy
+of the same bytes, which is what the link does. `cells` go as compressed rows that the GPU makes dense, against dense
+ones; `images` go as uint8 and are cast there, against float32.
+"""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from joblib import cpu_count
+from ray.train import ScalingConfig
+from torch.utils.data import DataLoader
 
-import ray_h5
-from ray_h5.bench.measure import Result
+from ray_h5.bench.measure import Result, of_figures, turn_order
 from ray_h5.bench.session import ray_session
-from ray_h5.bench.workloads import make_workload
+from ray_h5.bench.sparse_workloads import make_cells
+from ray_h5.bench.training.sending import Sent, against_link, against_used
+from ray_h5.bench.training.steps import Multiply, waits_of
+from ray_h5.bench.training.workers import waits_of_workers
+from ray_h5.bench.workloads import Workload, make_workload
+from ray_h5.columns.user_columns import csr
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.training.collate import TorchCollate, to_device
+from ray_h5.ray_data.training.device import to_device
+from ray_h5.torch_data import H5Dataset, loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from ray_h5.bench import BenchOptions
 
 __all__ = ["bench_gpu"]
 
 _COLUMNS = ("fhr_st", "target", "weight")
 _BATCH_SIZE = 64
-_STEP_S = 0.005
-_MOST_WAITING = 0.02
-_PREFETCH = 8
+_LARGE_BATCH = 1024
+_WORKERS = 4
+_STEPS_S = {0.002: None, 0.005: 0.01, 0.02: None}
+"""Seconds of a step, and the greatest share of an epoch that may be waiting."""
+
+_OF_LINK = 0.9
+_FEWER_BYTES = 10.0
+_CELLS_SIZE = 0.2
+
+Epoch: TypeAlias = "Callable[[], Iterable[Any]]"
 
 
-def bench_gpu(options: BenchOptions) -> list[Result]:
-    """Measure the share of an epoch that steps wait for their batch.
+def bench_gpu(options: BenchOptions, device: torch.device | None = None) -> list[Result]:
+    """Measure waiting and sending.
+
+    Parameters
+    ----------
+    options
+        Options of the bench.
+    device
+        By default the CUDA device of this process. A CPU shows that the bench runs, and nothing else.
 
     Raises
     ------
     OptionError
         If torch finds no CUDA device.
+    RuntimeError
+        If Ray is already running in this process.
     """
-    if not torch.cuda.is_available():
-        raise OptionError("bench gpu: torch finds no CUDA device here; this bench measures how long one waits")
-    workload = make_workload("signals", options.folder, options.size)
-    step = _calibrated_step(torch.device("cuda"))
-    shares: dict[str, list[float]] = {"shuffled": [], "shuffled, float16": []}
-    with ray_session(max(4 << 30, 4 * workload.rows * workload.row_bytes(_COLUMNS))):
-        # Each dataset is made once, as a run with many epochs does.
-        epochs = {
-            "shuffled": _epochs(workload.paths, None),
-            "shuffled, float16": _epochs(workload.paths, {"fhr_st": "float16"}),
-        }
-        for turn in range(-1, options.turns):
-            for case, batches in epochs.items():
-                share = _waiting(batches(), step)
+    if device is None:
+        if not torch.cuda.is_available():
+            raise OptionError("bench gpu: torch finds no CUDA device here; this bench measures how long one waits")
+        device = torch.device("cuda")
+    signals = make_workload("signals", options.folder, options.size)
+    return [
+        *_copies(signals, device, options.turns),
+        *_cells(options, device),
+        *_images(options, device),
+        *_waiting(_loops(signals, device), device, options.turns),
+        *_waiting_workers(signals, device, options.turns),
+    ]
+
+
+def _loader_of(source: Any, device: torch.device, batch_size: int = _BATCH_SIZE, **options: Any) -> Any:
+    return loader(source, batch_size, kept_bytes=0, pin_memory=device.type == "cuda", **options)
+
+
+def _copies(signals: Workload, device: torch.device, turns: int) -> list[Result]:
+    return [
+        result
+        for size in (_BATCH_SIZE, _LARGE_BATCH)
+        for result in against_link(
+            f"signals, batches of {size}, copies",
+            _loader_of(list(signals.paths), device, size, columns=list(_COLUMNS)),
+            device,
+            turns,
+            _OF_LINK,
+        )
+    ]
+
+
+def _cells(options: BenchOptions, device: torch.device) -> list[Result]:
+    path = make_cells(options.folder, _CELLS_SIZE * options.size, gzip=False).path
+    of = partial(_loader_of, path, device, shuffle="chunks")
+    stored = Sent("compressed rows", of(columns=[csr("X", dense=False)]), "X", torch.Tensor.to_dense)
+    used = Sent("dense", of(columns=[csr("X")]), "X", _unchanged)
+    return against_used("cells", stored, used, device, options.turns, _FEWER_BYTES)
+
+
+def _images(options: BenchOptions, device: torch.device) -> list[Result]:
+    path = make_workload("flat", options.folder, options.size).paths[0]
+    of = partial(_loader_of, path, device, columns=["image_u1"])
+    stored = Sent("uint8", of(), "image_u1", torch.Tensor.float)
+    used = Sent("float32", of(dtypes={"image_u1": "float32"}), "image_u1", _unchanged)
+    return against_used("images", stored, used, device, options.turns)
+
+
+def _unchanged(sent: torch.Tensor) -> torch.Tensor:
+    return sent
+
+
+def _loops(signals: Workload, device: torch.device) -> dict[str, Epoch]:
+    """Return what begins an epoch whose batches are on the device, by name."""
+    batches = _loader_of(list(signals.paths), device, columns=list(_COLUMNS))
+    workers = min(_WORKERS, cpu_count())
+    plain: DataLoader[Any] = DataLoader(
+        H5Dataset(list(signals.paths), list(_COLUMNS), kept_bytes=0),
+        _BATCH_SIZE,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        persistent_workers=True,
+    )
+    return {
+        "loader": lambda: (batch.to(device, non_blocking=True) for batch in batches),
+        "loader, one ahead": lambda: to_device(batches, device),
+        f"DataLoader, {workers} workers": lambda: (batch.to(device, non_blocking=True) for batch in plain),
+    }
+
+
+def _waiting(loops: dict[str, Epoch], device: torch.device, turns: int) -> list[Result]:
+    results = []
+    for step_s in _STEPS_S:
+        step = Multiply(step_s, device)
+        shares: dict[str, list[float]] = {name: [] for name in loops}
+        for turn in range(-1, turns):
+            for name in turn_order(list(loops), turn):
+                _, share = waits_of(loops[name](), step, device)
                 if turn >= 0:
-                    shares[case].append(share)
-    return [_result(case, sorted(found)) for case, found in shares.items()]
+                    shares[name].append(share)
+        results += [_result(name, step_s, found) for name, found in shares.items()]
+    return results
 
 
-def _epochs(paths: tuple[str, ...], dtypes: dict[str, str] | None) -> Callable[[], Iterator[dict[str, Any]]]:
-    ds = ray_h5.read_h5(paths, columns=_COLUMNS, shuffle=ray_h5.Shuffle(seed=0), dtypes=dtypes)
-    options: dict[str, Any] = {"batch_size": _BATCH_SIZE, "prefetch_batches": _PREFETCH, "device": "cpu"}
-    collate = TorchCollate(pin_memory=True)
-    return lambda: to_device(ds.iter_torch_batches(**options, collate_fn=collate), torch.device("cuda"))
+def _waiting_workers(signals: Workload, device: torch.device, turns: int) -> list[Result]:
+    scaling = ScalingConfig(num_workers=1, use_gpu=device.type == "cuda")
+    store_bytes = max(4 << 30, 4 * signals.rows * signals.row_bytes(_COLUMNS))
+    with ray_session(store_bytes):
+        found = waits_of_workers(signals.paths, _COLUMNS, _BATCH_SIZE, Multiply, list(_STEPS_S), turns, scaling)
+    return [_result("train_batches", step_s, [share for _, share in waits]) for step_s, waits in found.items()]
 
 
-def _waiting(batches: Iterable[dict[str, Any]], step: Callable[[torch.Tensor], None]) -> float:
-    """Return the share of an epoch that is spent waiting for batches, without the first one.
-
-    The first batch is not counted: a training run makes it during the end of the epoch before, or its validation.
-    """
-    iterator = iter(batches)
-    batch = next(iterator, None)
-    began = time.perf_counter()
-    waited = 0.0
-    while batch is not None:
-        step(batch["fhr_st"])
-        asked = time.perf_counter()
-        batch = next(iterator, None)
-        waited += time.perf_counter() - asked
-    return waited / (time.perf_counter() - began)
-
-
-def _calibrated_step(device: torch.device) -> Callable[[torch.Tensor], None]:
-    """Return a step of about 5 ms that reads the batch, waits for the GPU as ``loss.item()`` does."""
-    weights = torch.randn(4096, 4096, device=device)
-    repeats = 1
-    while _seconds(partial(_multiply, weights, repeats)) < _STEP_S:
-        repeats += 1
-
-    def step(signal: torch.Tensor) -> None:
-        _multiply(weights, repeats)
-        signal.float().mean().item()
-
-    return step
-
-
-def _multiply(weights: torch.Tensor, repeats: int) -> None:
-    for _ in range(repeats):
-        torch.mm(weights, weights)
-
-
-def _seconds(call: Callable[[], None]) -> float:
-    found = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        found.append(time.perf_counter() - began)
-    return sorted(found)[2]
-
-
-def _result(case: str, shares: list[float]) -> Result:
-    middle = shares[len(shares) // 2]
-    spread = (shares[0], shares[-1])
-    ok = middle <= _MOST_WAITING
-    return Result("gpu", f"signals {case}: waiting", "-", "share", middle, None, None, spread, _MOST_WAITING, ok)
+def _result(loop: str, step_s: float, shares: list[float]) -> Result:
+    case = f"{loop}, steps of {1000 * step_s:g} ms: waiting"
+    return of_figures("gpu", case, "share", shares, most=_STEPS_S[step_s])

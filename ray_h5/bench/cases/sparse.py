@@ -24,7 +24,7 @@ import numpy as np
 
 from ray_h5.bench.baselines.h5py_reads import chunk_decoders, pread_decode, stored_extents
 from ray_h5.bench.baselines.sparse_reads import AnnDataRows, Fetches, has_scdataset
-from ray_h5.bench.measure import OURS, Contest, Result, run_turns
+from ray_h5.bench.measure import OURS, Contest, Result, of_figures, run_turns
 from ray_h5.bench.sparse_workloads import CellFile, make_cells
 from ray_h5.columns.made_columns import ColumnLike
 from ray_h5.columns.user_columns import csr
@@ -184,11 +184,11 @@ def _own_order(made: CellFile, label: str, dense: bool, turns: int) -> list[Resu
     order = batches.sampler.order
     case = f"{label}, {'dense' if dense else 'compressed rows'}, Shuffle('chunks')"
     rates = [made.cells / each for each in seconds]
-    results = [_figure(case, "rows/s", rates)]
+    results = [of_figures("sparse", case, "rows/s", rates)]
     if not dense:
-        results.append(_figure(f"{case}, window", "rows", [float(order.window_rows or 0)]))
+        results.append(of_figures("sparse", f"{case}, window", "rows", [float(order.window_rows or 0)]))
         classes = (batch[_CLASSES].numpy() for batch in batches)
-        results.append(_figure(f"{case}, batch entropy", "bits", [_entropy(each) for each in classes]))
+        results.append(of_figures("sparse", f"{case}, batch entropy", "bits", [_entropy(each) for each in classes]))
     return results
 
 
@@ -196,11 +196,6 @@ def _entropy(classes: np.ndarray[Any, Any]) -> float:
     shares = np.bincount(classes) / len(classes)
     shares = shares[shares > 0]
     return float(-(shares * np.log2(shares)).sum())
-
-
-def _figure(case: str, unit: str, values: list[float]) -> Result:
-    middle = float(np.median(values))
-    return Result("sparse", case, "-", unit, middle, None, None, (min(values), max(values)), None, None)
 
 
 def _verify(made: CellFile) -> None:

@@ -8,30 +8,23 @@ counted.
 
 from __future__ import annotations
 
-import json
-import tempfile
-import time
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ray.train
 from joblib import cpu_count
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from ray.train import ScalingConfig
 
-import ray_h5
-from ray_h5.bench.measure import Result
+from ray_h5.bench.measure import Result, of_figures
 from ray_h5.bench.session import ray_session
+from ray_h5.bench.training.steps import Sleep
+from ray_h5.bench.training.workers import waits_of_workers
 from ray_h5.bench.workloads import make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ray_h5.bench import BenchOptions
 
 __all__ = ["bench_train"]
 
+_COLUMNS = ("fhr_st", "target", "weight")
 _BATCH_SIZE = 64
 _WORKERS = 4
 _STEPS_S = {0.02: 0.05, 0.005: None}
@@ -47,61 +40,14 @@ def bench_train(options: BenchOptions) -> list[Result]:
         If Ray is already running in this process.
     """
     workload = make_workload("signals", options.folder, options.size)
-    results = []
-    with ray_session(1 << 30), tempfile.TemporaryDirectory() as folder:
-        for step_s, goal in _STEPS_S.items():
-            found = _epochs(workload.paths, step_s, options.turns, folder)
-            case = f"{_WORKERS} workers, steps of {1000 * step_s:g} ms"
-            results.append(_result(f"{case}: waiting", "share", found["waiting"], goal))
-            results.append(_result(f"{case}: first batch", "s", found["first"], None))
-    return results
-
-
-def _epochs(paths: Sequence[str], step_s: float, turns: int, folder: str) -> dict[str, list[float]]:
-    """Return the share of waiting, and the seconds to the first batch, of each epoch."""
-    ds = ray_h5.read_h5(
-        list(paths),
-        columns=["fhr_st", "target", "weight"],
-        shuffle=ray_h5.Shuffle(seed=0),
-        name="train",
-        tail="pad",
-        tail_rows=_WORKERS * _BATCH_SIZE,
-    )
     # Half of the CPUs are left for reading, on a machine of any size.
-    share = cpu_count() / 2 / _WORKERS
-    found = Path(folder, f"{step_s}.json")
-    trainer = TorchTrainer(
-        partial(_loop, step_s, turns, str(found)),
-        datasets={"train": ds},
-        dataset_config=ray_h5.data_config(),
-        scaling_config=ScalingConfig(num_workers=_WORKERS, resources_per_worker={"CPU": share}),
-        run_config=RunConfig(storage_path=folder),
-    )
-    trainer.fit()
-    return dict(json.loads(found.read_text()))
-
-
-def _loop(step_s: float, turns: int, path: str) -> None:
-    found: dict[str, list[float]] = {"waiting": [], "first": []}
-    for epoch in range(turns + 1):
-        asked = time.perf_counter()
-        first, waited, began = 0.0, 0.0, asked
-        for _ in ray_h5.train_batches("train", epoch, batch_size=_BATCH_SIZE):
-            got = time.perf_counter()
-            if first:
-                waited += got - asked
-            else:
-                first, began = got - asked, got
-            time.sleep(step_s)
-            asked = time.perf_counter()
-        if epoch:
-            found["waiting"].append(waited / (time.perf_counter() - began))
-            found["first"].append(first)
-    if ray.train.get_context().get_world_rank() == 0:
-        Path(path).write_text(json.dumps(found))  # all workers are on this machine
-
-
-def _result(case: str, unit: str, values: list[float], goal: float | None) -> Result:
-    middle = sorted(values)[len(values) // 2]
-    ok = None if goal is None else middle <= goal
-    return Result("train", case, "-", unit, middle, None, None, (min(values), max(values)), goal, ok)
+    scaling = ScalingConfig(num_workers=_WORKERS, resources_per_worker={"CPU": cpu_count() / 2 / _WORKERS})
+    with ray_session(1 << 30):
+        found = waits_of_workers(workload.paths, _COLUMNS, _BATCH_SIZE, Sleep, list(_STEPS_S), options.turns, scaling)
+    results = []
+    for step_s, waits in found.items():
+        case = f"{_WORKERS} workers, steps of {1000 * step_s:g} ms"
+        first, shares = zip(*waits, strict=True)
+        results.append(of_figures("train", f"{case}: waiting", "share", shares, most=_STEPS_S[step_s]))
+        results.append(of_figures("train", f"{case}: first batch", "s", first))
+    return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from ray_h5.options import names_options
 from ray_h5.ray_data.arrow.blocks import is_integral, may_be_null
 from ray_h5.ray_data.arrow.ragged_blocks import declared_shape, is_ragged
 from ray_h5.ray_data.arrow.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
+from ray_h5.ray_data.training.device import can_pin
 from ray_h5.read.casting import UNSAFE, Casting, as_casting, lost
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
@@ -76,7 +77,7 @@ class TorchCollate(ArrowBatchCollateFn):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
         else:
             self._dtypes = None if dtypes is None else _as_dtype(dtypes)
-        if pin_memory and not torch.accelerator.is_available():
+        if pin_memory and not can_pin():
             raise OptionError(
                 f"pin_memory={pin_memory!r}: torch finds no accelerator that copies from pinned memory; leave it out, "
                 "and memory is pinned where the device is a GPU"
@@ -180,12 +181,12 @@ class TorchCollate(ArrowBatchCollateFn):
         if tensor.layout == torch.strided:
             return self._convert(name, tensor.numpy())
         dtype = self._dtype_of(name, tensor)
-        if dtype is None:
-            return tensor
-        values = tensor.values()
-        cast = _cast(name, values.numpy(), values, dtype) if self._is_checked else values.to(dtype)
-        parts = tensor.crow_indices(), tensor.col_indices(), cast
-        return torch.sparse_csr_tensor(*parts, tensor.shape, check_invariants=False)  # as they were
+        if dtype is not None:
+            values = tensor.values()
+            cast = _cast(name, values.numpy(), values, dtype) if self._is_checked else values.to(dtype)
+            parts = tensor.crow_indices(), tensor.col_indices(), cast
+            tensor = torch.sparse_csr_tensor(*parts, tensor.shape, check_invariants=False)  # as they were
+        return tensor.pin_memory() if self._pin else tensor
 
     def _convert(self, name: str, values: np.ndarray) -> Any:
         if values.dtype.kind not in "biufc":
@@ -316,81 +317,3 @@ def _as_dtype(dtype: object, where: str = "") -> torch.dtype:
         raise OptionError(
             f"dtypes: {dtype!r}{where} is not a dtype of torch; expected one such as torch.float16, or 'float16'"
         ) from exc
-
-
-def to_device(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
-    """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
-
-    Parameters
-    ----------
-    batches : iterable of dict
-        Copies overlap with computing if the tensors are in pinned memory.
-    device : torch.device
-        The device.
-    """
-    if device.type == "cpu":
-        yield from batches
-    elif device.type != "cuda":
-        for batch in batches:
-            yield _moved(batch, device)
-    else:
-        yield from _ahead(batches, device)
-
-
-def _ahead(batches: Iterable[TorchBatch], device: torch.device) -> Iterator[TorchBatch]:
-    side = torch.cuda.Stream(device)
-    ready: TorchBatch | None = None
-    for batch in batches:
-        with torch.cuda.stream(side):
-            moved = _moved(batch, device)
-        if ready is not None:
-            yield _handed_over(ready, side, device)
-        ready = moved
-    if ready is not None:
-        yield _handed_over(ready, side, device)
-
-
-def _handed_over(batch: TorchBatch, side: torch.cuda.Stream, device: torch.device) -> TorchBatch:
-    current = torch.cuda.current_stream(device)
-    current.wait_stream(side)
-    for value in batch.values():
-        for tensor in value if isinstance(value, list) else [value]:
-            if isinstance(tensor, torch.Tensor):
-                # Without this its memory could be reused while the training stream still computes with it.
-                tensor.record_stream(current)
-    return batch
-
-
-def _moved(batch: TorchBatch, device: torch.device) -> TorchBatch:
-    return {name: _value_on(value, device) for name, value in batch.items()}
-
-
-def _value_on(value: Any, device: torch.device) -> Any:
-    if isinstance(value, list):
-        return [_value_on(each, device) for each in value]
-    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-
-
-def as_device(device: str | int | torch.device) -> torch.device:
-    """Return a device that exists.
-
-    Raises
-    ------
-    OptionError
-        If it is not a device, or torch does not find it.
-    """
-    try:
-        found = torch.device(device)
-        missing = found.type == "cuda" and not torch.cuda.is_available()
-        reason = "it holds no values" if found.type == "meta" else "torch finds no CUDA device in this process"
-        if found.type != "meta" and not missing:
-            torch.empty(0, device=found)
-            return found
-    # torch raises any of these for a backend that is missing.
-    except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
-        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # the rest lists all backends
-    raise OptionError(
-        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', the "
-        "device that Ray Train gave to this worker, 'cpu', or a device that exists, such as 'cuda'; for GPUs, ask the "
-        "trainer (ScalingConfig(use_gpu=True)) on a machine that has them."
-    )

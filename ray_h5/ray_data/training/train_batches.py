@@ -49,7 +49,7 @@ class TrainBatches:
         self._running: RunningEpoch | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        from ray_h5.ray_data.training.collate import to_device
+        from ray_h5.ray_data.training.device import to_device
 
         _set_epoch(self._name, self._shard, self._epoch, self._start)
         self._rows, self._has_begun, self._running = 0, True, None
@@ -170,7 +170,8 @@ def train_batches(
     """
     import ray.train.torch
 
-    from ray_h5.ray_data.training.collate import TorchCollate, as_device
+    from ray_h5.ray_data.training.collate import TorchCollate
+    from ray_h5.ray_data.training.device import as_device
 
     options = {
         "batch_size": as_integer("batch_size", batch_size, 1),

@@ -109,10 +109,12 @@ class Movable:
         dtype : torch.dtype, optional
             Cast floating-point tensors to this, as ``nn.Module.to`` does; it may be given in place of `device`.
         non_blocking : bool
-            Whether copies of pinned memory go on while the program does.
+            Whether copies of pinned memory go on while the program does. Those to MPS do not: it would read the memory
+            of a batch that may be gone by then.
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device
+        non_blocking = non_blocking and (device is None or torch.device(device).type != "mps")
         return _mapped(self, partial(_moved, device=device, dtype=dtype, non_blocking=non_blocking), "to")
 
     def pin_memory(self) -> Self:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
@@ -314,8 +316,19 @@ def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
 
 
 def _registered(tensor: torch.Tensor, log_fn: Callable[[str], None]) -> torch.Tensor:
-    """Pin memory that is allocated already: shared memory."""
-    code = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0) if tensor.nbytes else 0
-    if int(code) != 0:
+    """Pin memory that is allocated already, shared memory, until it is freed."""
+    if not tensor.nbytes:
+        return tensor
+    start = tensor.data_ptr()
+    code = int(torch.cuda.cudart().cudaHostRegister(start, tensor.nbytes, 0))
+    if code != 0:
         log_fn(f"pin_host_memory: cudaHostRegister returned {code}; the shared memory is not pinned")
+    else:
+        # Otherwise CUDA would take other memory that is mapped there later for these pages, and copy them instead.
+        weakref.finalize(tensor.untyped_storage(), _unregister, start, os.getpid()).atexit = False
     return tensor
+
+
+def _unregister(start: int, pid: int) -> None:
+    if os.getpid() == pid:  # a loader worker that was forked frees its mapping alone
+        torch.cuda.cudart().cudaHostUnregister(start)

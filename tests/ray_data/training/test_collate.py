@@ -11,7 +11,8 @@ from ray_h5.columns.varying.padding import Padding
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.order.position import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import to_table
-from ray_h5.ray_data.training.collate import TorchCollate, as_device, to_device
+from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5.ray_data.training.device import as_device, to_device
 from ray_h5.ray_data.training.train_batches import train_batches
 from ray_h5.torch_data import H5Dataset
 from tests.index.kit import plan_files

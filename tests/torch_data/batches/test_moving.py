@@ -116,6 +116,19 @@ def test_moved_batches_are_copied_and_pickled(path):
             assert again.to(META)[0 if transform else "x"].device == META
 
 
+def test_copies_to_mps_always_wait():
+    """MPS reads the memory later, when the batch may be gone (pytorch/pytorch#189690)."""
+    asked = []
+
+    class Value:
+        def to(self, **options):
+            asked.append(options)
+
+    for device in ("mps", torch.device("mps"), "cuda", None):
+        Sample(x=Value()).to(device, non_blocking=True)
+    assert ["non_blocking" in each for each in asked] == [False, False, True, True]
+
+
 def test_without_a_device_nothing_is_pinned(path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     batch = next(iter(loader(path, 4)))

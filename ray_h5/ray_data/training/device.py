@@ -1,0 +1,103 @@
+"""Batches on the device that trains: which device, and copies that run ahead of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ray_h5.errors import OptionError
+
+
+def to_device(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterator[dict[str, Any]]:
+    """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
+
+    Parameters
+    ----------
+    batches : iterable of dict
+        Copies overlap with computing if the tensors are in pinned memory.
+    device : torch.device
+        The device.
+    """
+    if device.type == "cpu":
+        yield from batches
+    elif device.type != "cuda":
+        # MPS reads the memory of a copy that does not wait later, when the batch may be gone.
+        for batch in batches:
+            yield _moved(batch, device, non_blocking=False)
+    else:
+        yield from _ahead(batches, device)
+
+
+def _ahead(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterator[dict[str, Any]]:
+    side = torch.cuda.Stream(device)
+    ready: tuple[dict[str, Any], torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(side):
+            # torch keeps pinned memory until its copy has ended, also if the batch is gone before.
+            sent = _moved(batch, device, non_blocking=True), side.record_event()
+        if ready is not None:
+            yield _handed_over(*ready, device)
+        ready = sent
+    if ready is not None:
+        yield _handed_over(*ready, device)
+
+
+def _handed_over(batch: dict[str, Any], copied: torch.cuda.Event, device: torch.device) -> dict[str, Any]:
+    """Return a batch that the stream of the training may use: it waits for this copy, not for the next one."""
+    current = torch.cuda.current_stream(device)
+    current.wait_event(copied)
+    for tensor in _tensors_in(batch):
+        # Without this its memory could be reused while the training stream still computes with it.
+        tensor.record_stream(current)
+    return batch
+
+
+def _moved(value: Any, device: torch.device, *, non_blocking: bool) -> Any:
+    if isinstance(value, dict):
+        return {name: _moved(each, device, non_blocking=non_blocking) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_moved(each, device, non_blocking=non_blocking) for each in value]
+    return value.to(device, non_blocking=non_blocking) if isinstance(value, torch.Tensor) else value
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Return the tensors of a batch, and the parts of those of compressed rows, which have no memory of their own."""
+    if isinstance(value, torch.Tensor):
+        is_csr = value.layout == torch.sparse_csr
+        yield from (value.crow_indices(), value.col_indices(), value.values()) if is_csr else (value,)
+    elif isinstance(value, (Mapping, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors_in(each)
+
+
+def can_pin() -> bool:
+    """Return whether torch finds a device that copies from pinned memory; MPS does not."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found is not None and found.type != "mps"
+
+
+def as_device(device: str | int | torch.device) -> torch.device:
+    """Return a device that exists.
+
+    Raises
+    ------
+    OptionError
+        If it is not a device, or torch does not find it.
+    """
+    try:
+        found = torch.device(device)
+        missing = found.type == "cuda" and not torch.cuda.is_available()
+        reason = "it holds no values" if found.type == "meta" else "torch finds no CUDA device in this process"
+        if found.type != "meta" and not missing:
+            torch.empty(0, device=found)
+            return found
+    # torch raises any of these for a backend that is missing.
+    except (RuntimeError, TypeError, AssertionError, ImportError) as exc:
+        reason = str(exc).split("\n", 1)[0].split(". ", 1)[0].rstrip(".")  # the rest lists all backends
+    raise OptionError(
+        f"device={str(device) if isinstance(device, torch.device) else device!r}: {reason}. Expected 'auto', the "
+        "device that Ray Train gave to this worker, 'cpu', or a device that exists, such as 'cuda'; for GPUs, ask the "
+        "trainer (ScalingConfig(use_gpu=True)) on a machine that has them."
+    )
