@@ -142,7 +142,7 @@ class Patches(RowKind):
     @property
     def arrays(self) -> tuple[str, ...]:
         """The arrays that say which blocks there are."""
-        return (*self.shapes, *([] if self.where_any is None else [self.where_any[0]]))
+        return tuple(dict.fromkeys([*self.shapes, *([] if self.where_any is None else [self.where_any[0]])]))
 
     @property
     def has_groups(self) -> bool:
