@@ -187,7 +187,7 @@ def test_each_epoch_has_other_corners_and_ray_reads_the_same(scan_file):
 
 
 def test_each_chunk_of_each_group_is_decoded_once(scan_file):
-    path, arrays = scan_file
+    path, _ = scan_file
     with RowReader(path, rows=Patches({"raw": (3, 4)}, groups="scans/*", stride=1)) as reader:
         reader.read(["raw"])
         chunks = sum(math.ceil(a / 2) * math.ceil(b / 3) for a, b in EXTENTS)
@@ -221,7 +221,7 @@ def test_groups_without_a_class_have_no_rows_and_an_index_knows_the_others(tmp_p
     forget_all()
     MEMORY.clear()
     assert [(row["g"], *row["corner"].tolist()) for row in H5Dataset(path, **given)] == found
-    with pytest.raises(OptionError, match="no block of .* holds one of these"):
+    with pytest.raises(OptionError, match=r"no block of .* holds one of these"):
         H5Dataset(path, rows=Patches({"x": (2, 2)}, groups="g*", where_any=("x", [77])))
 
 

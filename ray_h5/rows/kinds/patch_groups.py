@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -145,7 +145,10 @@ class PatchesOfGroups(EpisodeRows):
         try:
             table, _ = self._reader.group_table(GroupPattern(self._kind.groups), names)
         except SchemaMismatchError as exc:  # None stands for no value of a row, and blocks have all of them
-            raise SchemaMismatchError(str(exc).partition("; or pass missing=")[0].rstrip(".") + ".") from None
+            said, given, _ = str(exc).partition("; or pass missing=")
+            if not given:
+                raise
+            raise SchemaMismatchError(f"{said}.") from None
         return table
 
     @cached_property
