@@ -109,7 +109,7 @@ def store(tmp_path_factory):
     MEMORY.clear()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(scans(), st.integers(0, 1 << 20), st.booleans())
 def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_store):
     extents, block, options, stored, channels = made
