@@ -1,4 +1,4 @@
-"""The rows of several datasets end to end, of which each may lie in another file."""
+"""The values of several datasets end to end: rows of datasets in several files, blocks of those of several groups."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EndToEnd:
     ----------
     name : str
         The column.
-    parts : tuple of Stored
-        The datasets.
+    parts : tuple of Values
+        The values of each dataset, of one kind and shape. Those of datasets that attributes decode may differ in dtype.
     starts : numpy.ndarray
         int64: the first unit of each dataset, and the end of the last one.
     missing : tuple of str
@@ -44,19 +44,21 @@ class EndToEnd:
     """
 
     name: str
-    parts: tuple[Stored, ...]
+    parts: tuple[Values, ...]
     starts: np.ndarray
     missing: tuple[str, ...] = ()
 
     @property
     def array(self) -> ColumnLayout:
-        layouts = [each.layout for each in self.parts]
+        layouts = [each.array for each in self.parts]
+        dtypes = {each.dtype for each in layouts}
         sources = dict.fromkeys(source for each in layouts for source in each.sources)
         sources.update(dict.fromkeys((path, None) for path in self.missing))
         return replace(
             layouts[0],
             name=self.name,
             shape=(int(self.starts[-1]), *layouts[0].row_shape),
+            stored_dtype=np.result_type(*dtypes) if len(dtypes) > 1 else layouts[0].stored_dtype,
             sources=tuple(sources),
             direct=all(each.direct for each in layouts),
             fill=None,

@@ -32,6 +32,8 @@ class RowTable:
         The bounds of such columns.
     chosen : numpy.ndarray, optional
         int64: with `Patches`, the blocks or cells that hold a class.
+    chosen_counts : numpy.ndarray, optional
+        int64: with `Patches` of groups, how many of these each group has.
     entries : mapping of str to int
         With `Files`, the length of the first axis of columns.
     joined : mapping of str to GroupTable
@@ -49,6 +51,7 @@ class RowTable:
     entries: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, GroupTable] = field(default_factory=dict)
     times: Mapping[str, Times] = field(default_factory=dict)
+    chosen_counts: np.ndarray | None = None
 
     def merged(self, found: RowTable | None) -> RowTable:
         """Return what is known here, and what was found since, of the same state of the file."""
@@ -67,6 +70,7 @@ class RowTable:
             {**self.entries, **found.entries},
             {**self.joined, **found.joined},
             {**self.times, **found.times},
+            self.chosen_counts if found.chosen_counts is None else found.chosen_counts,
         )
 
     def holds(self, other: RowTable) -> bool:
@@ -87,7 +91,7 @@ class RowTable:
     def nbytes(self) -> int:
         """Bytes in memory, about."""
         bounds = sum(each.starts.nbytes + each.stops.nbytes for each in self.bounds.values())
-        bounds += 0 if self.chosen is None else self.chosen.nbytes
+        bounds += sum(each.nbytes for each in (self.chosen, self.chosen_counts) if each is not None)
         bounds += sum(each.nbytes for each in self.joined.values())
         bounds += sum(each.nbytes for each in self.times.values())
         return bounds + self.lengths.nbytes + (0 if self.groups is None else self.groups.nbytes)

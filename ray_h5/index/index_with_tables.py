@@ -19,7 +19,6 @@ from ray_h5.index.row_index import RowIndex, build_index, columns_beside
 from ray_h5.messages import few
 from ray_h5.predicates.evaluate import check_names
 from ray_h5.read.arguments import as_names
-from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.column_types import spec_of
 from ray_h5.tables.joined_columns import Joined, JoinedTable, Lines, one_array
@@ -316,7 +315,7 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
             raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}.") from None
     else:
         check_names([name], {name: spec})
-        is_group = name == GROUP or (isinstance(kind, Groups) and name == kind.key)
+        is_group = name == GROUP or (kind is not None and kind.has_groups and name == getattr(kind, "key", None))
         values = one_array(index.small_columns([spec])[name])
         return RowKeys(name, values, "group" if is_group and not _is_own(index, name) else "value")
     if name == "path":

@@ -405,6 +405,10 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         if constants:
             lookup = _with_constants(lookup, constants)
             facts = lookup.ask(paths, Question(columns))
+    if windows is not None and windows.at is not None:
+        from ray_h5.rows.kinds.timed_rows import check_widths
+
+        check_widths(paths, [each.table for each in facts], windows, columns)
     if columns is None and any(each.left_out for each in facts):
         from ray_h5.index.facts.left_out import warn_of_left_out
 

@@ -106,7 +106,9 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--each-file", action="store_true", help="each file")
     group.add_argument("--key", metavar="NAME", help="a column with the path of the group, or the name of the file")
-    group.add_argument("--patches", nargs="+", metavar="ARRAY=SHAPE", help="a block of arrays: raw=64,64,64")
+    group.add_argument(
+        "--patches", nargs="+", metavar="ARRAY=SHAPE", help="a block of arrays, or with --groups of each: raw=64,64,64"
+    )
     group.add_argument("--patch-stride", metavar="STEPS", help="steps between blocks of a grid: 32 or 32,32,16")
     group.add_argument("--per-file", type=int, metavar="COUNT", help="blocks that are drawn of each file")
     group.add_argument("--grid", type=int, metavar="AXES", help="an index of this many leading axes")
@@ -132,7 +134,7 @@ def _row_kinds(arguments: argparse.Namespace, options: dict[str, Any]) -> dict[s
     given = {"--groups": arguments.groups, "--grid": arguments.grid, "--each-file": arguments.each_file or None}
     given["--patches"] = arguments.patches
     chosen = [flag for flag, value in given.items() if value is not None]
-    if len(chosen) > 1:
+    if len(chosen) > 1 and chosen != ["--groups", "--patches"]:
         raise OptionError(f"{' and '.join(chosen)}: a row is one or the other")
     if arguments.groups is None and not arguments.each_file and arguments.patches is None and arguments.key:
         raise OptionError("--key is of groups or files: pass --groups, --each-file or --patches too")
@@ -147,7 +149,7 @@ def _rows(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
     """Return the row kind, or None; attributes of groups are taken out of `options`."""
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
 
-    if arguments.groups is not None:
+    if arguments.groups is not None and arguments.patches is None:
         return Groups(arguments.groups, attrs=tuple(options.pop("attrs", ())), key=arguments.key)
     if arguments.each_file:
         return Files(key=arguments.key)
@@ -157,7 +159,7 @@ def _rows(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
         shapes = dict(map(_shape, arguments.patches))
         steps = None if arguments.patch_stride is None else _shape(f"stride={arguments.patch_stride}")[1]
         stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        return Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key)
+        return Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key, groups=arguments.groups)
     return None if arguments.grid is None else Grid(arguments.grid)
 
 

@@ -204,6 +204,17 @@ def _samples(tree: FileTree) -> Iterator[Suggestion]:
                 "ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset"
             )
         yield Suggestion(str(alike), "if each is a sample", alike.options, True, more, joined)
+        if blocks := _blocks_of_all(tree.columns, alike):
+            options = f"rows=ray_h5.Patches({blocks!r}, groups={alike.pattern!r})"
+            yield Suggestion(f"{alike}, which look like volumes", "if blocks of each are samples", options)
+
+
+def _blocks_of_all(columns: Mapping[str, Seen], alike: Alike) -> dict[str, tuple[int, ...]]:
+    """Return the arrays of groups that are volumes, and the shape of a block that fits into each of them."""
+    found = [block_of(_below(columns, path), differ=True) for path in alike.paths] if alike.are_groups else [{}]
+    if not all(found) or any(each.keys() != found[0].keys() for each in found):
+        return {}
+    return {name: tuple(map(min, zip(*(each[name] for each in found), strict=True))) for name in found[0]}
 
 
 def _below(columns: Mapping[str, Seen], group: str) -> dict[str, Seen]:

@@ -108,17 +108,21 @@ def groups_with(name: str, columns: Iterable[str]) -> list[str]:
     return groups if len(groups) >= _LEAST_GROUPS else []
 
 
+def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
+    """Return a glob for groups of one parent, which matches as few others as possible."""
+    paths = [tuple(group.split("/")) for group in groups]
+    depth = len(paths[0])
+    others = {tuple(each.split("/")[:depth]) for each in columns if each.count("/") >= depth} - {*paths}
+    return pattern_of(paths, sorted(others))[0]
+
+
 def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
     """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
     known = list(columns)
     groups = groups_with(name, known)
     if not groups:
         return ""
-    paths = [tuple(group.split("/")) for group in groups]
-    depth = len(paths[0])
-    others = {tuple(each.split("/")[:depth]) for each in known if each.count("/") >= depth} - {*paths}
-    pattern, _ = pattern_of(paths, sorted(others))
     return (
         f" The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({pattern!r}); for one of them alone, group={groups[0]!r}."
+        f"rows=ray_h5.Groups({pattern_of_groups(groups, known)!r}); for one of them alone, group={groups[0]!r}."
     )

@@ -26,6 +26,11 @@ class RowKind:
     """Whether a row is a block of arrays as they are stored, with no units of its own."""
 
     @property
+    def has_groups(self) -> bool:
+        """Whether rows are groups of a file, or belong to them."""
+        return False
+
+    @property
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
         return False
@@ -97,6 +102,10 @@ class Groups(RowKind):
             raise OptionError(f"Groups: name={self.name!r}: expected the name of a column")
         if self.missing not in {"error", "null"}:
             raise OptionError(f"Groups: missing={self.missing!r}: expected 'error' or 'null'")
+
+    @property
+    def has_groups(self) -> bool:
+        return True
 
     @property
     def in_file(self) -> GroupPattern:

@@ -17,8 +17,8 @@ from ray_h5.rows.groups_and_grids import RowKind
 class Patches(RowKind):
     """Each row is a block of arrays with several axes: of volumes, images, fields.
 
-    Files may differ in the lengths of these axes. The blocks of a row are at one place in all arrays, which is the
-    column ``corner``. Single values of a file are columns, too.
+    Files, or groups, may differ in the lengths of these axes. The blocks of a row are at one place in all arrays, which
+    is the column ``corner``. Single values of a file, or of each group, are columns, too.
 
     Parameters
     ----------
@@ -46,7 +46,11 @@ class Patches(RowKind):
     pad : {"inside", "zero"}
         What happens to blocks that an array is too short for: they are moved inside, or have zeros past its end.
     key : str, optional
-        Name of a column with the name of the file, without its folder and its extension.
+        Name of a column with the name of the file, without its folder and its extension; with `groups`, with the path
+        of the group.
+    groups : str, optional
+        Groups of each file that have the arrays in `shapes`, as a glob over paths like that of `Groups`: ``"scans/*"``.
+        They may differ in shape. `per_file` is then a number of blocks a group.
 
     Raises
     ------
@@ -71,6 +75,7 @@ class Patches(RowKind):
     axes: Mapping[str, Sequence[int]] | None = None
     pad: Literal["inside", "zero"] = "inside"
     key: str | None = None
+    groups: str | None = None
 
     corner: ClassVar[str] = "corner"
     """The column with the place of the block."""
@@ -108,6 +113,8 @@ class Patches(RowKind):
             raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Patches: key={self.key!r}: expected the name of a column")
+        if self.groups is not None and not (isinstance(self.groups, str) and self.groups.strip("/")):
+            raise OptionError(f"Patches: groups={self.groups!r}: expected a glob over paths, such as 'scans/*'")
 
     def _check_draws(self) -> None:
         if self.stride is not None and self.per_file is not None:
@@ -132,6 +139,15 @@ class Patches(RowKind):
     def block(self) -> tuple[int, ...]:
         """The shape of a block."""
         return tuple(next(iter(self.shapes.values())))
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that say which blocks there are."""
+        return tuple(dict.fromkeys([*self.shapes, *([] if self.where_any is None else [self.where_any[0]])]))
+
+    @property
+    def has_groups(self) -> bool:
+        return self.groups is not None
 
     @property
     def is_drawn(self) -> bool:

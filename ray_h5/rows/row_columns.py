@@ -21,7 +21,7 @@ from ray_h5.columns.segment_columns import (
     repeated,
 )
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading
+from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Segments
 from ray_h5.manifest.layout import ColumnLayout
@@ -258,14 +258,20 @@ def with_keys(column: Column, keys: np.ndarray) -> Column:
     """Return a column whose entries are drawn by these keys, one for each place of the output of a read."""
     if isinstance(column, SegmentColumn) and column.entries is not None:
         return replace(column, entries=replace(column.entries, keys=keys))
+    from ray_h5.columns.end_to_end import EndToEnd
     from ray_h5.columns.row_parts import DrawnEntries
     from ray_h5.columns.varying.range_columns import RaggedRows
 
-    values = column.values
-    if isinstance(column, RowColumn) and isinstance(values, RaggedRows) and values.entries is not None:
-        return replace(column, values=replace(values, entries=replace(values.entries, keys=keys)))
-    if isinstance(column, RowColumn) and isinstance(values, DrawnEntries):
-        return replace(column, values=replace(values, entries=replace(values.entries, keys=keys)))
+    def drawn(values: Values) -> Values | None:
+        if isinstance(values, (RaggedRows, DrawnEntries)) and values.entries is not None:
+            return replace(values, entries=replace(values.entries, keys=keys))
+        if isinstance(values, EndToEnd):
+            parts = [each for each in map(drawn, values.parts) if each is not None]
+            return replace(values, parts=tuple(parts)) if len(parts) == len(values.parts) else None
+        return None
+
+    if isinstance(column, RowColumn) and (found := drawn(column.values)) is not None:
+        return replace(column, values=found)
     raise UnsupportedColumnError(
         f"column {column.name!r}: part(random=...) draws from rows; leave the column out of the offsets of Windows"
     )

@@ -95,7 +95,7 @@ class RowView:
         )
         has_steps = windows is not None and windows.at is None
         self._steps = cast("WindowRows", self._rows) if has_steps else None
-        self._rows_are_groups = isinstance(kind, Groups)
+        self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn
         self._seeds = {
             each.name: each.seed for each in columns if isinstance(each, RowPart) and each.random is not None
@@ -462,11 +462,16 @@ def _rows_of_file(
     if windows is not None and windows.at is not None:
         return _timed(reader, found, kind, windows, table, groups)
     if kind is not None and kind.is_block:
-        from ray_h5.rows.kinds.patch_rows import PatchRows
         from ray_h5.rows.patches import Patches
 
         assert isinstance(kind, Patches)
-        return PatchRows(reader, found, kind, table)
+        if kind.has_groups:
+            from ray_h5.rows.kinds.patch_groups import PatchesOfGroups
+
+            return PatchesOfGroups(reader, kind, table, columns, decode_cf=decode_cf)
+        from ray_h5.rows.kinds.patch_rows import PatchRows
+
+        return PatchRows(reader, found, kind, None if table is None else table.chosen)
     rows = _rows_under_windows(reader, found, kind, windows, table) if groups is None else groups
     if windows is None:
         return rows

@@ -190,6 +190,19 @@ def scans(folder):
     return Want(3, {"raw": (1, numbers(10, 40, 37, start=1))})
 
 
+@layout("volumes of several shapes: a scan a group", "refused", "rows=ray_h5.Patches({")
+def scans_in_groups(folder):
+    for i in range(6):
+        put(
+            folder / "scans.h5",
+            {
+                f"scan_{i}/raw": numbers(9 + i, 40, 36 + i, start=i),
+                f"scan_{i}/label": np.zeros((9 + i, 40, 36 + i), "u1"),
+            },
+        )
+    return Want(21, {"raw": (1, numbers(10, 40, 37, start=1)[:9, :, :36])}, "scans.h5")
+
+
 @layout("PCam", "right")
 def pcam(folder):
     put(folder / "x.h5", {"x": numbers(6, 8, 8, 3, dtype="u1")})

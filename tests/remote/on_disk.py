@@ -175,6 +175,8 @@ ON_DISK = {
     "index/test_row_index.py::test_threads_share_an_index": OTHER_FILES,
     "rows/test_named_columns.py::test_parts_of_one_dataset_decode_each_chunk_once": COUNTS,
     "rows/test_patches_equal_h5py.py::test_arrays_of_compound_values_have_their_fields_as_columns": COUNTS,
+    "rows/test_patches_of_groups.py::test_blocks_of_groups_equal_h5py": IN_A_STORE,
+    "rows/test_patches_of_groups.py::test_each_chunk_of_each_group_is_decoded_once": COUNTS,
     "rows/test_row_parts.py::test_channels_in_chunks_of_their_own_read_their_bytes_alone": COUNTS,
     "rows/test_row_parts.py::test_names_are_read_once": COUNTS,
     "rows/test_row_parts.py::test_rows_that_are_whole_datasets_read_what_is_asked_for": COUNTS,

@@ -277,13 +277,13 @@ def test_empty_and_odd_arrays(tmp_path):
         H5Dataset(tmp_path / "1.h5", rows=Patches({"othr": (3,)}))
 
 
-def test_arrays_of_groups_are_read_group_by_group(tmp_path):
+def test_arrays_of_groups_are_read_group_by_group_or_with_groups(tmp_path):
     path, arrays = tmp_path / "a.h5", [np.arange(20.0 * n).reshape(n, 20) for n in (10, 13, 16)]
     with h5py.File(path, "w") as file:
         for i, array in enumerate(arrays):
             file[f"c{i}/img"] = array
     kind = Patches({"img": (5, 10)}, stride=3)
-    said = r"c0, c1, c2 have it, and Patches .*pass group='c0'\. For several, .*ConcatDataset"
+    said = r"c0, c1, c2 have it: .*pass groups='c\*' to Patches; .*group='c0'"
     for options in ({}, {"columns": ["img"]}):
         with pytest.raises(UnknownColumnError, match=said) as error:
             H5Dataset(path, rows=kind, **options)
@@ -295,6 +295,10 @@ def test_arrays_of_groups_are_read_group_by_group(tmp_path):
         for row in part_of:
             a, b = row["corner"].tolist()
             np.testing.assert_array_equal(row["img"], array[a : a + 5, b : b + 10])
+    together = list(H5Dataset(path, rows=Patches({"img": (5, 10)}, stride=3, groups="c*")))
+    for one, other in zip(rows, together, strict=True):
+        np.testing.assert_array_equal(one["img"], other["img"])
+        np.testing.assert_array_equal(one["corner"], other["corner"])
 
 
 @st.composite

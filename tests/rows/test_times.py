@@ -111,6 +111,23 @@ def test_parts_and_several_files(tmp_path):
     assert dataset[9]["x"].tolist() == [[102, 100], [105, 103]]
 
 
+@pytest.mark.parametrize("columns", [None, ["x"], ["x", "time"]])
+def test_a_slice_that_is_padded_in_some_files_alone_is_refused(tmp_path, columns):
+    for number, rate in enumerate([10.0, 10.5]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.arange(30.0)
+            file["x"].attrs["rate"] = rate
+    given = {"at": {"other": "other"}}
+    said = r"has 10 samples in each row of .*0\.h5.*as there are in .*1\.h5.*pad=.drop."
+    with pytest.raises(OptionError, match=said):
+        H5Dataset(tmp_path, columns, windows=Windows({"x": slice(0, 1)}, **given))
+    H5Dataset(tmp_path, ["time"], windows=Windows({"x": slice(0, 1)}, **given))
+    listed = H5Dataset(tmp_path, columns, windows=Windows({"x": [0.0, 0.5]}, **given))
+    assert listed[0]["x"].tolist() == [0.0, 5.0]
+    dropped = H5Dataset(tmp_path, columns, windows=Windows({"x": slice(0, 1)}, pad="drop", **given))
+    assert len(dropped[0]["x"]) == 10
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_groups_are_the_recordings_of_files_of_their_own(tmp_path_factory, data):

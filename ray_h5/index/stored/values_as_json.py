@@ -400,6 +400,11 @@ def _check_table(table: RowTable, _: Reader) -> None:
     lengths = table.lengths
     check(lengths.dtype == np.int64 and lengths.ndim == 1 and (lengths >= 0).all(), "an episode with a negative length")
     check_sizes("the steps", table.num_steps)
+    if table.chosen_counts is not None:
+        counts, chosen, groups = table.chosen_counts, table.chosen, table.groups
+        check(counts.dtype == np.int64 and counts.ndim == 1 and (counts >= 0).all(), "blocks of no groups")
+        check(chosen is not None and groups is not None and len(groups) == len(counts), "blocks of other groups")
+        check(chosen is not None and int(counts.sum()) == len(chosen), "other blocks than groups have")
     for each in table.chunked_by.values():
         check_sizes("the values of a chunk", each.size - 1)
 

@@ -22,7 +22,7 @@ from ray_h5.messages import few
 from ray_h5.read.arrays.block_column import BlockAddress, block_layout
 from ray_h5.read.arrays.taken_column import runs_of_positions
 from ray_h5.read.reader import RowReader
-from ray_h5.read.unequal_rows import groups_with
+from ray_h5.read.unequal_rows import groups_with, pattern_of_groups
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
@@ -36,7 +36,7 @@ _COUNT_BYTES = 16
 
 
 class PatchRows:
-    """Blocks of the arrays of one file.
+    """Blocks of the arrays of one file, or of one group of it.
 
     Parameters
     ----------
@@ -46,28 +46,34 @@ class PatchRows:
         Its columns.
     kind : Patches
         Which blocks.
-    table : RowTable, optional
-        What is known.
+    chosen : numpy.ndarray, optional
+        The blocks or cells that hold a class, if they are known.
+    group : str
+        The group that names are relative to, if `kind` has several.
     """
 
-    def __init__(self, reader: RowReader, columns: FileColumns, kind: Patches, table: RowTable | None) -> None:
+    def __init__(
+        self, reader: RowReader, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, group: str = ""
+    ) -> None:
         self._reader = reader
         self._columns = columns
         self._kind = kind
-        self._known: np.ndarray | None = None if table is None else table.chosen
+        self._known = chosen
+        self._group = group
+        self._path = f"{reader.path}: group {group!r}" if group else reader.path
         self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
 
     @property
     def num_rows(self) -> int:
         if self._kind.per_file is None:
-            return math.prod(self._counts) if self._kind.where_any is None else len(self._chosen)
+            return math.prod(self._counts) if self._kind.where_any is None else len(self.chosen)
         if not math.prod(self._arrays[1]):
             return 0
-        return self._kind.per_file if self._kind.where_any is None or len(self._chosen) else 0
+        return self._kind.per_file if self._kind.where_any is None or len(self.chosen) else 0
 
     @property
     def table(self) -> RowTable:
-        chosen = None if self._kind.where_any is None else self._chosen
+        chosen = None if self._kind.where_any is None else self.chosen
         return self._columns.table(chosen=chosen)
 
     def listing(self) -> Listing:
@@ -75,7 +81,7 @@ class PatchRows:
         own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
         if doubles := [name for name in own if name in {*found.names, *found.refused}]:
             raise OptionError(
-                f"{self._reader.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
+                f"{self._path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
                 "another key=, or choose a group without that dataset with group=."
             )
         refused: dict[str, Exception] = {}
@@ -98,13 +104,13 @@ class PatchRows:
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:
             shape = (len(self._kind.block),)
-            return RowColumn(name, InMemory.of(name, "number", self._corners, np.dtype(np.int64), shape))
+            return RowColumn(name, InMemory.of(name, "number", self.corners, np.dtype(np.int64), shape))
         if name == self._kind.key:
             return name_column(name, self._reader.path, np.zeros_like)
         if (single := self._columns.single(name)) is not None:
             return RowColumn(name, self._columns.part_of(name, single), np.zeros_like)
         if (of := self._array_of(name.strip("/"))) is not None:
-            return RowColumn(name, self._blocks(name.strip("/"), of), self._units)
+            return RowColumn(name, self._blocks(name.strip("/"), of), self.units)
         array = self._values(name).array
         raise UnsupportedColumnError(
             f"{array.where} has shape {array.shape}, and is not in shapes= of Patches; name it there with the shape of "
@@ -114,16 +120,30 @@ class PatchRows:
     def episode_names(self) -> np.ndarray:
         return objects([b""])
 
+    def has_single(self, name: str) -> bool:
+        """Return whether a dataset has a single value."""
+        return self._columns.single(name) is not None
+
+    def dataset_of(self, name: str) -> str:
+        """Return the dataset that a column is of."""
+        return self._columns.dataset_of(name).strip("/")
+
+    @property
+    def axes(self) -> Mapping[str, tuple[int, ...]]:
+        """The axes of each array that blocks cut."""
+        return self._arrays[0]
+
     def _values(self, name: str) -> Values:
         try:
             return self._columns.values(name)
         except UnknownColumnError:
-            if not (groups := groups_with(name, self._columns.listing().names)):
+            known = () if self._group else self._columns.listing().names
+            if not (groups := groups_with(name, known)):
                 raise
             raise UnknownColumnError(
-                f"{self._reader.path}: no {name!r} below the group that is read. The groups {few(groups)} have it, and "
-                f"Patches are blocks of arrays of one group: pass group={groups[0]!r}. For several, read each by "
-                "itself, and join them: ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset."
+                f"{self._path}: no {name!r} below the group that is read. The groups {few(groups)} have it: for blocks "
+                f"of all of them, pass groups={pattern_of_groups(groups, known)!r} to Patches; for those of one, pass "
+                f"group={groups[0]!r}."
             ) from None
 
     # Arrays ---------------------------------------------------------------------------------------
@@ -187,7 +207,7 @@ class PatchRows:
         return self._found
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, given = self._reader.path, len(self._kind.block), self._kind.axes or {}
+        path, count, given = self._path, len(self._kind.block), self._kind.axes or {}
         axes = {name: tuple(each) for name, each in given.items()}
         for name, each in layouts.items():
             if len(each.shape) < count or (name in given and max(given[name]) >= len(each.shape)):
@@ -251,11 +271,11 @@ class PatchRows:
         """The last corner along each axis whose block is inside the array; 0 if none is."""
         return np.maximum(np.array(self._arrays[1]) - self._kind.block, 0)
 
-    def _corners(self, rows: np.ndarray) -> np.ndarray:
+    def corners(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
         if self._kind.per_file is not None:
             return self._drawn(rows)
-        chosen = rows if self._kind.where_any is None else self._chosen[rows]
+        chosen = rows if self._kind.where_any is None else self.chosen[rows]
         return self._on_grid(chosen)
 
     def _on_grid(self, numbers: np.ndarray) -> np.ndarray:
@@ -271,7 +291,7 @@ class PatchRows:
         if self._kind.where_any is None:
             return _below(self._hashes(rows, axes), counts)
         hashes = self._hashes(rows, axes + 1)
-        picked = self._chosen[_below(hashes[:, :1], np.array([len(self._chosen)]))[:, 0]]
+        picked = self.chosen[_below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
         cell = self._cell
         begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
         ends = np.minimum(begins + cell, self._arrays[1])
@@ -279,8 +299,9 @@ class PatchRows:
         return low + _below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
 
     def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Return random words for rows: uint64 of shape (rows, count). They depend on the name of the file."""
+        """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
         name = zlib.crc32(self._reader.path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"))
+        name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
         state = mix_in_place(np.array([self._kind.seed, name], np.uint64) + np.uint64(GOLDEN))
         words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
         words = mix_in_place(words * np.uint64(GOLDEN) + state[0])
@@ -293,8 +314,9 @@ class PatchRows:
         chunk = self._values(name).array.chunk_shape
         return np.array([1 if chunk is None else chunk[axis] for axis in axes])
 
-    def _units(self, rows: np.ndarray) -> np.ndarray:
-        corners = self._corners(rows)
+    def units(self, rows: np.ndarray) -> np.ndarray:
+        """Return the corners of blocks as numbers, their places along the axes that blocks cut in C order."""
+        corners = self.corners(rows)
         return np.asarray(np.ravel_multi_index(tuple(corners.T), self._arrays[1]), np.int64)
 
     # Blocks that hold a class ---------------------------------------------------------------------
@@ -308,7 +330,7 @@ class PatchRows:
         return tuple((-(-np.array(self._arrays[1]) // self._cell)).tolist())
 
     @property
-    def _chosen(self) -> np.ndarray:
+    def chosen(self) -> np.ndarray:
         """The blocks of the grid that hold a class, or the cells: int64."""
         if self._known is None:
             self._known = self._holding()

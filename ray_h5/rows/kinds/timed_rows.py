@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -198,15 +198,7 @@ class TimedRows(EpisodeRows):
         return WindowedColumn(window.name, values, width, units_of, segments=varying)
 
     def _width(self, window: WindowColumn) -> int | None:
-        """Return how many samples each row has of a column; None if they are not equally many."""
-        if window.span is None:
-            return len(window.seconds)
-        times, (low, high) = self.times(window.source), window.span
-        if not times.is_regular or not len(times.rates):
-            return None
-        samples = (high - low) * times.rates
-        count = round(samples[0])
-        return count if (np.abs(samples - count) < LIKE_A_NUMBER * max(1, count)).all() else None
+        return _width_of(window, self.times(window.source))
 
     def _bounds(self, window: WindowColumn, rows: np.ndarray) -> Bounds:
         assert window.span is not None
@@ -246,6 +238,47 @@ class TimedRows(EpisodeRows):
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self._clock.of(rows)[0]
+
+
+def _width_of(window: WindowColumn, times: Times) -> int | None:
+    """Return how many samples each row has of a column; None if they are not equally many."""
+    if window.span is None:
+        return len(window.seconds)
+    if not times.is_regular or not len(times.rates):
+        return None
+    low, high = window.span
+    samples = (high - low) * times.rates
+    count = round(samples[0])
+    return count if (np.abs(samples - count) < LIKE_A_NUMBER * max(1, count)).all() else None
+
+
+def check_widths(
+    paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows, columns: Collection[str] | None
+) -> None:
+    """Raise if a slice has one number of samples in some files, whose rows are padded, and not in others.
+
+    Parameters
+    ----------
+    paths, tables : sequence
+        The files, and what is known of their rows.
+    windows : Windows
+        The windows, with `at`.
+    columns : collection of str, optional
+        The columns that are read; None for all.
+    """
+    for window in windows.columns if windows.marks_padding else ():
+        if window.span is None or (columns is not None and window.name not in columns):
+            continue
+        known = {path: table.times for path, table in zip(paths, tables, strict=True) if table is not None}
+        widths = {path: _width_of(window, times[window.source]) for path, times in known.items() if times}
+        padded = next((path for path, width in widths.items() if width is not None), None)
+        varying = next((path for path, width in widths.items() if width is None), None)
+        if padded is not None and varying is not None:
+            raise OptionError(
+                f"Windows: column {window.name!r}: slice({window.span[0]}, {window.span[1]}) has {widths[padded]} "
+                f"samples in each row of {padded}, which are padded, and as many as there are in {varying}. Pass "
+                "pad='drop', or a list of offsets in seconds instead of the slice, or read these files apart."
+            )
 
 
 class _Rows:
