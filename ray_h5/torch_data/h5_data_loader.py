@@ -16,7 +16,16 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batches.loader_threads import Call, CallSizes, in_threads, indices_of, with_later
+from ray_h5.torch_data.batches.loader_threads import (
+    OF_RANGES,
+    OF_SHARED_CHUNKS,
+    ROWS_ALONE,
+    Call,
+    CallSizes,
+    in_threads,
+    indices_of,
+    with_later,
+)
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
@@ -194,16 +203,19 @@ class H5DataLoader(DataLoader[Any]):
 
     def _calls(self) -> Iterator[Call]:
         dataset = self.dataset
-        has_ranges = isinstance(dataset, H5Dataset) and dataset.has_ranges
-        window = self._window_batches if has_ranges else None
+        bounds = ROWS_ALONE
+        window: int | None = None
+        if isinstance(dataset, H5Dataset) and dataset.has_ranges:
+            bounds, window = OF_RANGES, self._window_batches
+        elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
+            bounds = OF_SHARED_CHUNKS
 
         def row_bytes() -> int | None:
             if not dataset.decodes:
                 return dataset.row_bytes
             return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
-        shares_chunks = isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks
-        sizes = CallSizes(row_bytes, has_ranges, shares_chunks, dataset.call_bytes, self.prefetch_factor, window)
+        sizes = CallSizes(row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window)
         return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
 
     @property

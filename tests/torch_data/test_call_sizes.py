@@ -8,7 +8,7 @@ from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import loader
 from ray_h5.torch_data.batches import row_source
-from ray_h5.torch_data.batches.loader_threads import CallSizes
+from ray_h5.torch_data.batches.loader_threads import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
 
 MIB = 1 << 20
 
@@ -20,10 +20,10 @@ MIB = 1 << 20
         ({}, MIB // 16, 0, [1, *[4] * 9, 3]),
         ({}, None, 0, [1] * 40),
         ({}, MIB // 64, 2, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small, so that threads end together
-        ({"has_ranges": True}, MIB // 64, 0, [1, 16, 23]),  # at most 80 MiB: chunks are decoded once a call
-        ({"has_ranges": True}, MIB // 8, 0, [1, *[10] * 3, 9]),
-        ({"shares_chunks": True}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB: rows drawn out of chunks of many rows
-        ({"shares_chunks": True}, MIB // 8, 0, [1, *[5] * 7, 4]),
+        ({"bounds": OF_RANGES}, MIB // 64, 0, [1, 16, 23]),  # at most 80 MiB: chunks are decoded once a call
+        ({"bounds": OF_RANGES}, MIB // 8, 0, [1, *[10] * 3, 9]),
+        ({"bounds": OF_SHARED_CHUNKS}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB
+        ({"bounds": OF_SHARED_CHUNKS}, MIB // 8, 0, [1, *[5] * 7, 4]),
         ({"call_bytes": 8 * MIB}, MIB // 64, 0, [4, 16, 16, 4]),
         ({"prefetch_factor": 7}, MIB // 64, 0, [1, 4, *[7] * 5]),
     ],

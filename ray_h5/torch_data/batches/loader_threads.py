@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,20 +23,36 @@ Call: TypeAlias = "list[list[int]]"
 
 Result = TypeVar("Result")
 
-_MAX_BATCHES, _READ_BYTES = 16, 16 << 20
-"""Batches that follow each other are read by one call, up to these: a call with more rows finds more neighbours."""
+
+class CallBounds(NamedTuple):
+    """How many batches that follow each other one call reads: a call with more rows finds more neighbours.
+
+    Attributes
+    ----------
+    batches, nbytes : int
+        At most so many batches, of so many bytes.
+    growth : int
+        How many times as many batches the next call reads, up to these.
+    shared : bool
+        Whether rows share chunks, which are decoded once a call: small calls decode them again.
+    """
+
+    batches: int
+    nbytes: int
+    growth: int
+    shared: bool = True
+
+
+ROWS_ALONE = CallBounds(16, 16 << 20, 4, shared=False)
+
+OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
+"""Where rows of chunks of many rows are shuffled."""
+
+OF_RANGES = CallBounds(256, 80 << 20, 16)
+"""Where rows are ranges of longer arrays."""
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
-
-_OF_RANGES = 256, 80 << 20
-"""The same two bounds where rows are ranges of longer arrays: many rows share a chunk, which is decoded once a call."""
-
-_OF_SHARED_CHUNKS = 128, 40 << 20
-"""And where rows of chunks of many rows are shuffled."""
-
-_GROWTH, _GROWTH_OF_SHARED = 4, 16
-"""How many times as many batches the next call reads, up to the bounds: small calls decode shared chunks again."""
 
 
 class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
@@ -51,10 +67,8 @@ class CallSizes:
     ----------
     row_bytes : callable
         Returns the bytes of a sample; None while they are not known.
-    has_ranges : bool
-        Whether rows are ranges of longer arrays, so that neighbours share chunks.
-    shares_chunks : bool
-        Whether rows that are far apart in the order share chunks.
+    bounds : CallBounds
+        What a call may read.
     call_bytes : int
         Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
     prefetch_factor : int, optional
@@ -64,8 +78,7 @@ class CallSizes:
     """
 
     row_bytes: Callable[[], int | None]
-    has_ranges: bool = False
-    shares_chunks: bool = False
+    bounds: CallBounds = ROWS_ALONE
     call_bytes: int = 0
     prefetch_factor: int | None = None
     window_batches: int | None = None
@@ -79,10 +92,8 @@ class CallSizes:
             window = self.window_batches
             yield from iter(lambda: list(itertools.islice(batches, window)), [])
             return
-        shared = _OF_SHARED_CHUNKS if self.shares_chunks else (_MAX_BATCHES, _READ_BYTES)
-        most_batches, most_bytes = _OF_RANGES if self.has_ranges else shared
-        # Small calls would decode the chunks that they share several times.
-        count = self.prefetch_factor if self.has_ranges and self.prefetch_factor else 1
+        most_batches, most_bytes, growth, shared = self.bounds
+        count = self.prefetch_factor if shared and self.prefetch_factor else 1
         if self.call_bytes:
             most_bytes, count = max(most_bytes, self.call_bytes), max(count, _FIRST_BATCHES)
         while call := list(itertools.islice(batches, count)):
@@ -92,7 +103,6 @@ class CallSizes:
             if row_bytes is None:
                 continue
             fitting = max(1, most_bytes // max(1, len(call[0]) * row_bytes))
-            growth = _GROWTH_OF_SHARED if self.has_ranges or self.shares_chunks else _GROWTH
             grown = most_batches if self.call_bytes else growth * count
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
