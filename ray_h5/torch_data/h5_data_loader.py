@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or the batch that is made of them."""
 
+_FEW_CHUNKS = 4
+"""Where there are at most so many chunks for each row of a batch, one batch decodes a fifth of them or more."""
+
 _NOTHING = object()
 """Stands for a batch without rows."""
 
@@ -209,15 +212,26 @@ class H5DataLoader(DataLoader[Any]):
         if isinstance(dataset, H5Dataset) and dataset.has_ranges:
             bounds, window = OF_RANGES, self._window_batches
         elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
-            bounds = OF_SHARED_CHUNKS
+            bounds, window = OF_SHARED_CHUNKS, self._batches_of_few_chunks(dataset)
 
-        def row_bytes() -> int | None:
-            if not dataset.decodes:
-                return dataset.row_bytes
-            return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
-
-        sizes = CallSizes(row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window)
+        sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window)
         return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
+
+    def _row_bytes(self) -> int | None:
+        """Return the bytes of a sample; None while they are not known."""
+        dataset = self.dataset
+        if not dataset.decodes:
+            return dataset.row_bytes
+        return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
+
+    def _batches_of_few_chunks(self, dataset: H5Dataset) -> int | None:
+        """Return the batches of an epoch that one call reads: a batch alone would decode a fifth of all chunks."""
+        batches, row_bytes = self._num_batches(), self._row_bytes()
+        if self.batch_size is None or row_bytes is None or self.prefetch_factor is not None:
+            return None
+        chunks = dataset.index.num_rows / dataset.index.chunk_group_rows
+        fit = OF_SHARED_CHUNKS.hold(batches, self.batch_size * row_bytes)
+        return max(1, int(batches)) if fit and chunks <= _FEW_CHUNKS * self.batch_size else None
 
     @property
     def _is_shuffled(self) -> bool:

@@ -40,12 +40,13 @@ def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
     run_reads = row_source.run_reads
     monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
 
-    def decoded(shuffle):
+    def decoded(shuffle, batch_size):
         stats = ReadStats()
         monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
-        batches = loader(tmp_path / "a.h5", 32, columns=["x"], shuffle=shuffle, kept_bytes=0, threads=0)
+        batches = loader(tmp_path / "a.h5", batch_size, columns=["x"], shuffle=shuffle, kept_bytes=0, threads=0)
         assert sum(len(batch.x) for batch in batches) == 4096
         return stats.chunks_decoded
 
     for shuffle in ("rows", "chunks"):
-        assert 256 <= decoded(shuffle) <= 3 * 256  # 3 calls: of 1 batch, of 16, and of the other 111
+        assert 256 <= decoded(shuffle, 32) <= 3 * 256  # 3 calls: of 1 batch, of 16, and of the other 111
+        assert decoded(shuffle, 64) == 256  # one call, as a batch alone would decode a fifth

@@ -42,6 +42,10 @@ class CallBounds(NamedTuple):
     growth: int
     shared: bool = True
 
+    def hold(self, batches: float, batch_bytes: int) -> bool:
+        """Return whether one call may read so many batches."""
+        return batches <= self.batches and batches * batch_bytes <= self.nbytes
+
 
 ROWS_ALONE = CallBounds(16, 16 << 20, 4, shared=False)
 
@@ -74,7 +78,7 @@ class CallSizes:
     prefetch_factor : int, optional
         The batches of a call; by default what the bytes allow.
     window_batches : int, optional
-        The batches of a window of ranges: it is read at once, and its chunks are decoded once.
+        The batches of a window of ranges, or of a small epoch: it is read at once, and its chunks are decoded once.
     """
 
     row_bytes: Callable[[], int | None]
