@@ -9,10 +9,10 @@ from itertools import repeat
 
 import numpy as np
 
-from ray_h5.buffers import zeros
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RowIndexError
 from ray_h5.read.casting import cast_error, lost
+from ray_h5.read.kernel.dense_rows import dense_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,15 +164,8 @@ class SparseBatch:
         OutOfMemoryError
             If the shape that a file claims for the matrix takes more memory than there is.
         """
-        self.check_bounds()
-        out = zeros((len(self), self.width), self.data.dtype, f"column {name!r}: dense rows of a sparse matrix")
-        indices, data, bounds = self.indices, self.data, self.indptr.tolist()
-        if not self.is_canonical:
-            np.add.at(out, (np.repeat(np.arange(len(self)), np.diff(self.indptr)), indices), data)
-            return out
-        for row, start, stop in zip(out, bounds[:-1], bounds[1:], strict=True):
-            row[indices[start:stop]] = data[start:stop]
-        return out
+        where = f"column {name!r}: dense rows of a sparse matrix"
+        return dense_rows(self.indptr[:-1], self.indptr[1:], self.indices, self.data, self.width, where)
 
 
 def first_outside(indices: np.ndarray, width: int) -> int | None:

@@ -586,6 +586,50 @@ void ray_h5_free_list(chunk_list *list) {
   list->rows = NULL;
 }
 
+/* ---- rows of sparse matrices ---------------------------------------------------------------------------------- */
+
+/* Row by row: a row stays in the cache of the processor from its zeros to its entries. */
+#define SCATTER(index, value)                                            \
+  for (; row < rows; row++) {                                            \
+    int64_t start = starts[row], stop = stops[row], before = -1;         \
+    if (start < 0 || stop < start || stop > count) return row;           \
+    value *to = (value *)out + row * width;                              \
+    if (!is_zero) memset(to, 0, (size_t)width * sizeof(value));          \
+    for (int64_t i = start; i < stop; i++) {                             \
+      int64_t at = ((const index *)indices)[i];                          \
+      if (at <= before || at >= width) return row;                       \
+      to[at] = ((const value *)data)[i];                                 \
+      before = at;                                                       \
+    }                                                                    \
+  }                                                                      \
+  return rows
+
+#define SCATTER_ANY(value)                   \
+  if (wide) {                                \
+    SCATTER(int64_t, value);                 \
+  } else {                                   \
+    SCATTER(int32_t, value);                 \
+  }
+
+/* Makes rows of a sparse matrix dense, from `row` on. Row i has the entries from `starts[i]` to `stops[i]`, of `count`;
+ * `out` has `width` values of `item` bytes for each, which are zero if `is_zero`. Positions are int32, or int64 if `wide`.
+ * Returns the first row that was not made: its positions do not ascend, repeat, or are outside, or it has entries that
+ * are not there; `rows` if all were made. */
+int64_t ray_h5_dense(int64_t row, int64_t rows, const int64_t *starts, const int64_t *stops, int64_t count,
+                     const void *indices, int wide, const void *data, int64_t item, int64_t width, void *out,
+                     int is_zero) {
+  if (item == 4) {
+    SCATTER_ANY(uint32_t);
+  } else if (item == 8) {
+    SCATTER_ANY(uint64_t);
+  } else if (item == 2) {
+    SCATTER_ANY(uint16_t);
+  } else if (item == 1) {
+    SCATTER_ANY(uint8_t);
+  }
+  return row;
+}
+
 /* Decodes one chunk; for tests. Returns 1 if `out` was filled. */
 int ray_h5_decode(context *of, const int64_t *pipeline, int64_t mask, const uint8_t *in, int64_t in_size, uint8_t *out,
                   int64_t out_size) {
