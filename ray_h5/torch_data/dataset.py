@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import operator
@@ -384,6 +385,10 @@ class H5Dataset(BatchedDataset):
         parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
+
+    def sharing_chunks(self) -> contextlib.AbstractContextManager[None]:
+        """Keep decoded chunks of blocks in memory from one read to the next, until the end of an epoch."""
+        return self._source.sharing_chunks()
 
     @property
     def takes_hints(self) -> bool:

@@ -383,13 +383,20 @@ static void copy_box(const int64_t *box, int axis, const uint8_t *from, uint8_t 
     return;
   }
   const int64_t *at = box + BOX_FIRST + 3 * axis;
-  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 4) { /* single values: a call of memcpy takes longer than a copy */
-    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 4);
-    return;
-  }
-  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 8) {
-    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 8);
-    return;
+  if (axis == box[BOX_AXES] - 1) { /* a call of memcpy takes longer than a copy of a few bytes */
+#define COPY_RUNS(size) \
+      case size: \
+        for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, size); \
+        return
+    switch (box[BOX_RUN]) {
+      COPY_RUNS(4);
+      COPY_RUNS(8);
+      COPY_RUNS(16);
+      COPY_RUNS(32);
+      COPY_RUNS(64);
+      COPY_RUNS(128);
+    }
+#undef COPY_RUNS
   }
   for (int64_t i = 0; i < at[0]; i++) copy_box(box, axis + 1, from + i * at[1], to + i * at[2]);
 }
