@@ -171,27 +171,23 @@ class FileOnDisk(OpenFile):
         together = _taken_together(read.parts)
         for part in read.parts:
             if id(part) not in together:
-                jobs += self._jobs_of_part(part, library, read)
+                jobs += self._jobs_of_part(part, library, read.after)
         for parts in {id(each): each for each in together.values()}.values():
             if self.leads_elsewhere(str(name_of(parts[0].address)), library):
-                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read)]
+                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read.after)]
             else:
                 jobs += _shared_jobs_of(self, parts, library)
+        if read.held is not None and not self.access.swmr:
+            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity, read.after) for job in jobs]
         return jobs
 
-    def _jobs_of_part(self, part: Part, library: OpenLibrary, read: FileRead) -> list[Job]:
+    def _jobs_of_part(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Job]:
         name = name_of(part.address)
         if name is not None and self.leads_elsewhere(name, library):
-            there = self._jobs_elsewhere(name, part, library, read.after)
+            there = self._jobs_elsewhere(name, part, library, after)
             if there is not None:
                 return there
-        reader = self.reader(part.address, library)
-        if read.held is not None and not isinstance(part.address, str):
-            from ray_h5.read.arrays.block_column import BlockColumn
-
-            if isinstance(reader, BlockColumn):
-                return reader.holding(part.request, part.out, library, read.held, read.after)
-        return jobs_of(reader, part, library)
+        return jobs_of(self.reader(part.address, library), part, library)
 
     def _jobs_elsewhere(
         self, name: str, part: Part, library: OpenLibrary, after: list[Callable[[], None]]

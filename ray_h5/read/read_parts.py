@@ -127,7 +127,7 @@ class FileRead:
     others : dict
         Other files that are read, in a store.
     held : HeldChunks, optional
-        The decoded chunks of blocks that stay in memory.
+        The decoded chunks that stay in memory.
     """
 
     reader: ReadsRows

@@ -141,7 +141,7 @@ class JoinedDataset(BatchedDataset):
 
     @contextlib.contextmanager
     def sharing_chunks(self) -> Iterator[None]:
-        """Keep decoded chunks of blocks in memory from one read to the next, until the end of an epoch."""
+        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
         with contextlib.ExitStack() as parts:
             for each in self._parts:
                 parts.enter_context(each.sharing_chunks())

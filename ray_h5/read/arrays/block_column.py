@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -15,19 +15,8 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.taken_column import Runs, by_byte, bytes_of_fill
-from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
-from ray_h5.read.kernel.job_table import (
-    BOX_FIELDS,
-    IN_MEMORY,
-    NO_BOXES,
-    NO_DESCRIPTOR,
-    NO_PIECES,
-    RAW,
-    Field,
-    JobTable,
-    Piece,
-)
+from ray_h5.read.kernel.job_table import BOX_FIELDS, NO_BOXES, NO_PIECES, RAW, Field, JobTable, Piece
 from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
@@ -186,17 +175,6 @@ class BlockColumn(DirectColumn):
 
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the blocks ``request.rows``."""
-        return self.holding(request, out, library, None, [])
-
-    def holding(
-        self,
-        request: Request | RunRequest,
-        out: np.ndarray,
-        library: Library,
-        held: HeldChunks | None,
-        after: list[Callable[[], None]],
-    ) -> list[Job]:
-        """Return the same work. Chunks that are held are not decoded; what is appended to `after` holds the others."""
         wanted = request.listed()
         if not len(wanted) or not out.size:
             return []
@@ -205,8 +183,7 @@ class BlockColumn(DirectColumn):
             *lengths, last = self._block.tolist()
             shape = (len(wanted), *lengths, last * self._item // self._dtype.itemsize)
             put = partial(_put, out, wanted.places)
-            jobs_into = partial(self.holding, here, library=library, held=held, after=after)
-            return [Staged(self.byte_source, jobs_into, shape, self._dtype, put)]
+            return [Staged(self.byte_source, partial(self.jobs, here, library=library), shape, self._dtype, put)]
         corners = self._address.corners(wanted.rows, self.layout)
         lengths = np.minimum(self._block, self._shape - corners)
         outside = (lengths < self._block).any(axis=1)
@@ -216,16 +193,14 @@ class BlockColumn(DirectColumn):
         if self.index is None and self.layout.offset is None:
             self._fill(boxes.begins, boxes.lengths, boxes.places, out)
             return []
-        return self._of_contiguous(boxes, out) if self.index is None else self._of_chunks(boxes, out, held, after)
+        return self._of_contiguous(boxes, out) if self.index is None else self._of_chunks(boxes, out)
 
     def lands_in_place(self, out: np.ndarray) -> bool:
         return out.dtype == self._dtype and bool(out.flags.c_contiguous)
 
     # Chunks -------------------------------------------------------------------------------------
 
-    def _of_chunks(
-        self, boxes: _Boxes, out: np.ndarray, held: HeldChunks | None, after: list[Callable[[], None]]
-    ) -> list[Job]:
+    def _of_chunks(self, boxes: _Boxes, out: np.ndarray) -> list[Job]:
         assert self.index is not None
         cells = self._touched(boxes)
         runs = RowRuns.split(cells.numbers[1:] != cells.numbers[:-1])
@@ -258,34 +233,7 @@ class BlockColumn(DirectColumn):
             pieces[Piece.DESTINATION] = cells.begins[at] + out.ctypes.data
             copied, pieces[Piece.BOX] = self._copied(cells.extents[at], _strides(chunk, self._item))
             pieces[Piece.SIZE] = 0
-        table = self._table(jobs, pieces, out, numbers, copied)
-        if held is not None and held.max_bytes and self.file != NO_DESCRIPTOR:
-            keeps = self._hold(jobs, numbers, ~raw & ~whole, held, after)
-            table = replace(table, keeps=[*table.keeps, *keeps])
-        return [TableJob(table)]
-
-    def _hold(
-        self,
-        jobs: np.ndarray,
-        numbers: np.ndarray,
-        decoded: np.ndarray,
-        held: HeldChunks,
-        after: list[Callable[[], None]],
-    ) -> list[np.ndarray]:
-        """Let jobs copy from chunks that are held, and decode the others into memory that will be; return all of it."""
-        known = held.find(self, numbers)
-        at = np.array([i for i, chunk in enumerate(known) if chunk is not None], np.int64)
-        there = [chunk for chunk in known if chunk is not None]
-        jobs[Field.FILE, at], jobs[Field.PIPELINE, at] = IN_MEMORY, RAW
-        jobs[Field.SIZE, at] = self._chunk_bytes
-        jobs[Field.OFFSET, at] = [each.ctypes.data for each in there]
-        decoded[at] = False
-        missing = np.flatnonzero(decoded)
-        new = held.new(len(missing), self._chunk_bytes)
-        missing = missing[: len(new)]
-        jobs[Field.DESTINATION, missing] = [each.ctypes.data for each in new]
-        after.append(partial(held.add, self, numbers[missing], new))
-        return [*there, *new]
+        return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
 
     @property
     def _chunk(self) -> np.ndarray:

@@ -47,7 +47,7 @@ MOST_KEPT_BYTES = 512 << 20
 """Default bounds of the rows in memory: for each file the size that people give its chunk cache; and for all files."""
 
 _SHARED_BYTES = 64 << 20
-"""Decoded chunks of blocks that stay in memory during an epoch: a call of a loader reads less in this case."""
+"""Decoded chunks that stay in memory during an epoch; a call of a loader may read as much."""
 
 _MAX_TOGETHER = 256
 _MAX_STATES = 4096
@@ -88,7 +88,7 @@ class RowSource:
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
         self._held: HeldChunks | None = None
         self._kept_chunk_bytes, self._epochs = 0, 0
-        if plan.scope.rows is not None and plan.scope.rows.is_block:
+        if _share_chunks(plan):
             from ray_h5.read.held_chunks import HeldChunks
 
             self._held = HeldChunks()
@@ -221,7 +221,7 @@ class RowSource:
 
     @contextlib.contextmanager
     def sharing_chunks(self) -> Iterator[None]:
-        """Keep decoded chunks of blocks in memory from one read to the next, until the end of an epoch."""
+        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
         self._epochs += 1
         self._bound_chunks()
         try:
@@ -480,6 +480,14 @@ class RowSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowSource, (self.plan, self._kept_bytes, self._kept_rows)
+
+
+def _share_chunks(plan: ReadPlan) -> bool:
+    """Return whether rows that are far apart in the order share chunks that few bytes hold."""
+    if plan.scope.rows is not None and plan.scope.rows.is_block:
+        return True
+    has_ranges = any(spec.kind in {"sparse", "ragged"} for spec in plan.columns)
+    return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 
 def _given(read: FileRead) -> FileRead:
