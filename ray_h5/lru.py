@@ -98,6 +98,12 @@ class LRU(Generic[Value]):
         while self.max_bytes is not None and state.total_bytes > self.max_bytes and len(state.items) > self._least:
             state.remove(next(iter(state.items)))
 
+    def trim(self) -> None:
+        """Apply the bounds now."""
+        state = self._state.value
+        with state.lock:
+            self._bound(state)
+
     def drop(self, key: Hashable, value: Value) -> None:
         """Remove a value, unless the key has another one now."""
         state = self._state.value

@@ -85,7 +85,7 @@ class ChunkDecoder:
     """
 
     def __init__(self, pipeline: FilterPipeline, chunk_bytes: int) -> None:
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._chunk_bytes = chunk_bytes
         self._all_skipped = pipeline.all_skipped
         self._stages: dict[int, tuple[_Stage, ...]] = {}
@@ -135,7 +135,7 @@ class ChunkDecoder:
     def _plan(self, mask: int) -> tuple[_Stage, ...]:
         """Return the stages of a chunk in decoding order: the last filter first."""
         size, slot, stages = self._chunk_bytes, 0, list[_Stage]()
-        for i, step in enumerate(self._pipeline.steps):
+        for i, step in enumerate(self.pipeline.steps):
             if mask >> i & 1:
                 continue
             codec = _codec_of(step)

@@ -177,6 +177,8 @@ class FileOnDisk(OpenFile):
                 jobs += [job for part in parts for job in self._jobs_of_part(part, library, read.after)]
             else:
                 jobs += _shared_jobs_of(self, parts, library)
+        if read.held is not None and not self.access.swmr:
+            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity, read.after) for job in jobs]
         return jobs
 
     def _jobs_of_part(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Job]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ray_h5.read.arrays.last_axis import LastAxis
     from ray_h5.read.arrays.taken_column import TakenAddress
     from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.read.jobs import Job, ReadStats
 
 
@@ -122,9 +123,11 @@ class FileRead:
     finish : callable, optional
         What is left to do once all parts are read.
     after : list of callable
-        What is left to do of values in other files before that; the last one is done first.
+        What is left to do before that: of values in other files, and with decoded chunks; the last one is done first.
     others : dict
         Other files that are read, in a store.
+    held : HeldChunks, optional
+        The decoded chunks that stay in memory.
     """
 
     reader: ReadsRows
@@ -132,9 +135,10 @@ class FileRead:
     finish: Callable[[], None] | None = None
     after: list[Callable[[], None]] = field(default_factory=list)
     others: dict[ChecksState, None] = field(default_factory=dict)
+    held: HeldChunks | None = None
 
     def settle(self) -> None:
-        """Do what is left to do of values in other files."""
+        """Do what is left to do of values in other files, and with decoded chunks."""
         while self.after:
             self.after.pop()()
 

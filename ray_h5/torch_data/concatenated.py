@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -137,6 +138,14 @@ class JoinedDataset(BatchedDataset):
         """Take the hint that these samples are read next."""
         for part, _, rows in self._by_part(indices):
             self._parts[part].will_read(rows)
+
+    @contextlib.contextmanager
+    def sharing_chunks(self) -> Iterator[None]:
+        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+        with contextlib.ExitStack() as parts:
+            for each in self._parts:
+                parts.enter_context(each.sharing_chunks())
+            yield
 
     def samples(self, parts: Sequence[PartOfBatch]) -> Sequence[Any]:
         """Return the samples of a batch that `read_batches` returned, transformed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import operator
@@ -389,6 +390,10 @@ class H5Dataset(BatchedDataset):
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
 
+    def sharing_chunks(self) -> contextlib.AbstractContextManager[None]:
+        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+        return self._source.sharing_chunks()
+
     @property
     def takes_hints(self) -> bool:
         """Whether reads wait, so that `will_read` does something."""
@@ -514,13 +519,13 @@ class H5Dataset(BatchedDataset):
 
     def _values(self, name: str, array: np.ndarray) -> Any:
         if (sparse := self._sparse.get(name)) is not None:
-            from ray_h5.columns.varying.sparse_rows import SparseBatch
+            from ray_h5.columns.varying.sparse_rows import SparseBatch, dense_batch
             from ray_h5.transforms.sparse_tensors import csr_tensor
 
-            rows = SparseBatch.of(array, sparse)
             if sparse.dense:
-                return torch.from_numpy(rows.to_dense(name)).reshape(-1, *(int(n or 0) for n in sparse.ragged_shape))
-            return csr_tensor(*rows.canonical().parts)
+                shape = [int(n or 0) for n in sparse.ragged_shape]
+                return torch.from_numpy(dense_batch(array, sparse)).reshape(-1, *shape)
+            return csr_tensor(*SparseBatch.of(array, sparse).canonical().parts)
         spec = None if self._is_decoded(name) else self._ragged.get(name)
         return to_torch(array, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
 

@@ -271,8 +271,12 @@ class H5DataLoader(DataLoader[Any]):
         calls, threads = with_later(self._calls(), max(1, self.threads)), self.threads
         work = partial(self._announced, read)
         if not threads:
-            return (work(*each) for each in calls)
-        return in_threads(calls, work, threads, self.timeout, self._what, stop)
+            return self._sharing_chunks(itertools.starmap(work, calls))
+        return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop))
+
+    def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
+        with self.dataset.sharing_chunks():
+            yield from reads
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"

@@ -9,10 +9,12 @@ from itertools import repeat
 
 import numpy as np
 
-from ray_h5.buffers import zeros
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RowIndexError
 from ray_h5.read.casting import cast_error, lost
+from ray_h5.read.kernel.dense_rows import dense_rows
+
+_DENSE = "column {!r}: dense rows of a sparse matrix"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,16 +95,12 @@ class SparseBatch:
         `where` names the place of row i, for messages.
         """
         assert spec.element is not None
-        width = math.prod(int(n or 0) for n in spec.ragged_shape)
-        count = len(rows)
-        starts = np.fromiter((row.start for row in rows), np.int64, count)
-        stops = np.fromiter((row.stop for row in rows), np.int64, count)
+        width, (starts, stops), entries = _width(spec), _bounds(rows), _entries(rows)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
-        entries = {id(row.entries): row.entries for row in rows}
         if not entries:
             return cls(indptr, np.empty(0, index_dtype(width)), np.empty(0, spec.element), width)
         if len(entries) == 1 and (starts[1:] == stops[:-1]).all():
-            (only,) = entries.values()
+            (only,) = entries
             part = slice(int(starts[0]), int(stops[-1]))
             indices, data = only.indices[part], only.data[part]
         else:
@@ -164,15 +162,33 @@ class SparseBatch:
         OutOfMemoryError
             If the shape that a file claims for the matrix takes more memory than there is.
         """
-        self.check_bounds()
-        out = zeros((len(self), self.width), self.data.dtype, f"column {name!r}: dense rows of a sparse matrix")
-        indices, data, bounds = self.indices, self.data, self.indptr.tolist()
-        if not self.is_canonical:
-            np.add.at(out, (np.repeat(np.arange(len(self)), np.diff(self.indptr)), indices), data)
-            return out
-        for row, start, stop in zip(out, bounds[:-1], bounds[1:], strict=True):
-            row[indices[start:stop]] = data[start:stop]
-        return out
+        bounds = self.indptr[:-1], self.indptr[1:]
+        return dense_rows(*bounds, self.indices, self.data, self.width, _DENSE.format(name))
+
+
+def dense_batch(rows: np.ndarray, spec: ColumnSpec) -> np.ndarray:
+    """Return rows of a column as `SparseBatch.to_dense` does; entries of one read are not copied before."""
+    entries = _entries(rows)
+    if len(entries) != 1 or entries[0].data.dtype != spec.element:
+        return SparseBatch.of(rows, spec).to_dense(spec.name)
+    (only,) = entries
+    return dense_rows(*_bounds(rows), only.indices, only.data, _width(spec), _DENSE.format(spec.name))
+
+
+def _width(spec: ColumnSpec) -> int:
+    return math.prod(int(n or 0) for n in spec.ragged_shape)
+
+
+def _bounds(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the entries of each row begin and end: int64."""
+    count = len(rows)
+    starts = np.fromiter([row.start for row in rows], np.int64, count)
+    return starts, np.fromiter([row.stop for row in rows], np.int64, count)
+
+
+def _entries(rows: np.ndarray) -> list[Entries]:
+    """Return the entries that rows are parts of."""
+    return [*{id(row.entries): row.entries for row in rows}.values()]
 
 
 def first_outside(indices: np.ndarray, width: int) -> int | None:

@@ -47,14 +47,16 @@ class Loop:
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))
         void, number = ctypes.c_void_p, ctypes.c_int64
-        context, free, run, decode = (
-            getattr(self.library, f"ray_h5_{name}") for name in ("context", "free", "run", "decode")
+        context, free, run, decode, dense = (
+            getattr(self.library, f"ray_h5_{name}") for name in ("context", "free", "run", "decode", "dense")
         )
         context.restype, context.argtypes = void, [void]
         free.restype, free.argtypes = None, [void]
         tables: list[Any] = [void, number, void, number, void, void]
         run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void, void]
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
+        entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
+        dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]
         found = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)

@@ -396,13 +396,20 @@ static void copy_box(const int64_t *box, int axis, const uint8_t *from, uint8_t 
     return;
   }
   const int64_t *at = box + BOX_FIRST + 3 * axis;
-  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 4) { /* single values: a call of memcpy takes longer than a copy */
-    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 4);
-    return;
-  }
-  if (axis == box[BOX_AXES] - 1 && box[BOX_RUN] == 8) {
-    for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, 8);
-    return;
+  if (axis == box[BOX_AXES] - 1) { /* a call of memcpy takes longer than a copy of a few bytes */
+#define COPY_RUNS(size) \
+      case size: \
+        for (int64_t i = 0; i < at[0]; i++, from += at[1], to += at[2]) memcpy(to, from, size); \
+        return
+    switch (box[BOX_RUN]) {
+      COPY_RUNS(4);
+      COPY_RUNS(8);
+      COPY_RUNS(16);
+      COPY_RUNS(32);
+      COPY_RUNS(64);
+      COPY_RUNS(128);
+    }
+#undef COPY_RUNS
   }
   for (int64_t i = 0; i < at[0]; i++) copy_box(box, axis + 1, from + i * at[1], to + i * at[2]);
 }
@@ -598,6 +605,50 @@ int ray_h5_list_chunk(const uint64_t *corner, unsigned mask, uint64_t address, u
 void ray_h5_free_list(chunk_list *list) {
   free(list->rows);
   list->rows = NULL;
+}
+
+/* ---- rows of sparse matrices ---------------------------------------------------------------------------------- */
+
+/* Row by row: a row stays in the cache of the processor from its zeros to its entries. */
+#define SCATTER(index, value)                                            \
+  for (; row < rows; row++) {                                            \
+    int64_t start = starts[row], stop = stops[row], before = -1;         \
+    if (start < 0 || stop < start || stop > count) return row;           \
+    value *to = (value *)out + row * width;                              \
+    if (!is_zero) memset(to, 0, (size_t)width * sizeof(value));          \
+    for (int64_t i = start; i < stop; i++) {                             \
+      int64_t at = ((const index *)indices)[i];                          \
+      if (at <= before || at >= width) return row;                       \
+      to[at] = ((const value *)data)[i];                                 \
+      before = at;                                                       \
+    }                                                                    \
+  }                                                                      \
+  return rows
+
+#define SCATTER_ANY(value)                   \
+  if (wide) {                                \
+    SCATTER(int64_t, value);                 \
+  } else {                                   \
+    SCATTER(int32_t, value);                 \
+  }
+
+/* Makes rows of a sparse matrix dense, from `row` on. Row i has the entries from `starts[i]` to `stops[i]`, of `count`;
+ * `out` has `width` values of `item` bytes for each, which are zero if `is_zero`. Positions are int32, or int64 if `wide`.
+ * Returns the first row that was not made: its positions do not ascend, repeat, or are outside, or it has entries that
+ * are not there; `rows` if all were made. */
+int64_t ray_h5_dense(int64_t row, int64_t rows, const int64_t *starts, const int64_t *stops, int64_t count,
+                     const void *indices, int wide, const void *data, int64_t item, int64_t width, void *out,
+                     int is_zero) {
+  if (item == 4) {
+    SCATTER_ANY(uint32_t);
+  } else if (item == 8) {
+    SCATTER_ANY(uint64_t);
+  } else if (item == 2) {
+    SCATTER_ANY(uint16_t);
+  } else if (item == 1) {
+    SCATTER_ANY(uint8_t);
+  }
+  return row;
 }
 
 /* Decodes one chunk; for tests. Returns 1 if `out` was filled. */

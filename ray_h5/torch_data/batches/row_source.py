@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from ray_h5.torch_data.batches.row_cache import (
 from ray_h5.torch_data.batches.tensors import new_arrays
 
 if TYPE_CHECKING:
+    from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.rows.row_view import FileReader
     from ray_h5.storage.storage_of_path import Storage
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 KEPT_BYTES_A_FILE = 128 << 20
 MOST_KEPT_BYTES = 512 << 20
 """Default bounds of the rows in memory: for each file the size that people give its chunk cache; and for all files."""
+
+_SHARED_BYTES = 64 << 20
+"""Decoded chunks that stay in memory during an epoch; a call of a loader may read as much."""
 
 _MAX_TOGETHER = 256
 _MAX_STATES = 4096
@@ -82,6 +86,12 @@ class RowSource:
         # How many byte ranges the storage was told of, of rows that are read next.
         self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
+        self._held: HeldChunks | None = None
+        self._kept_chunk_bytes, self._epochs = 0, 0
+        if _share_chunks(plan):
+            from ray_h5.read.held_chunks import HeldChunks
+
+            self._held = HeldChunks()
 
     def _index_bytes(self, reader: FileReader) -> int:
         return reader.base.known_bytes
@@ -209,10 +219,27 @@ class RowSource:
         parts = by_file(self.plan.files, row_ids)
         return Later(self._planned_reads(parts, out, row_ids, np.arange(len(row_ids))))
 
+    @contextlib.contextmanager
+    def sharing_chunks(self) -> Iterator[None]:
+        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+        self._epochs += 1
+        self._bound_chunks()
+        try:
+            yield
+        finally:
+            self._epochs -= 1
+            self._bound_chunks()
+
+    def _bound_chunks(self) -> None:
+        if self._held is not None:
+            self._held.resize(max(self._kept_chunk_bytes, _SHARED_BYTES if self._epochs else 0))
+
     def close(self) -> None:
         """Let go of all files and of the rows in memory. The next read opens the files again."""
         for each in (self._readers, self._states, self._source_states):
             each.clear()
+        if self._held is not None:
+            self._held.clear()
         self._cached.renew()
 
     def _row_caches(self) -> tuple[RowCache, RowCache, RowCache]:
@@ -230,6 +257,8 @@ class RowSource:
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
         if self.plan.is_drawn:  # a row has other values in each epoch
+            self._kept_chunk_bytes = worker_share(max_bytes)
+            self._bound_chunks()
             return RowCache({}, 0), RowCache({}, 0), RecentRowCache({}, 0)
         specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged", "sparse"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
@@ -436,7 +465,9 @@ class RowSource:
         places: np.ndarray,
         drawn: Mapping[str, Any],
     ) -> FileRead:
-        return self._reader(file).planned(out, rows, places, **self.plan.read_options, **drawn)
+        read = self._reader(file).planned(out, rows, places, **self.plan.read_options, **drawn)
+        read.held = self._held
+        return read
 
     def _reader(self, file: int) -> FileReader:
         reader = self._readers.get(file)
@@ -449,6 +480,14 @@ class RowSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowSource, (self.plan, self._kept_bytes, self._kept_rows)
+
+
+def _share_chunks(plan: ReadPlan) -> bool:
+    """Return whether rows that are far apart in the order share chunks that few bytes hold."""
+    if plan.scope.rows is not None and plan.scope.rows.is_block:
+        return True
+    has_ranges = any(spec.kind in {"sparse", "ragged"} for spec in plan.columns)
+    return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 
 def _given(read: FileRead) -> FileRead:

@@ -1,4 +1,4 @@
-/* Damages chunks in many ways and decodes them under AddressSanitizer; see test_fuzz_loop.py.
+/* Damages chunks and positions in many ways, and decodes and scatters them under AddressSanitizer; see test_fuzz_loop.py.
  *
  * Arguments: how many rounds; a seed; the corpus; then libraries that have the decoders. The corpus is a sequence of
  * records, each of int64: size of the pipeline row, filter mask, decoded size, stored size; then the row and the bytes.
@@ -31,6 +31,42 @@ static void *function(int count, char **paths, const char *name) {
     if (found != NULL) return found;
   }
   return NULL;
+}
+
+/* Makes rows dense of bounds and positions that may be anything. */
+static long dense(long rounds) {
+  long made = 0;
+  for (long round = 0; round < rounds; round++) {
+    static const int64_t items[] = {1, 2, 4, 8, 16};
+    int64_t item = items[next() % 5], width = (int64_t)(next() % 20), rows = (int64_t)(next() % 5);
+    int64_t entries = (int64_t)(next() % 12), most = next() % 4 ? width : width + 3;
+    int wide = next() % 2, is_zero = next() % 2;
+    size_t index = wide ? 8 : 4;
+    /* Of exactly their sizes, so that a byte before or after is an error. */
+    uint8_t *indices = malloc((size_t)entries * index + !entries), *data = malloc((size_t)(entries * item) + !entries);
+    uint8_t *out = malloc((size_t)(rows * width * item) + !(rows * width));
+    int64_t starts[5], stops[5];
+    memset(data, 1, (size_t)(entries * item));
+    if (is_zero) memset(out, 0, (size_t)(rows * width * item));
+    for (int64_t i = 0; i < entries; i++) {
+      int64_t at = next() % 9 ? i * (most + 1) / (entries + 1) : (int64_t)next();
+      int32_t narrow = (int32_t)at;
+      memcpy(indices + (size_t)i * index, wide ? (void *)&at : (void *)&narrow, index);
+    }
+    for (int64_t row = 0; row < rows; row++) {
+      starts[row] = next() % 16 ? (int64_t)(next() % (uint64_t)(entries + 1)) : (int64_t)next();
+      stops[row] = next() % 16 ? (int64_t)((uint64_t)starts[row] + next() % (uint64_t)(entries + 2)) : (int64_t)next();
+    }
+    int64_t done = 0;
+    while ((done = ray_h5_dense(done, rows, starts, stops, entries, indices, wide, data, item, width, out, is_zero)) <
+           rows)
+      done++; /* rows that it leaves to NumPy */
+    made += done == rows;
+    free(indices);
+    free(data);
+    free(out);
+  }
+  return made;
 }
 
 int main(int count, char **arguments) {
@@ -95,6 +131,7 @@ int main(int count, char **arguments) {
   ray_h5_free(of);
   for (int i = 0; i < held; i++) free((void *)records[i].row);
   free(corpus);
+  if (dense(rounds) != rounds) return 3;
   printf("%ld of %ld decoded\n", taken, rounds);
   return 0;
 }

@@ -1,4 +1,4 @@
-"""Damaged chunks under AddressSanitizer: no decoder reads or writes outside its buffers."""
+"""Damaged chunks and positions under AddressSanitizer: the loop reads and writes nothing outside its buffers."""
 
 import shutil
 import struct

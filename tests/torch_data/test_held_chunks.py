@@ -1,0 +1,104 @@
+"""Blocks that share chunks: a loader decodes each chunk once an epoch, or once, and delivers what h5py reads."""
+
+import h5py
+import numpy as np
+import pytest
+from torch.utils.data import ConcatDataset
+
+from ray_h5 import Patches, Shuffle
+from ray_h5.errors import CorruptChunkError
+from ray_h5.read.jobs import ReadStats
+from ray_h5.torch_data import H5DataLoader, H5Dataset, loader
+from ray_h5.torch_data.batches import row_source
+from tests.hdf5.h5kit import flip
+
+SHAPES = {"raw": (10, 10, 10), "label": (10, 10, 10)}
+CHUNKS = 3**3 * 2
+
+
+@pytest.fixture
+def volume(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, dtype in (("raw", "<u2"), ("label", "u1")):
+            values = rng.integers(0, 200, (24, 24, 24)).astype(dtype)
+            file.create_dataset(name, data=values, chunks=(8, 8, 8), compression="gzip", shuffle=True)
+    return tmp_path / "a.h5"
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Return what counts the chunks that were decoded since it was called last."""
+    stats, run_reads = ReadStats(), row_source.run_reads
+    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
+    counted = [0]
+
+    def since():
+        counted.append(stats.chunks_decoded)
+        return counted[-1] - counted[-2]
+
+    return since
+
+
+def check(batches, path):
+    """Assert that the blocks of an epoch are those that h5py reads, and return how many there are."""
+    count = 0
+    with h5py.File(path) as file:
+        whole = {name: file[name][()] for name in SHAPES}
+    for batch in batches:
+        for place, corner in enumerate(batch["corner"].tolist()):
+            cut = tuple(slice(low, low + 10) for low in corner)
+            for name, values in whole.items():
+                np.testing.assert_array_equal(batch[name][place], values[cut])
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("rows", [Patches(SHAPES, stride=4), Patches(SHAPES, per_file=60)])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_epoch_decodes_each_chunk_once(volume, decoded, request, rows, compiled):
+    if not compiled:
+        request.getfixturevalue("steps_in_python")
+    batches = loader(volume, 4, shuffle=Shuffle(seed=1), rows=rows, kept_bytes=0, threads=0)
+    for _ in range(2):  # nothing is kept from epoch to epoch
+        assert check(batches, volume) in {60, 125}
+        assert decoded() == CHUNKS
+
+
+@pytest.mark.parametrize("dtypes", [None, {"raw": "float32"}])
+def test_chunks_of_drawn_blocks_stay_up_to_kept_bytes(volume, decoded, dtypes):
+    batches = loader(volume, 4, rows=Patches(SHAPES, per_file=60), threads=0, dtypes=dtypes)
+    assert check(batches, volume) == 60
+    assert decoded() == CHUNKS
+    assert check(batches, volume) == 60
+    assert decoded() == 0
+
+
+def test_few_bytes_hold_few_chunks(volume, decoded, monkeypatch):
+    monkeypatch.setattr(row_source, "_SHARED_BYTES", 20 << 10)
+    batches = loader(volume, 4, shuffle=True, rows=Patches(SHAPES, per_file=60), kept_bytes=0, threads=0)
+    assert check(batches, volume) == 60
+    assert decoded() > CHUNKS
+    held = batches.dataset._source._held
+    assert not held.total_bytes
+    some = iter(batches)
+    next(some)
+    assert 0 < held.total_bytes <= 20 << 10
+    del some
+
+
+def test_threads_and_several_datasets_share_chunks(volume):
+    rows = Patches(SHAPES, stride=4)
+    parts = [H5Dataset(volume, rows=rows, kept_bytes=0) for _ in range(2)]
+    joined = H5DataLoader(ConcatDataset(parts), 4, shuffle=True, threads=3)
+    assert check(joined, volume) == 250
+
+
+def test_damaged_chunks_are_not_held(volume):
+    with h5py.File(volume) as file:
+        chunk = file["raw"].id.get_chunk_info(13)
+    flip(volume, chunk.byte_offset + chunk.size // 2, 8)
+    batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=0)
+    for _ in range(2):
+        with pytest.raises(CorruptChunkError, match="column 'raw', chunk 13"):
+            list(batches)
