@@ -106,19 +106,19 @@ def joined_values(
     if not is_known and len(names := _in_other_files(reader, made, datasets)):
         return _end_to_end(reader, made, names)
     table = datasets(made.name, made.pattern)
-    segments = table.columns.get(made.name)
-    if segments is None:
+    joined = table.columns.get(made.name)
+    if joined is None:
         why = f"these are groups, such as {table.names[0]!r}, and not datasets"
         raise UnsupportedColumnError(f"{reader.path}: {made}: {why}")
-    shape = segments.unit_shape
-    if shape is None or segments.single:
-        found = "single values" if segments.single else "rows of several shapes"
+    shape = joined.unit_shape
+    if shape is None or joined.single:
+        found = "single values" if joined.single else "rows of several shapes"
         raise UnsupportedColumnError(
             f"{reader.path}: {made}: the datasets have {found}; expected rows of one shape. For a row a dataset, pass "
             f"rows=ray_h5.Groups({made.pattern!r})."
         )
-    layout = replace(segments.unit, name=made.name, shape=(int(segments.starts[-1]), *shape))
-    return Stored(layout, segments, name=made.name)
+    layout = replace(joined.unit, name=made.name, shape=(int(joined.starts[-1]), *shape))
+    return Stored(layout, joined, name=made.name)
 
 
 def _in_other_files(reader: RowReader, made: JoinedColumn, datasets: Callable[[str, str], GroupTable]) -> np.ndarray:

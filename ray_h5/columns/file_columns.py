@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
     from ray_h5.columns.varying.file_ranges import FileRanges
     from ray_h5.columns.varying.row_entries import RowEntries
-    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"
 """Attribute that MATLAB writes: what values are."""
@@ -164,8 +164,8 @@ class FileColumns:
                 error = exc
         if error is None or not is_single(error) or any(each in name for each in "*?["):
             return None
-        segments = self._reader.single(name)
-        return None if segments is None else Stored.of(segments)
+        joined = self._reader.single(name)
+        return None if joined is None else Stored.of(joined)
 
     # What a column is made of ---------------------------------------------------------------------
 
@@ -226,13 +226,13 @@ class FileColumns:
 
         return taken_of(self._reader, made, values, self._values_of_dataset)
 
-    def segment_part(self, name: str, whole: Values, segments: Segments) -> tuple[Values, RowEntries | None]:
+    def dataset_part(self, name: str, whole: Values, joined: JoinedArray) -> tuple[Values, RowEntries | None]:
         """Return the part of rows that the user asks for, of rows that are whole datasets."""
         if (made := self._part(name)) is None:
             return whole, None
-        from ray_h5.columns.row_parts import segment_part
+        from ray_h5.columns.row_parts import dataset_part
 
-        return segment_part(self._reader, made, whole, segments, self._values_of_dataset)
+        return dataset_part(self._reader, made, whole, joined, self._values_of_dataset)
 
     def block_part(
         self, name: str, array: ColumnLayout, cut: tuple[int, ...]

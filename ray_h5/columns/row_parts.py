@@ -17,7 +17,7 @@ from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.varying.row_entries import RowEntries
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.splitmix import GOLDEN, mix_in_place
@@ -93,15 +93,15 @@ def entries_of(made: RowPart, where: str) -> RowEntries | None:
     return RowEntries(np.array(at, np.int64), where)
 
 
-def segment_part(
-    reader: RowReader, made: RowPart, whole: Values, segments: Segments, column: Callable[[str], Values]
+def dataset_part(
+    reader: RowReader, made: RowPart, whole: Values, joined: JoinedArray, column: Callable[[str], Values]
 ) -> tuple[Values, RowEntries | None]:
     """Return the parts of rows that are whole datasets: values, and entries along their first axis, that of units."""
     where = f"{reader.path}: column {made.name!r}"
-    if segments.single:
+    if joined.single:
         raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
     inner = {axis - 1: at for axis, at in made.axes if axis}
-    if inner and segments.unit_shape is None:
+    if inner and joined.unit_shape is None:
         raise UnsupportedColumnError(
             f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that agree with "
             "the pattern, or take parts of the first axis alone."

@@ -13,7 +13,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import split_array
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import RowRequest, request_of
 from ray_h5.messages import near_names
@@ -59,10 +59,10 @@ class Stored:
 
     @classmethod
     def of(
-        cls, source: ColumnLayout | Segments, field: str | None = None, name: str = "", fields: tuple[str, ...] = ()
+        cls, source: ColumnLayout | JoinedArray, field: str | None = None, name: str = "", fields: tuple[str, ...] = ()
     ) -> Stored:
         """Return the values of a dataset, or of one dataset a group."""
-        if isinstance(source, Segments):
+        if isinstance(source, JoinedArray):
             return cls(source.unit, source, field, name, fields)
         return cls(source, source.name, field, name, fields)
 
@@ -154,9 +154,9 @@ class Stored:
 
         return Reading([part], finish)
 
-    def is_all_of(self, segments: Segments) -> bool:
+    def is_all_of(self, joined: JoinedArray) -> bool:
         """Return whether these are all values of datasets, and not some fields or positions of them."""
-        return self.address is segments and not self._is_part
+        return self.address is joined and not self._is_part
 
     @property
     def _is_part(self) -> bool:
@@ -165,7 +165,7 @@ class Stored:
     @property
     def _taken_address(self) -> TakenAddress | BlockAddress | None:
         """The parts alone, where this package decodes the datasets itself; None if whole values are read."""
-        many = self.address if isinstance(self.address, Segments) else None
+        many = self.address if isinstance(self.address, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
         is_decoded = (many is None or not many.single) and all(
             each.direct and each.storage in {"contiguous", "chunked"} for each in of
@@ -179,7 +179,7 @@ class Stored:
             is_alike = len({each for each, _ in members}) == 1
             of_value = [(at, each.itemsize) for each, at in members]
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", each) for each, _ in members])
-        if not isinstance(self.address, (str, GridAddress, Segments)):
+        if not isinstance(self.address, (str, GridAddress, JoinedArray)):
             from ray_h5.read.arrays.block_column import BlockAddress
 
             assert isinstance(self.address, BlockAddress)
@@ -190,12 +190,12 @@ class Stored:
         return TakenAddress(self.layout.name if many is None else many.name, axes, (*taken, tuple(of_value)), dtype)
 
     def _part(self, address: TakenAddress | BlockAddress, units: Units, out: np.ndarray) -> Part:
-        if not isinstance(self.address, Segments):
+        if not isinstance(self.address, JoinedArray):
             return Part(address, units, out)
         assert isinstance(address, TakenAddress)
-        from ray_h5.read.arrays.taken_segments import TakenSegments
+        from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
 
-        return Part(TakenSegments(self.address, address), units, out)
+        return Part(TakenJoinedArray(self.address, address), units, out)
 
     def read(
         self, units: Units, shape: tuple[int, ...] | None = None
@@ -242,14 +242,14 @@ class Stored:
     def where(self, name: str, unit: int) -> str:
         """Return where a unit of a column is, for the beginning of a message."""
         path = self.layout.path
-        if not isinstance(self.address, Segments):
+        if not isinstance(self.address, JoinedArray):
             return f"{path}: column {name!r}, row {unit}"
-        segment = int(self.address.segments_of(np.array([unit]))[0])
-        return f"{path}: dataset {self.address.paths[segment]!r}, index {unit - int(self.address.starts[segment])}"
+        dataset = int(self.address.datasets_of(np.array([unit]))[0])
+        return f"{path}: dataset {self.address.paths[dataset]!r}, index {unit - int(self.address.starts[dataset])}"
 
 
 def stored_fields(
-    source: ColumnLayout | Segments, names: tuple[str, ...], column: str, *, is_one: bool = False
+    source: ColumnLayout | JoinedArray, names: tuple[str, ...], column: str, *, is_one: bool = False
 ) -> Stored:
     """Return fields of compound values: several, along an axis of their own, or one without.
 
@@ -258,7 +258,7 @@ def stored_fields(
     UnknownColumnError, UnsupportedColumnError
         If there are none of these names, or they have no common dtype.
     """
-    layout = source.unit if isinstance(source, Segments) else source
+    layout = source.unit if isinstance(source, JoinedArray) else source
     if layout.stored_dtype.names is None:
         raise UnsupportedColumnError(f"{layout.where} has {layout.kind} values; expected compound values, with fields")
     members = []

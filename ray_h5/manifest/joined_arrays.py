@@ -100,15 +100,15 @@ NOT_WRITTEN = -1
 
 
 MISSING = -1
-"""Class of a segment where a group lacks the column."""
+"""Class of a dataset where a group lacks the column."""
 
 
 @dataclass(frozen=True, eq=False)
-class Segments:
-    """One column whose values are in many datasets of a file, the segments.
+class JoinedArray:
+    """An array whose units are those of many datasets of a file, one after the other: a column of groups.
 
-    A *unit* is one index of the first axis of a segment; a segment with a single value is one unit. Units are numbered
-    through all segments.
+    A *unit* is one index of the first axis of a dataset; a dataset with a single value is one unit. Units are numbered
+    through all datasets.
 
     Attributes
     ----------
@@ -117,18 +117,18 @@ class Segments:
     paths : Paths
         The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
     layouts : tuple of ColumnLayout
-        One layout for each class of segments: segments that agree in all but their names, lengths and places. Its
+        One layout for each class of datasets: datasets that agree in all but their names, lengths and places. Its
         first axis has one unit.
     class_of : numpy.ndarray
-        int32: the class of each segment, or `MISSING`.
+        int32: the class of each dataset, or `MISSING`.
     shapes : numpy.ndarray
-        int64 of shape (segments, axes): the shape of each dataset, with the axes of an array type.
+        int64 of shape (datasets, axes): the shape of each dataset, with the axes of an array type.
     offsets : numpy.ndarray
         int64: where a contiguous dataset begins in the file, or `NOT_WRITTEN`.
     single : bool
-        Whether each segment has a single value, and no axis.
+        Whether each dataset has a single value, and no axis.
     chunks : PackedIndex, optional
-        Of a file in a store: the chunks of all segments, those of segment i numbered from ``first_chunks[i]``.
+        Of a file in a store: the chunks of all datasets, those of dataset i numbered from ``first_chunks[i]``.
     """
 
     name: str
@@ -150,25 +150,25 @@ class Segments:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64: the units of each segment."""
+        """int64: the units of each dataset."""
         if self.single:
             return self.is_there.astype(np.int64)
         return self.shapes[:, 0] if self.shapes.shape[1] else np.zeros(len(self), np.int64)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """int64: the first unit of each segment; the last entry is the number of units."""
+        """int64: the first unit of each dataset; the last entry is the number of units."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @property
     def is_chunked(self) -> np.ndarray:
-        """bool: whether each segment consists of chunks that are read without libhdf5."""
+        """bool: whether each dataset consists of chunks that are read without libhdf5."""
         of_class = np.array([each.direct and each.storage == "chunked" for each in self.layouts])
         return of_class[self.class_of] & self.is_there
 
     @cached_property
     def first_chunks(self) -> np.ndarray:
-        """int64: the number of the first chunk of each segment; the last entry is how many there may be."""
+        """int64: the number of the first chunk of each dataset; the last entry is how many there may be."""
         rows, per_row = np.ones((2, len(self.layouts)), np.int64)
         for number, each in enumerate(self.layouts):
             if each.chunk_shape:
@@ -188,13 +188,13 @@ class Segments:
 
     @cached_property
     def unit_shape(self) -> tuple[int, ...] | None:
-        """Shape of a unit; None if segments differ in it, so that no array holds units of all segments."""
+        """Shape of a unit; None if datasets differ in it, so that no array holds units of all datasets."""
         shapes = {layout.row_shape for layout in self.layouts}
         return shapes.pop() if len(shapes) == 1 else None
 
     @property
     def common_shape(self) -> tuple[int | None, ...]:
-        """Shape of a segment; None for an axis along which they differ."""
+        """Shape of a dataset; None for an axis along which they differ."""
         if self.single:
             return self.layouts[0].row_shape
         there = self.shapes[self.is_there]
@@ -205,16 +205,16 @@ class Segments:
 
     @property
     def unit(self) -> ColumnLayout:
-        """A layout with the type of all segments, and the shape of a unit of the first class."""
+        """A layout with the type of all datasets, and the shape of a unit of the first class."""
         return replace(self.layouts[0], stored_dtype=self.dtype) if len(self.layouts) > 1 else self.layouts[0]
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Dtype of an array that holds values of all segments. Texts may have several lengths."""
+        """Dtype of an array that holds values of all datasets. Texts may have several lengths."""
         return np.result_type(*(layout.dtype for layout in self.layouts))
 
-    def segments_of(self, units: np.ndarray) -> np.ndarray:
-        """Return the segment of each unit."""
+    def datasets_of(self, units: np.ndarray) -> np.ndarray:
+        """Return the dataset of each unit."""
         return np.searchsorted(self.starts, units, side="right") - 1
 
 
@@ -226,14 +226,14 @@ class GroupTable:
     ----------
     names : Paths
         Their paths, below the group that the file was opened with.
-    columns : dict of str to Segments
+    columns : dict of str to JoinedArray
         Their datasets, by the name below each group.
     attributes : dict of str to numpy.ndarray or Texts
         The attributes that were asked for: one value for each group.
     """
 
     names: Paths
-    columns: dict[str, Segments]
+    columns: dict[str, JoinedArray]
     attributes: dict[str, np.ndarray | Texts]
 
     def __len__(self) -> int:

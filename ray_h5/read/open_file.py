@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.files.links import Sources
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.arrays.block_column import BlockAddress
     from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
+    from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn
-    from ray_h5.read.arrays.segmented_column import SegmentedColumn
     from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
     from ray_h5.read.read_parts import FileRead
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
     from ray_h5.read.through_h5py.selected_columns import SelectedThroughH5py
@@ -67,7 +67,7 @@ MAX_INDEX_BYTES = 256 << 20
 
 
 ColumnReader: TypeAlias = (
-    "DirectColumn | H5pyColumn | GridColumn | SegmentedColumn | LastAxisColumn | SelectedThroughH5py"
+    "DirectColumn | H5pyColumn | GridColumn | JoinedArrayColumn | LastAxisColumn | SelectedThroughH5py"
 )
 
 
@@ -113,7 +113,9 @@ class OpenFile(ABC):
         self._sought: Sources = {}
         self._readers: dict[str | GridAddress | LastAxis | TakenAddress | BlockAddress, ColumnReader] = {}
         self._readers_for: dict[tuple[str, str], DirectColumn] = {}
-        self._segmented: WeakKeyDictionary[Segments, tuple[list[DirectColumn], ChunkIndex | None]] = WeakKeyDictionary()
+        self._joined_arrays: WeakKeyDictionary[JoinedArray, tuple[list[DirectColumn], ChunkIndex | None]] = (
+            WeakKeyDictionary()
+        )
         self._indexes: dict[str, ChunkIndex] = {}
         self._elsewhere: dict[str, Elsewhere | None] = {}
         self.index_bytes = 0
@@ -207,8 +209,8 @@ class OpenFile(ABC):
         with self._lock:
             return tuple(self._sought.items())
 
-    def single(self, name: str) -> Segments | None:
-        """Return a dataset with a single value as a column of one segment; None if it cannot be one."""
+    def single(self, name: str) -> JoinedArray | None:
+        """Return a dataset with a single value as a joined array of one dataset; None if it cannot be one."""
         from ray_h5.hdf5.groups.groups import read_single
 
         with self.library() as library:
@@ -344,8 +346,8 @@ class OpenFile(ABC):
                 self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
             return self._indexes[name]
 
-    def _segment_reader(self, path: str, library: OpenLibrary) -> ColumnReader:
-        """Return the reader of a dataset of a segmented column that h5py reads."""
+    def _dataset_reader(self, path: str, library: OpenLibrary) -> ColumnReader:
+        """Return the reader of a dataset of a joined array that h5py reads."""
         from ray_h5.read.through_h5py.h5py_column import H5pyColumn
         from ray_h5.read.through_h5py.value_guard import ValueGuard
 
@@ -398,11 +400,11 @@ class OpenFile(ABC):
     def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
         """Return the reader of a column."""
         if not isinstance(address, str):
-            from ray_h5.manifest.joined_arrays import Segments
-            from ray_h5.read.arrays.taken_segments import TakenSegments
+            from ray_h5.manifest.joined_arrays import JoinedArray
+            from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
 
-            if isinstance(address, (Segments, TakenSegments)):
-                return self._segmented_reader(address, library)
+            if isinstance(address, (JoinedArray, TakenJoinedArray)):
+                return self._joined_array_reader(address, library)
         with self._lock:
             if address not in self._readers:
                 if isinstance(address, str):
@@ -417,20 +419,20 @@ class OpenFile(ABC):
 
         return reader_of(self, address, library)
 
-    def _segmented_reader(self, address: Segments | TakenSegments, library: OpenLibrary) -> SegmentedColumn:
-        from ray_h5.manifest.joined_arrays import Segments
-        from ray_h5.read.arrays.segmented_column import SegmentedColumn, class_columns
+    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
+        from ray_h5.manifest.joined_arrays import JoinedArray
+        from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_columns
 
-        segments, taken = (address, None) if isinstance(address, Segments) else (address.segments, address.taken)
+        joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
         index_of = partial(self.index_of, library=library)
-        reader_of = partial(self._segment_reader, library=library)
-        if (known := self._segmented.get(segments)) is None:
-            columns, chunks = class_columns(self.path, segments, self.byte_source), None
-            if segments.chunks is not None:
-                where, most = f"{self.path}: column {segments.name!r}", int(segments.first_chunks[-1])
-                chunks = self._counted(segments.chunks.chunks(where, most, self._size()))
-            known = self._segmented[segments] = columns, chunks
-        return SegmentedColumn(self.path, segments, self.byte_source, known[0], index_of, reader_of, known[1], taken)
+        reader_of = partial(self._dataset_reader, library=library)
+        if (known := self._joined_arrays.get(joined)) is None:
+            columns, chunks = class_columns(self.path, joined, self.byte_source), None
+            if joined.chunks is not None:
+                where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
+                chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
+            known = self._joined_arrays[joined] = columns, chunks
+        return JoinedArrayColumn(self.path, joined, self.byte_source, known[0], index_of, reader_of, known[1], taken)
 
     def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
         layout = self.column(name, library)

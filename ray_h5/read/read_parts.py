@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from ray_h5.hdf5.files.open_library import OpenLibrary
-    from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.manifest.joined_arrays import JoinedArray
     from ray_h5.read.arrays.block_column import BlockAddress
     from ray_h5.read.arrays.grid_column import GridAddress
     from ray_h5.read.arrays.last_axis import LastAxis
     from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
     from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.read.jobs import Job, ReadStats
 
 
-Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | Segments | TakenSegments"
+Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | JoinedArray | TakenJoinedArray"
 """What a column is made of: a dataset, one whose leading axes, last axis or blocks are rows, parts of its rows, or many
 datasets."""
 
@@ -45,10 +45,10 @@ def name_of(address: Address) -> str | None:
     """Return the dataset of a column; None for many."""
     if isinstance(address, str):
         return address
-    from ray_h5.manifest.joined_arrays import Segments
-    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.manifest.joined_arrays import JoinedArray
+    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
 
-    return None if isinstance(address, (Segments, TakenSegments)) else address.name
+    return None if isinstance(address, (JoinedArray, TakenJoinedArray)) else address.name
 
 
 class ReadsParts(Protocol):
@@ -163,15 +163,15 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], found: LostValue) -> Ca
 
     `reads` are the files and the parts of the reads that ran together.
     """
-    from ray_h5.manifest.joined_arrays import Segments
-    from ray_h5.read.arrays.taken_segments import TakenSegments
+    from ray_h5.manifest.joined_arrays import JoinedArray
+    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
 
     listed = ((path, each, each.request.listed()) for path, parts in reads for each in parts if found.is_of(each.out))
     rows = ((path, part, some.rows[some.places == found.place]) for path, part, some in listed)
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
     where = f"{path}: column {found.column!r}, row {row}"
-    segments = part.address.segments if isinstance(part.address, TakenSegments) else part.address
-    if isinstance(segments, Segments):
-        segment = int(segments.segments_of(np.array([row]))[0])
-        where = f"{path}: dataset {segments.paths[segment]!r}, index {row - int(segments.starts[segment])}"
+    joined = part.address.joined if isinstance(part.address, TakenJoinedArray) else part.address
+    if isinstance(joined, JoinedArray):
+        dataset = int(joined.datasets_of(np.array([row]))[0])
+        where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"
     return cast_error(where, found.value, part.out.dtype)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.known_columns import KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.unequal_rows import HasRows
@@ -481,8 +481,8 @@ class RowReader:
         """
         return self._retrying(lambda: self._file().group_table(pattern, columns))
 
-    def single(self, name: str) -> Segments | None:
-        """Return a dataset with a single value as a column of one segment; None if its value is of no column."""
+    def single(self, name: str) -> JoinedArray | None:
+        """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
         return self._retrying(lambda: self._file().single(name))
 
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.segment_columns import (
+from ray_h5.columns.dataset_columns import (
     ColumnOfUnits,
+    DatasetColumn,
     Numbers,
-    SegmentColumn,
     after,
     axes_of_fields,
     layout_of_rows,
@@ -23,7 +23,7 @@ from ray_h5.columns.segment_columns import (
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import request_of
 
@@ -64,23 +64,23 @@ class RowColumn(ColumnOfUnits):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepColumn(ColumnOfUnits):
-    """A column with one step of a segment a row, where steps of segments differ in shape, or a group lacks the column.
+    """A column with one step of a dataset a row, where steps of datasets differ in shape, or a group lacks the column.
 
     Attributes
     ----------
-    segments : Segments
-        Says which units a segment has.
+    joined : JoinedArray
+        Says which units a dataset has.
     step_of : callable
-        Returns for rows: the segment, and the step.
+        Returns for rows: the dataset, and the step.
     """
 
-    segments: Segments
+    joined: JoinedArray
     step_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array = self.values.array
-        fields = axes_of_fields(self.values, self.segments)
-        shape = (*self.segments.common_shape[1:], *fields)
+        fields = axes_of_fields(self.values, self.joined)
+        shape = (*self.joined.common_shape[1:], *fields)
         if not shape and array.kind in {"string", "category", "optional"}:
             return layout_of_rows(self.name, array, (num_rows,), 1, path)
         if not shape or array.kind not in {"number", "bool"}:
@@ -89,21 +89,21 @@ class StepColumn(ColumnOfUnits):
             raise UnsupportedColumnError(
                 f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
             )
-        shapes = np.concatenate([self.segments.shapes[:, 1:], repeated(fields, len(self.segments))], axis=1)
+        shapes = np.concatenate([self.joined.shapes[:, 1:], repeated(fields, len(self.joined))], axis=1)
         return ragged_layout(self.name, array, shapes, shape, num_rows, path)
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         found, steps = self.step_of(rows)
-        there = self.segments.is_there[found]
+        there = self.joined.is_there[found]
         out[places[~there]] = None if out.dtype == object else self.values.blank(out.dtype)
-        found, units, places = found[there], (self.segments.starts[found] + steps)[there], places[there]
+        found, units, places = found[there], (self.joined.starts[found] + steps)[there], places[there]
         if self.values.array.kind not in {"number", "bool"}:
             return self.values.reading(request_of(units, places), out) if len(units) else Reading()
-        shapes, shape_of = np.unique(self.segments.shapes[found, 1:], axis=0, return_inverse=True)
+        shapes, shape_of = np.unique(self.joined.shapes[found, 1:], axis=0, return_inverse=True)
         readings, filled = [], []
         for number, shape in enumerate(shapes.tolist()):
             chosen = np.flatnonzero(shape_of.reshape(-1) == number)
-            fields = axes_of_fields(self.values, self.segments)
+            fields = axes_of_fields(self.values, self.joined)
             values = empty((len(chosen), *shape, *fields), self.values.array.dtype, f"column {self.name!r}")
             readings.append(self.values.reading(request_of(units[chosen], np.arange(len(chosen))), values))
             filled.append((places[chosen].tolist(), values))
@@ -125,21 +125,21 @@ class WindowedColumn(ColumnOfUnits):
         Returns for rows: the units, and as bools which of them are blank; both of shape ``(rows, width)``.
     chunk_rows : int
         Rows that are best read together.
-    segments : Segments, optional
+    joined : JoinedArray, optional
         The episodes, if steps of one have another shape than those of another.
     """
 
     width: int
     units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     chunk_rows: int = 1
-    segments: Segments | None = None
+    joined: JoinedArray | None = None
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array, width = self.values.array, self.width
-        if self.segments is not None:
-            fields, count = axes_of_fields(self.values, self.segments), len(self.segments)
-            steps = np.full((count, 1), width), self.segments.shapes[:, 1:], repeated(fields, count)
-            shape = (width, *self.segments.common_shape[1:], *fields)
+        if self.joined is not None:
+            fields, count = axes_of_fields(self.values, self.joined), len(self.joined)
+            steps = np.full((count, 1), width), self.joined.shapes[:, 1:], repeated(fields, count)
+            shape = (width, *self.joined.common_shape[1:], *fields)
             return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, num_rows, path)
         if array.kind == "sparse":
             found = layout_of_rows(self.name, array, (num_rows,), self.chunk_rows, path)
@@ -153,8 +153,8 @@ class WindowedColumn(ColumnOfUnits):
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         units, blank = self.units_of(rows)
-        if self.segments is not None:
-            return self._by_shape(self.segments, units[:, 0], rows, places, out)
+        if self.joined is not None:
+            return self._by_shape(self.joined, units[:, 0], rows, places, out)
         units = units.reshape(-1)
         width, is_sparse = self.width, self.values.array.kind == "sparse"
         flat = out if is_sparse else out.reshape(out.shape[0] * width, *out.shape[2:])
@@ -180,18 +180,18 @@ class WindowedColumn(ColumnOfUnits):
         return self.values.reading(request_of(units, there), into).then(finish)
 
     def _by_shape(
-        self, segments: Segments, units: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
+        self, joined: JoinedArray, units: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
     ) -> Reading:
         """Return the reading of windows as arrays of their own: those of episodes of one shape together."""
-        shapes = segments.shapes[segments.segments_of(units), 1:]
+        shapes = joined.shapes[joined.datasets_of(units), 1:]
         found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
         readings, filled = [], []
-        fields = axes_of_fields(self.values, segments)
+        fields = axes_of_fields(self.values, joined)
         for number, shape in enumerate(found.tolist()):
             chosen = np.flatnonzero(shape_of.reshape(-1) == number)
             whole = (len(chosen), self.width, *shape, *fields)
             values = empty(whole, self.values.array.dtype, f"column {self.name!r}")
-            readings.append(replace(self, segments=None).reading(rows[chosen], np.arange(len(chosen)), values))
+            readings.append(replace(self, joined=None).reading(rows[chosen], np.arange(len(chosen)), values))
             filled.append((places[chosen].tolist(), values))
         return Reading.together(readings).then(partial(_put_each, filled, out))
 
@@ -232,7 +232,7 @@ class SpanColumn(ColumnOfUnits):
         return RaggedRows(self.name, self.values, bounds)
 
 
-Column: TypeAlias = RowColumn | SegmentColumn | StepColumn | WindowedColumn | SpanColumn
+Column: TypeAlias = RowColumn | DatasetColumn | StepColumn | WindowedColumn | SpanColumn
 
 
 def is_plain(column: Column) -> bool:
@@ -240,11 +240,11 @@ def is_plain(column: Column) -> bool:
     return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
 
 
-def whole_segments(column: Column) -> Segments | None:
+def whole_joined_array(column: Column) -> JoinedArray | None:
     """Return the datasets of groups if row i is the one of group i, with its values as they are stored."""
-    if not isinstance(column, SegmentColumn) or column.segment_of is not None or column.entries is not None:
+    if not isinstance(column, DatasetColumn) or column.dataset_of is not None or column.entries is not None:
         return None
-    return column.segments if isinstance(column.values, Stored) and column.values.is_all_of(column.segments) else None
+    return column.joined if isinstance(column.values, Stored) and column.values.is_all_of(column.joined) else None
 
 
 def _put_each(filled: Sequence[tuple[list[int], np.ndarray]], out: np.ndarray) -> None:
@@ -256,7 +256,7 @@ def _put_each(filled: Sequence[tuple[list[int], np.ndarray]], out: np.ndarray) -
 
 def with_keys(column: Column, keys: np.ndarray) -> Column:
     """Return a column whose entries are drawn by these keys, one for each place of the output of a read."""
-    if isinstance(column, SegmentColumn) and column.entries is not None:
+    if isinstance(column, DatasetColumn) and column.entries is not None:
         return replace(column, entries=replace(column.entries, keys=keys))
     from ray_h5.columns.end_to_end import EndToEnd
     from ray_h5.columns.row_parts import DrawnEntries

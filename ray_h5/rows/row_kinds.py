@@ -11,9 +11,9 @@ import numpy as np
 from ray_h5.columns.row_table import Listing, RowTable
 
 if TYPE_CHECKING:
-    from ray_h5.columns.segment_columns import SegmentColumn
+    from ray_h5.columns.dataset_columns import DatasetColumn
     from ray_h5.columns.values import Values
-    from ray_h5.manifest.joined_arrays import Segments
+    from ray_h5.manifest.joined_arrays import JoinedArray
     from ray_h5.rows.row_columns import Column, RowColumn
 
 
@@ -29,14 +29,14 @@ class Steps:
         int64: the first unit of each episode.
     chunk_rows : int
         Steps that are best read together.
-    segments : Segments, optional
+    joined : JoinedArray, optional
         The datasets, if each episode has its own.
     """
 
     values: Values
     starts: np.ndarray
     chunk_rows: int = 1
-    segments: Segments | None = None
+    joined: JoinedArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Samples:
         The values of units.
     starts, lengths : numpy.ndarray
         int64: the first unit and the number of units of each recording.
-    segments : Segments, optional
+    joined : JoinedArray, optional
         The datasets, if each recording has its own.
     is_single : bool
         Whether each recording has a single value, and no axis.
@@ -58,7 +58,7 @@ class Samples:
     values: Values
     starts: np.ndarray
     lengths: np.ndarray
-    segments: Segments | None = None
+    joined: JoinedArray | None = None
     is_single: bool = False
 
 
@@ -106,5 +106,5 @@ class Episodes(RowsOfKind, Protocol):
     def is_step(self, name: str) -> bool:
         """Return whether a column is the number of the step itself."""
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         """Return a column with one row for each episode."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from ray_h5.buffers import empty, objects
+from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.made_columns import MadeColumn, RowPart
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.values import InMemory, Reading
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
@@ -27,7 +27,7 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
-from ray_h5.rows.row_columns import Column, RowColumn, is_plain, whole_segments
+from ray_h5.rows.row_columns import Column, RowColumn, is_plain, whole_joined_array
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
@@ -223,7 +223,7 @@ class RowView:
     def _whole_datasets(self, out: Mapping[str, np.ndarray]) -> WholeDatasets | None:
         if not out or not self._rows_are_groups or self._reader.threads != 1 or self._reader.is_fetched:
             return None
-        found = [whole_segments(self._columns[name]) for name in out]
+        found = [whole_joined_array(self._columns[name]) for name in out]
         columns = [each for each in found if each is not None]
         if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
             return None
@@ -307,9 +307,9 @@ class RowView:
 
             keys = np.zeros(len(out), np.uint64)
             keys[places] = keys_of(self.path, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
-            column = with_keys(column, keys if isinstance(column, SegmentColumn) or not _takes_arrays(out, layout)
+            column = with_keys(column, keys if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout)
                                else keys[places])  # fmt: skip
-        if isinstance(column, SegmentColumn) or not _takes_arrays(out, layout):
+        if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout):
             return column.reading(rows, places, out)
         # Rows have another shape in another file: each one is an array of its own.
         values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)

@@ -57,7 +57,7 @@ _VALUES = [3, 2.5, True, "text", np.bytes_("abc"), 1 + 2j, np.zeros(1, "i4,f8")[
 
 @pytest.mark.parametrize("value", _VALUES)
 @pytest.mark.parametrize("name", ["s", "a/s", "/a/s", "soft", "ref"])
-def test_a_single_value_is_the_one_segment_of_its_table(tmp_path, value, name):
+def test_a_single_value_is_the_one_dataset_of_its_table(tmp_path, value, name):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["s"] = file["a/s"] = value
         file["soft"], file["ref"] = h5py.SoftLink("/a/s"), file["s"].ref

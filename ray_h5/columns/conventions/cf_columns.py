@@ -13,7 +13,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Units, Values, blank_of
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
@@ -162,7 +162,7 @@ class CFOfGroups:
     decoders : sequence of CF or None
         How values are decoded; None for those that are delivered as they are stored.
     class_of : numpy.ndarray
-        int64: the decoder of each segment.
+        int64: the decoder of each dataset.
     """
 
     values: Stored
@@ -179,8 +179,8 @@ class CFOfGroups:
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted, part, read = self.values.read(units, out.shape[1:])
-        assert isinstance(self.values.address, Segments)
-        of = self.class_of[self.values.address.segments_of(wanted.rows)]
+        assert isinstance(self.values.address, JoinedArray)
+        of = self.class_of[self.values.address.datasets_of(wanted.rows)]
 
         def finish() -> None:
             stored = read()

@@ -12,7 +12,7 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Units
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest
 from ray_h5.read.casting import cast_error, lost
@@ -36,15 +36,15 @@ class Category:
         Name.
     codes : Stored
         The codes; -1 stands for a missing value.
-    categories : numpy.ndarray or Segments
-        The values: numbers, or texts as bytes. Each group of segments has its own.
+    categories : numpy.ndarray or JoinedArray
+        The values: numbers, or texts as bytes. Each group of datasets has its own.
     path : str
         The file, for messages.
     """
 
     name: str
     codes: Stored
-    categories: np.ndarray | Segments
+    categories: np.ndarray | JoinedArray
     path: str
 
     @property
@@ -89,8 +89,8 @@ class Category:
         if isinstance(categories, np.ndarray):
             none, counts = np.zeros(len(units), np.int64), np.full(len(units), len(categories))
             return [], lambda: (categories, none, counts)
-        assert isinstance(self.codes.address, Segments)
-        touched, of = np.unique(self.codes.address.segments_of(units), return_inverse=True)
+        assert isinstance(self.codes.address, JoinedArray)
+        touched, of = np.unique(self.codes.address.datasets_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
@@ -112,7 +112,7 @@ class Category:
         )
 
     def _as_integers(self, codes: np.ndarray, units: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        if isinstance(self.categories, Segments):
+        if isinstance(self.categories, JoinedArray):
             raise CastError(
                 f"{self.path}: column {self.name!r}: each group has categories of its own, so that codes of two groups "
                 f"stand for different values. Leave {self.name!r} out of dtypes to get the values."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.conventions.reversed_columns import texts_of
-from ray_h5.columns.segment_columns import SegmentColumn
+from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Units, Values, blank_of
 from ray_h5.columns.varying.range_columns import has_one_axis
@@ -24,7 +24,7 @@ class Referred:
 
     Attributes
     ----------
-    column : SegmentColumn
+    column : DatasetColumn
         The datasets.
     array : ColumnLayout
         Kind, dtype and shape of the values.
@@ -34,7 +34,7 @@ class Referred:
         Whether the axes of a value are those of its dataset in reverse.
     """
 
-    column: SegmentColumn
+    column: DatasetColumn
     array: ColumnLayout
     is_text: bool = False
     is_reversed: bool = False
@@ -71,28 +71,28 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
     UnsupportedColumnError
         If they lead to groups, or to texts of several lines.
     """
-    segments = table.columns.get(name)
-    if segments is None:
+    joined = table.columns.get(name)
+    if joined is None:
         raise UnsupportedColumnError(
             f"{path}: column {name!r}: its references lead to groups: pass rows=ray_h5.Groups({name!r}) for a row a "
             f"group, such as {table.names[0]!r}."
         )
-    if segments.single:
-        return Stored(replace(segments.unit, name=name, shape=(len(segments), *segments.unit.row_shape)), segments)
-    column = SegmentColumn(name, Stored.of(segments), segments)
-    layout = column.layout(len(segments), path)
+    if joined.single:
+        return Stored(replace(joined.unit, name=name, shape=(len(joined), *joined.unit.row_shape)), joined)
+    column = DatasetColumn(name, Stored.of(joined), joined)
+    layout = column.layout(len(joined), path)
     said = table.attributes.get(OF_VALUES)
-    if isinstance(said, Texts) and b"char" in said and segments.dtype.kind == "u":
-        lines = np.flatnonzero((segments.shapes > 1).sum(axis=1) > 1)
+    if isinstance(said, Texts) and b"char" in said and joined.dtype.kind == "u":
+        lines = np.flatnonzero((joined.shapes > 1).sum(axis=1) > 1)
         if len(lines):
             raise UnsupportedColumnError(
-                f"{path}: column {name!r}, row {lines[0]}: characters of shape {tuple(segments.shapes[lines[0]])}; "
+                f"{path}: column {name!r}, row {lines[0]}: characters of shape {tuple(joined.shapes[lines[0]])}; "
                 "expected those of one line"
             )
         text = ColumnLayout(
-            name, "string", (len(segments),), np.dtype(object), "contiguous", item_bytes=layout.item_bytes, path=path
+            name, "string", (len(joined),), np.dtype(object), "contiguous", item_bytes=layout.item_bytes, path=path
         )
         return Referred(column, text, is_text=True)
     if is_reversed:
-        layout = replace(layout, shape=(len(segments), *layout.row_shape[::-1]), ragged_shape=layout.ragged_shape[::-1])
+        layout = replace(layout, shape=(len(joined), *layout.row_shape[::-1]), ragged_shape=layout.ragged_shape[::-1])
     return Referred(column, layout, is_reversed=is_reversed)

@@ -13,15 +13,15 @@ from ray_h5.columns.varying.bounds import Bounds, bounds_in, check_bounds, rows_
 from ray_h5.columns.varying.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
 from ray_h5.columns.varying.range_columns import SparseRows
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.manifest.joined_arrays import Paths, Segments
+from ray_h5.manifest.joined_arrays import JoinedArray, Paths
 from ray_h5.read.reader import RowReader
 
 
 def ragged_in_groups(
     reader: RowReader,
     made: Ragged,
-    content: Segments,
-    datasets: Mapping[str, tuple[Segments, Values | None]],
+    content: JoinedArray,
+    datasets: Mapping[str, tuple[JoinedArray, Values | None]],
     groups: Paths,
     check: Callable[[Bounds, int, int], None] | None = None,
 ) -> tuple[Bounds, Bounds]:
@@ -33,9 +33,9 @@ def ragged_in_groups(
         The file.
     made : Ragged
         The column.
-    content : Segments
+    content : JoinedArray
         The values of rows.
-    datasets : mapping of str to (Segments, Values)
+    datasets : mapping of str to (JoinedArray, Values)
         The datasets that say where rows begin and end, by option of `ragged`.
     groups : Paths
         The names of groups.
@@ -48,15 +48,15 @@ def ragged_in_groups(
         If they are no bounds of rows in each group.
     """
     read = {}
-    for option, (segments, values) in {**datasets, made.content: (content, None)}.items():
-        if not segments.is_there.all():
-            lacking = groups[int(np.argmin(segments.is_there))]
+    for option, (joined, values) in {**datasets, made.content: (content, None)}.items():
+        if not joined.is_there.all():
+            lacking = groups[int(np.argmin(joined.is_there))]
             raise SchemaMismatchError(
                 f"{reader.path}: group {lacking!r} lacks {made.given.get(option, option)!r} of column {made.name!r}. "
                 "Choose groups that have it with the pattern, or leave the column out."
             )
         if values is not None:
-            read[option] = segments, read_units(reader, values, int(segments.starts[-1]))
+            read[option] = joined, read_units(reader, values, int(joined.starts[-1]))
     found = []
     for group, (first, length) in enumerate(zip(content.starts.tolist(), content.lengths.tolist(), strict=False)):
         own = {option: values[of.starts[group] : of.starts[group + 1]] for option, (of, values) in read.items()}
@@ -77,7 +77,7 @@ def ragged_in_groups(
 def sparse_in_groups(
     reader: RowReader,
     made: Csr,
-    parts: Mapping[str, Segments],
+    parts: Mapping[str, JoinedArray],
     groups: Paths,
     known: dict[str, Bounds],
     column: Callable[[str], Values],
@@ -90,7 +90,7 @@ def sparse_in_groups(
         The file.
     made : Csr
         The column.
-    parts : mapping of str to Segments
+    parts : mapping of str to JoinedArray
         The datasets of matrices: ``data``, ``indices`` and ``indptr``.
     groups : Paths
         The names of groups.

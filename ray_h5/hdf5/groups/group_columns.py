@@ -1,4 +1,4 @@
-"""The datasets of one column in many groups -> Segments.
+"""The datasets of one column in many groups -> a joined array.
 
 To describe each of 10^5 datasets from its header takes too long, so a dataset is compared with those that were
 described before: if type and creation properties are equal, only its shape and place are its own.
@@ -16,7 +16,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import describe_column, is_plain
-from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, Paths, Segments
+from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout
 
 _MAX_VALUES = 1 << 62
@@ -72,7 +72,7 @@ class GroupColumn:
         return len(self.class_of)
 
     def add(self, path: str, dataset: h5py.h5d.DatasetID) -> None:
-        """Add a dataset as the next segment."""
+        """Add the next dataset."""
         properties = dataset.get_create_plist()
         # Most datasets are like the one before, and their properties say the same.
         known = self.last if self.last is not None and self.last.has(properties) else None
@@ -92,12 +92,12 @@ class GroupColumn:
         self._add(dims, known, dataset)
 
     def add_missing(self, count: int) -> None:
-        """Add groups that lack the column as the next segments."""
+        """Add groups that lack the column next."""
         self.class_of.extend([MISSING] * count)
         self.offsets.extend([NOT_WRITTEN] * count)
 
     def add_empty(self) -> None:
-        """Add a segment without values, whatever the dataset holds."""
+        """Add a dataset without values, whatever the dataset holds."""
         self.empties.add(len(self))
         self.add_missing(1)
 
@@ -182,7 +182,7 @@ class GroupColumn:
                 "column out with columns=[...], or write one enum."
             )
 
-    def segments(self, paths: Paths) -> Segments:
+    def joined(self, paths: Paths) -> JoinedArray:
         """Return the column; `paths` are those of its datasets."""
         class_of = np.array(self.class_of, np.int32)
         there = class_of != MISSING
@@ -200,7 +200,7 @@ class GroupColumn:
                 f"{self.path}: column {self.name!r}: its datasets have {shapes[:, 0].astype(np.float64).sum():.0f} "
                 "values along the first axis, more than a file can hold: its metadata is damaged"
             )
-        return Segments(
+        return JoinedArray(
             self.name,
             paths,
             tuple(self.layouts),
@@ -247,8 +247,8 @@ def check_places(path: str, table: GroupTable, file_bytes: int) -> None:
 
 def _path_at(named: Sequence[tuple[Paths, np.ndarray]], at: int) -> str:
     """Return the path of dataset number `at` of all columns."""
-    for paths, segments in named:
-        if at < len(segments):
-            return paths[int(segments[at])]
-        at -= len(segments)
+    for paths, numbers in named:
+        if at < len(numbers):
+            return paths[int(numbers[at])]
+        at -= len(numbers)
     raise IndexError(at)

@@ -31,7 +31,7 @@ from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
 from ray_h5.hdf5.groups.references import References
 from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
-from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, Paths, Segments, Texts
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.local import natural_key
 
@@ -114,8 +114,8 @@ def read_group_table(
     return table, walk.refused
 
 
-def read_single(tree: H5Tree, name: str, file_bytes: int) -> Segments | None:
-    """Return a dataset with a single value as a column of one segment; None if it cannot be one.
+def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
+    """Return a dataset with a single value as a joined array of one dataset; None if it cannot be one.
 
     It is the column of `read_group_table` for the pattern `name`, without the search for what matches.
     """
@@ -141,12 +141,12 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> Segments | None:
             return None
     paths, offset = Paths.of([pattern.pattern]), NOT_WRITTEN if layout.offset is None else layout.offset
     shapes = np.array([layout.row_shape], np.int64)
-    segments = Segments(
+    joined = JoinedArray(
         name, paths, (replace(layout, offset=None),), np.zeros(1, np.int32), shapes, np.array([offset]), single=True
     )
     if offset + layout.row_bytes > file_bytes:
-        check_places(tree.path, GroupTable(paths, {name: segments}, {}), file_bytes)  # raises
-    return segments
+        check_places(tree.path, GroupTable(paths, {name: joined}, {}), file_bytes)  # raises
+    return joined
 
 
 @contextlib.contextmanager
@@ -251,7 +251,7 @@ class _Walk:
                 attribute.add(name, opened)
         paths = Paths.of(names)
         columns = {
-            name: builder.segments(Paths(paths.groups, "" if datasets else f"/{name}"))
+            name: builder.joined(Paths(paths.groups, "" if datasets else f"/{name}"))
             for name, builder in self._builders.items()
             if name not in self.refused
         }

@@ -19,7 +19,7 @@ from ray_h5.arrow_arrays import numbers_of
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.times import Times
 from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
-from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, Segments, Texts
+from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Texts
 from ray_h5.manifest.known_columns import (
     Elsewhere,
     KnownColumn,
@@ -348,19 +348,19 @@ def _check_groups(groups: GroupTable, _: Reader) -> None:
         check(len(each) == len(groups), f"{name!r}: expected {len(groups)} values, found {len(each)}")
 
 
-def _check_segments(segments: Segments, reader: Reader) -> None:
-    name, count, layouts = f"column {segments.name!r}", len(segments.paths), segments.layouts
-    class_of, shapes, offsets = segments.class_of, segments.shapes, segments.offsets
-    check(class_of.dtype == np.int32 and shapes.dtype == offsets.dtype == np.int64 and layouts, name, "no segments")
+def _check_joined_array(joined: JoinedArray, reader: Reader) -> None:
+    name, count, layouts = f"column {joined.name!r}", len(joined.paths), joined.layouts
+    class_of, shapes, offsets = joined.class_of, joined.shapes, joined.offsets
+    check(class_of.dtype == np.int32 and shapes.dtype == offsets.dtype == np.int64 and layouts, name, "no datasets")
     check(
         class_of.shape == offsets.shape == (count,) == shapes.shape[:1] and shapes.ndim == 2,
         name,
-        f"expected {count} segments",
+        f"expected {count} datasets",
     )
     check(
         ((class_of >= MISSING) & (class_of < len(layouts))).all() and (shapes >= 0).all(),
         name,
-        "a segment of no class, or of a negative shape",
+        "a dataset of no class, or of a negative shape",
     )
     items = np.array([layout.stored_dtype.itemsize for layout in layouts], np.float64)[class_of]
     ends = offsets + shapes.astype(np.float64).prod(axis=1) * items
@@ -368,17 +368,17 @@ def _check_segments(segments: Segments, reader: Reader) -> None:
     check(
         ((offsets >= 0) & (ends <= reader.size_of(reader.path)))[written].all(),
         name,
-        "a segment past the end of the file",
+        "a dataset past the end of the file",
     )
-    if shapes.shape[1] and not segments.single:
+    if shapes.shape[1] and not joined.single:
         of_class = np.array([layout.row_shape for layout in layouts], np.int64).reshape(len(layouts), -1)
         check(
             (shapes[:, 1:] == of_class[class_of])[class_of != MISSING].all(),
             name,
-            "a segment of another shape than its class",
+            "a dataset of another shape than its class",
         )
-    if segments.chunks is not None:
-        segments.chunks.unpacked(int(segments.first_chunks[-1]), reader.size_of(reader.path))
+    if joined.chunks is not None:
+        joined.chunks.unpacked(int(joined.first_chunks[-1]), reader.size_of(reader.path))
 
 
 def _check_bounds(bounds: Bounds, _: Reader) -> None:
@@ -418,7 +418,7 @@ _CHECKS: dict[Any, Callable[[Any, Reader], None]] = {
     Manifest: _check_manifest,
     Texts: _check_texts,
     GroupTable: _check_groups,
-    Segments: _check_segments,
+    JoinedArray: _check_joined_array,
     Bounds: _check_bounds,
     RowTable: _check_table,
     Times: _check_times,
@@ -434,7 +434,7 @@ _NAMES = {
         GroupTable,
         KnownColumn,
         PackedIndex,
-        Segments,
+        JoinedArray,
         Times,
     )
 } | {"Form": Form}

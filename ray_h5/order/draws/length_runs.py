@@ -245,13 +245,13 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
     # With windows the lengths are those of episodes, and not of rows.
     if not isinstance(name, str) or index.scope.windows is not None or index.find([name])[name].kind != "ragged":
         return None
-    found = _segment_lengths(index, name)
+    found = _dataset_lengths(index, name)
     if found is None:  # it is not read: its shapes are not known yet
-        found = _segment_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+        found = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
     return found
 
 
-def _segment_lengths(index: RowIndex, name: str) -> np.ndarray | None:
+def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:
     found = []
     for table in index.tables:
         groups = None if table is None else table.groups

@@ -14,15 +14,15 @@ from ray_h5.read.arrays.direct_column import DirectColumn
 class JoinedChunks(DirectColumn):
     """Chunked datasets as one column; errors name the dataset."""
 
-    def name_segments(self, paths: list[str], first_number: np.ndarray, lengths: np.ndarray) -> None:
+    def name_datasets(self, paths: list[str], first_number: np.ndarray, lengths: np.ndarray) -> None:
         """Take the datasets: their paths, and where the chunks of each begin."""
         self._paths, self._first_number, self._lengths = paths, first_number, lengths
 
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
-        segment = int(np.searchsorted(self._first_number, number, side="right")) - 1
-        shape = (int(self._lengths[segment]), *self.layout.row_shape)
-        layout = replace(self.layout, name=self._paths[segment], shape=shape)
-        local = number - int(self._first_number[segment])
+        dataset = int(np.searchsorted(self._first_number, number, side="right")) - 1
+        shape = (int(self._lengths[dataset]), *self.layout.row_shape)
+        layout = replace(self.layout, name=self._paths[dataset], shape=shape)
+        local = number - int(self._first_number[dataset])
         return corrupt_chunk(self._path, layout, local, offset, size, reason)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_h5.manifest.joined_arrays import NOT_WRITTEN, Segments
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, RAW, Field, JobTable
 from ray_h5.read.kernel.library import compiled_loop
@@ -20,7 +20,7 @@ _MOST_ROWS = 1 << 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeDatasets:
-    """Columns of which row i is segment i: datasets of one shape, stored as they are, in one file on a disk.
+    """Columns of which row i is dataset i: datasets of one shape, stored as they are, in one file on a disk.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class WholeDatasets:
     times: np.ndarray = field(default_factory=new_times)
 
     @classmethod
-    def of(cls, columns: Sequence[Segments], out: Sequence[np.ndarray]) -> WholeDatasets | None:
+    def of(cls, columns: Sequence[JoinedArray], out: Sequence[np.ndarray]) -> WholeDatasets | None:
         """Return columns that are read into arrays like `out`; None if some are no such columns."""
         sizes = [array.itemsize * int(np.prod(array.shape[1:])) for array in out]
         alike = all(_is_whole(*each) for each in zip(columns, out, sizes, strict=True))
@@ -63,16 +63,16 @@ class WholeDatasets:
         return ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])) if done else None
 
 
-def _is_whole(segments: Segments, out: np.ndarray, size: int) -> bool:
-    """Return whether each segment has the bytes of a row of `out`, one after the other."""
-    if len(segments.layouts) != 1 or not segments.is_there.all():
+def _is_whole(joined: JoinedArray, out: np.ndarray, size: int) -> bool:
+    """Return whether each dataset has the bytes of a row of `out`, one after the other."""
+    if len(joined.layouts) != 1 or not joined.is_there.all():
         return False
-    layout = segments.layouts[0]
+    layout = joined.layouts[0]
     return (
         layout.direct
         and layout.storage == "contiguous"
         and out.dtype == layout.stored_dtype
         and 0 < size <= _MOST_BYTES
-        and bool((segments.lengths * layout.row_bytes == size).all())
-        and bool((segments.offsets != NOT_WRITTEN).all())
+        and bool((joined.lengths * layout.row_bytes == size).all())
+        and bool((joined.offsets != NOT_WRITTEN).all())
     )

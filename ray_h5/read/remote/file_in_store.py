@@ -35,7 +35,7 @@ from ray_h5.storage.byte_source import ByteSource, Identity
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.access import Access
     from ray_h5.hdf5.groups.groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable, Segments
+    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes
     from ray_h5.read.open_file import ColumnReader, RowsAddress
     from ray_h5.read.read_parts import FileRead
@@ -186,22 +186,22 @@ class FileInStore(OpenFile):
             found = self.each(lambda name: self._with_chunks(table.columns[name], library), names)
         return replace(table, columns=dict(zip(names, found, strict=True))), refused
 
-    def _with_chunks(self, segments: Segments, library: OpenLibrary) -> Segments:
+    def _with_chunks(self, joined: JoinedArray, library: OpenLibrary) -> JoinedArray:
         """Return the same datasets with where their chunks are."""
         from ray_h5.read.arrays.joined_chunks import joined_indexes
 
         def index_of(number: int) -> ChunkIndex:
-            stored = segments.layouts[segments.class_of[number]]
-            layout = replace(stored, shape=(int(segments.lengths[number]), *stored.row_shape))
-            path = segments.paths[number]
+            stored = joined.layouts[joined.class_of[number]]
+            layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
+            path = joined.paths[number]
             with translated(self.path, f"reading the chunk index of {path!r}"):
                 return build_chunk_index(library.tree.dataset(path), layout, self.path, self._size)
 
-        chunked = np.flatnonzero(segments.is_chunked & (segments.lengths > 0))
+        chunked = np.flatnonzero(joined.is_chunked & (joined.lengths > 0))
         indexes = self.each(index_of, chunked.tolist())
         if not indexes:
-            return segments
-        return replace(segments, chunks=PackedIndex.of(joined_indexes(indexes, segments.first_chunks[chunked])))
+            return joined
+        return replace(joined, chunks=PackedIndex.of(joined_indexes(indexes, joined.first_chunks[chunked])))
 
     # Columns whose values are in other files -------------------------------------------------
 

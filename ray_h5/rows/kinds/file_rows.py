@@ -8,12 +8,12 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import GroupTable, Paths, Segments, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files
@@ -52,7 +52,7 @@ class FileRows:
         self._kind = kind
         self._windows = windows
         known = None if table is None else table.groups
-        self._known: dict[str, Segments] = {} if known is None else dict(known.columns)
+        self._known: dict[str, JoinedArray] = {} if known is None else dict(known.columns)
 
     @property
     def num_rows(self) -> int:
@@ -62,7 +62,7 @@ class FileRows:
     def table(self) -> RowTable:
         # With windows, the lengths in all files say which columns have a value for each step.
         groups = None if self._windows is None else self._as_group
-        entries = {name: int(segments.shapes[0, 0]) for name, segments in self._known.items()}
+        entries = {name: int(joined.shapes[0, 0]) for name, joined in self._known.items()}
         return self._columns.table(groups=groups, entries=entries)
 
     @property
@@ -96,7 +96,7 @@ class FileRows:
     def prepare(self, names: Iterable[str]) -> None:
         """Do nothing: the reader describes columns one by one."""
 
-    def column(self, name: str) -> RowColumn | SegmentColumn:
+    def column(self, name: str) -> RowColumn | DatasetColumn:
         if name == self._kind.key:
             return name_column(name, self._path)
         if (single := self._columns.single(name)) is not None:
@@ -108,9 +108,9 @@ class FileRows:
                 "a row of Files would be rows of rows. Leave rows= out to read these rows one by one, or leave the "
                 "column out with columns=[...]."
             )
-        segments = self._segments(name, values.array)
-        values, entries = self._columns.segment_part(name, values, segments)
-        return SegmentColumn(name, values, segments, entries=entries)
+        joined = self._joined(name, values.array)
+        values, entries = self._columns.dataset_part(name, values, joined)
+        return DatasetColumn(name, values, joined, entries=entries)
 
     def _has_steps_of_rows(self, name: str) -> bool:
         """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""
@@ -118,11 +118,11 @@ class FileRows:
             return False
         return self._columns.values(name).array.kind in _OF_ROWS
 
-    def _segments(self, name: str, array: ColumnLayout) -> Segments:
-        """Return a column as the one segment that it is."""
+    def _joined(self, name: str, array: ColumnLayout) -> JoinedArray:
+        """Return a column as a joined array of one dataset, which it is."""
         if name not in self._known:
             shapes, none = np.array([array.shape], np.int64), np.array([-1])
-            self._known[name] = Segments(name, _PATH, (array,), np.zeros(1, np.int32), shapes, none)
+            self._known[name] = JoinedArray(name, _PATH, (array,), np.zeros(1, np.int32), shapes, none)
         return self._known[name]
 
     # Episodes: each file is one -----------------------------------------------------------
@@ -131,13 +131,13 @@ class FileRows:
         assert self._windows is not None
         found: dict[str, int] = {}
         for name in names:
-            segments = None if self._columns.single(name) is not None else self._listed(name)
-            if segments is None:
+            joined = None if self._columns.single(name) is not None else self._listed(name)
+            if joined is None:
                 raise UnsupportedColumnError(
                     f"{self._path}: Windows: column {name!r} has a single value, and no axis of time. Leave it out of "
                     "the offsets: each row then has the value of its file."
                 )
-            found[name] = int(segments.lengths[0])
+            found[name] = int(joined.lengths[0])
         first = next(iter(found))
         for name, length in found.items():
             if length != found[first] and self._windows.episode_length != "min":
@@ -147,20 +147,20 @@ class FileRows:
                 )
         return np.array([min(found.values())], np.int64)
 
-    def _listed(self, name: str) -> Segments:
-        return self._segments(name, self._columns.values(name).array)
+    def _listed(self, name: str) -> JoinedArray:
+        return self._joined(name, self._columns.values(name).array)
 
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
         assert self._windows is not None
         if name == self._kind.key or name in self._windows.constants or self._columns.single(name) is not None:
             return None
         values = self._columns.values(name)
-        segments = self._listed(name)
+        joined = self._listed(name)
         is_source = name in {each.source for each in self._windows.columns}
-        if name in self._windows.per_step and (segments.lengths < lengths).any():
+        if name in self._windows.per_step and (joined.lengths < lengths).any():
             raise SchemaMismatchError(
                 f"{self._path}: Windows(per_step=...) names {name!r}, and the episode has {lengths[0]} steps; {name!r} "
-                f"has {segments.lengths[0]} entries"
+                f"has {joined.lengths[0]} entries"
             )
         if (
             not is_source
@@ -174,7 +174,7 @@ class FileRows:
     def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
         return False
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:
@@ -195,7 +195,7 @@ class FileRecording(OneRecording):
     def is_constant(self, name: str) -> bool:
         return name == self._key or self._columns.single(name) is not None
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self._rows.column(name)
 
     def episode_names(self) -> np.ndarray:

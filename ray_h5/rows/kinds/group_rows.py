@@ -10,9 +10,9 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_of_groups
 from ray_h5.columns.conventions.coded_columns import Category, Optional
+from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged, RowPart
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.columns.varying.bounds import Bounds, rows_key
@@ -24,7 +24,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.manifest.joined_arrays import GroupTable, Segments, Texts
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind, Kind
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
@@ -189,16 +189,16 @@ class GroupRows:
                 self._groups = replace(self._known, columns={**self._known.columns, name: replace(found, name=name)})
                 return
 
-    def _fields(self, name: str, segments: Segments) -> Values | None:
+    def _fields(self, name: str, joined: JoinedArray) -> Values | None:
         """Return fields of compound values; None for other values."""
         given = self._made.get(name)
         made = given.of if isinstance(given, RowPart) else given
         if isinstance(made, Fields):
-            return stored_fields(segments, made.names, name)
-        dataset, path = segments.paths.below.strip("/"), self.dataset_of(name).strip("/")
-        if segments.dtype.names is None or not path.startswith(f"{dataset}/"):
+            return stored_fields(joined, made.names, name)
+        dataset, path = joined.paths.below.strip("/"), self.dataset_of(name).strip("/")
+        if joined.dtype.names is None or not path.startswith(f"{dataset}/"):
             return None
-        return stored_fields(segments, (path[len(dataset) + 1 :],), name, is_one=True)
+        return stored_fields(joined, (path[len(dataset) + 1 :],), name, is_one=True)
 
     def _encoding(self, path: str) -> Encoding | None:
         try:
@@ -213,20 +213,20 @@ class GroupRows:
             return last in _MATRIX
         return parent in self._known.columns and any(last in parts for parts in _PARTS.values())
 
-    def _encoded(self, name: str, segments: Segments) -> Values | None:
+    def _encoded(self, name: str, joined: JoinedArray) -> Values | None:
         """Return the values of an encoded column; None for a plain one."""
         member = self.dataset_of(name)
         for kind, (first, second) in _PARTS.items():
-            if not segments.paths.below.endswith(f"/{member}/{first}"):
+            if not joined.paths.below.endswith(f"/{member}/{first}"):
                 continue
-            path, values, other = self._reader.path, Stored.of(segments), self._known.columns[f"{member}/{second}"]
+            path, values, other = self._reader.path, Stored.of(joined), self._known.columns[f"{member}/{second}"]
             if kind == "optional":
-                differ = np.flatnonzero((other.shapes != segments.shapes).any(axis=1))
+                differ = np.flatnonzero((other.shapes != joined.shapes).any(axis=1))
                 if len(differ) or other.unit.dtype.kind not in "biu":
                     at = int(differ[0]) if len(differ) else 0
                     raise CorruptFileError(
                         f"{path}: column {name!r}, group {self._known.names[at]!r}: expected as many values as entries "
-                        f"of its mask, found {segments.shapes[at]} and {other.unit.dtype} {other.shapes[at]}"
+                        f"of its mask, found {joined.shapes[at]} and {other.unit.dtype} {other.shapes[at]}"
                     )
                 return Optional(name, values, Stored.of(other), path)
             if values.dtype.kind not in "iu" or other.unit.row_shape or other.unit.kind not in _SCALARS:
@@ -237,40 +237,40 @@ class GroupRows:
             return Category(name, values, other, path)
         return None
 
-    def _values(self, name: str, segments: Segments) -> Values:
+    def _values(self, name: str, joined: JoinedArray) -> Values:
         if name not in self._values_of:
-            found = self._fields(name, segments) or self._encoded(name, segments)
-            self._values_of[name] = found or self._decoded(segments)
+            found = self._fields(name, joined) or self._encoded(name, joined)
+            self._values_of[name] = found or self._decoded(joined)
         return self._values_of[name]
 
-    def _decoded(self, segments: Segments) -> Values:
+    def _decoded(self, joined: JoinedArray) -> Values:
         """Return the values of datasets; the attributes of each say what its values mean."""
-        stored = Stored.of(segments)
+        stored = Stored.of(joined)
         if not self._decode_cf:
             return stored
         alike: dict[str, int] = {}
         said: list[Mapping[str, Any]] = []
-        class_of = np.zeros(len(segments), np.int64)
-        for group in np.flatnonzero(segments.is_there).tolist():
-            found = self._reader.values_of_attributes(segments.paths[group], CF_ATTRIBUTES)
+        class_of = np.zeros(len(joined), np.int64)
+        for group in np.flatnonzero(joined.is_there).tolist():
+            found = self._reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES)
             class_of[group] = alike.setdefault(repr(sorted(found.items())), len(alike))
             if len(alike) > len(said):
                 said.append(found)
         return cf_of_groups(stored, said, class_of)
 
-    def column(self, name: str) -> RowColumn | SegmentColumn:
+    def column(self, name: str) -> RowColumn | DatasetColumn:
         if name == self._kind.key:
             return self._in_memory(name, self._known.names.groups)
         if name in self._kind.attrs:
             return self._in_memory(name, self._known.attributes[name])
-        segments = self._segments(name)
-        values = self._values(name, segments)
+        joined = self._joined(name)
+        values = self._values(name, joined)
         if (made := self._part(name)) is None:
-            return SegmentColumn(name, values, segments)
-        from ray_h5.columns.row_parts import segment_part
+            return DatasetColumn(name, values, joined)
+        from ray_h5.columns.row_parts import dataset_part
 
-        values, entries = segment_part(self._reader, made, values, segments, self._names_of)
-        return SegmentColumn(name, values, segments, entries=entries)
+        values, entries = dataset_part(self._reader, made, values, joined, self._names_of)
+        return DatasetColumn(name, values, joined, entries=entries)
 
     def _in_memory(self, name: str, values: np.ndarray | Texts) -> RowColumn:
         if isinstance(values, Texts):
@@ -278,7 +278,7 @@ class GroupRows:
         kind: Kind = "bool" if values.dtype.kind == "b" else "number"
         return RowColumn(name, InMemory.of(name, kind, lambda rows: values[rows], values.dtype))
 
-    def _segments(self, name: str) -> Segments:
+    def _joined(self, name: str) -> JoinedArray:
         self.prepare([name])
         known = self._known.columns
         dataset, found = self.dataset_of(name), known.get(name)
@@ -305,7 +305,7 @@ class GroupRows:
         if name not in self._known.columns:
             return False
         try:
-            self._values(name, self._segments(name))
+            self._values(name, self._joined(name))
         except UnknownColumnError:
             return False  # a dataset above has no such field
         return True
@@ -314,18 +314,18 @@ class GroupRows:
         if (made := self._range(name)) is not None:
             values, rows = self._rows_of(made)
             return Samples(values, rows.starts, rows.stops - rows.starts)
-        segments = self._segments(name)
-        values = self._units(name, segments)
-        return Samples(values, segments.starts[:-1], segments.lengths, segments, is_single=is_single(segments))
+        joined = self._joined(name)
+        values = self._units(name, joined)
+        return Samples(values, joined.starts[:-1], joined.lengths, joined, is_single=is_single(joined))
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        segments, nothing = self._segments(name), dict[str, Any]()
-        there = zip(segments.paths, segments.is_there.tolist(), strict=True)
+        joined, nothing = self._joined(name), dict[str, Any]()
+        there = zip(joined.paths, joined.is_there.tolist(), strict=True)
         return [self._reader.values_of_attributes(path, attributes) if is_there else nothing
                 for path, is_there in there]  # fmt: skip
 
     def is_constant(self, name: str) -> bool:
-        return name in self._own_names() or (self._range(name) is None and is_single(self._segments(name)))
+        return name in self._own_names() or (self._range(name) is None and is_single(self._joined(name)))
 
     def _range(self, name: str) -> Ragged | Csr | None:
         """Return how a column whose rows are ranges in each group is made; None for other columns."""
@@ -346,10 +346,10 @@ class GroupRows:
         if isinstance(made, Csr):
             names = ["data", "indices", *([] if rows_key(made.name) in self._bounds else ["indptr"])]
             self.prepare(f"{made.group}/{each}" for each in names)
-            parts = {each: self._segments(f"{made.group}/{each}") for each in names}
+            parts = {each: self._joined(f"{made.group}/{each}") for each in names}
             rows = sparse_in_groups(self._reader, made, parts, self._known.names, self._bounds, self._names_of)
             return self._taken(made.name, rows), self._bounds[rows_key(made.name)]
-        content, key = self._segments(made.content), rows_key(made.name)
+        content, key = self._joined(made.content), rows_key(made.name)
         if content.unit_shape is None:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: {made}: the values of {made.content!r} have other shapes in other groups, such "
@@ -358,8 +358,8 @@ class GroupRows:
             )
         if key not in self._bounds:
             self.prepare(made.given.values())
-            segments = {option: self._segments(name) for option, name in made.given.items()}
-            datasets = {option: (each, self._values(made.given[option], each)) for option, each in segments.items()}
+            joined = {option: self._joined(name) for option, name in made.given.items()}
+            datasets = {option: (each, self._values(made.given[option], each)) for option, each in joined.items()}
             found = ragged_in_groups(self._reader, made, content, datasets, self._known.names)
             self._bounds[made.bounds_key], self._bounds[key] = found
         values: Values = RaggedRows(made.name, self._values(made.content, content), self._bounds[made.bounds_key])
@@ -388,25 +388,25 @@ class GroupRows:
     def _time_of(self, name: str) -> np.ndarray:
         if self._range(name) is not None:
             return self.samples(name).lengths
-        segments = self._segments(name)
-        if segments.single or segments.shapes.shape[1] == 0:
+        joined = self._joined(name)
+        if joined.single or joined.shapes.shape[1] == 0:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: Windows: column {name!r} has a single value in each group, and no axis of time. "
                 "Leave it out of the offsets: each row then has the value of its episode."
             )
-        if segments.unit_shape is None and self._values(name, segments).array.kind not in {"number", "bool"}:
+        if joined.unit_shape is None and self._values(name, joined).array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: Windows: the steps of column {name!r} have other shapes in other groups, such "
-                f"as {segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}, and "
+                f"as {joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and "
                 "are no numbers. Choose groups that agree with the pattern, or leave the column out of the offsets."
             )
-        if not segments.is_there.all():
-            lacking = self._known.names[int(np.argmin(segments.is_there))]
+        if not joined.is_there.all():
+            lacking = self._known.names[int(np.argmin(joined.is_there))]
             raise SchemaMismatchError(
                 f"{self._reader.path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it "
                 "out of the offsets, or choose groups that have it with the pattern."
             )
-        return segments.lengths
+        return joined.lengths
 
     def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
         said = self._known.attributes.get(_LENGTH)
@@ -427,19 +427,19 @@ class GroupRows:
             rows = self.samples(name)
             self._check_per_step(name, rows.lengths, lengths)
             return Steps(rows.values, rows.starts, rows.values.array.chunk_rows)
-        segments = self._segments(name)
-        if not self._has_steps(name, segments, lengths):
+        joined = self._joined(name)
+        if not self._has_steps(name, joined, lengths):
             return None
-        chunk_rows = max(each.chunk_rows for each in segments.layouts)
-        return Steps(self._units(name, segments), segments.starts[:-1], chunk_rows, segments)
+        chunk_rows = max(each.chunk_rows for each in joined.layouts)
+        return Steps(self._units(name, joined), joined.starts[:-1], chunk_rows, joined)
 
-    def _units(self, name: str, segments: Segments) -> Values:
+    def _units(self, name: str, joined: JoinedArray) -> Values:
         """Return the values of units, or the parts of them that the user asks for."""
-        values = self._taken(name, self._values(name, segments))
-        if segments.unit_shape is None and (made := self._part(name)) is not None:
+        values = self._taken(name, self._values(name, joined))
+        if joined.unit_shape is None and (made := self._part(name)) is not None:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: column {name!r}: {made}: steps of groups differ in shape, such as "
-                f"{segments.layouts[0].row_shape} and {segments.layouts[1].row_shape}. Choose groups that agree with "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with "
                 "the pattern, or take the part in a transform."
             )
         return values
@@ -459,7 +459,7 @@ class GroupRows:
         """Return a dataset of the file, such as names of positions."""
         return Stored.of(self._reader.column(name))
 
-    def _has_steps(self, name: str, segments: Segments, lengths: np.ndarray) -> bool:
+    def _has_steps(self, name: str, joined: JoinedArray, lengths: np.ndarray) -> bool:
         """Return whether a column has a value for each step: as the user says, or as the lengths do."""
         assert self._windows is not None
         if name in self._windows.constants:
@@ -467,8 +467,8 @@ class GroupRows:
         if name not in self._windows.per_step:
             if name in {each.source for each in self._windows.columns}:
                 return True
-            return bool(fits_steps(self.table, name, self._windows)[segments.is_there].all())
-        entries = np.where(segments.is_there, 0 if is_single(segments) else segments.lengths, lengths)
+            return bool(fits_steps(self.table, name, self._windows)[joined.is_there].all())
+        entries = np.where(joined.is_there, 0 if is_single(joined) else joined.lengths, lengths)
         self._check_per_step(name, entries, lengths)
         return True
 
@@ -487,7 +487,7 @@ class GroupRows:
     def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
         return False
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:

@@ -20,7 +20,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.hdf5.tree.tree import FROM_ROOT
-from ray_h5.manifest.joined_arrays import GroupTable, Segments
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.patch_rows import PatchRows
@@ -77,7 +77,7 @@ class GroupReader:
             return None
         return replace(found, values=found.values.removeprefix(begin), other=found.other.removeprefix(begin))
 
-    def single(self, name: str) -> Segments | None:
+    def single(self, name: str) -> JoinedArray | None:
         return self._reader.single(self._path(name))
 
     def group_table(
@@ -281,7 +281,7 @@ class PatchesOfGroups(EpisodeRows):
             return RowColumn(name, Stored.of(single), self.episodes_of)
         return self._joined(name)
 
-    def _single(self, name: str) -> Segments | None:
+    def _single(self, name: str) -> JoinedArray | None:
         """Return a dataset with a single value in each group; None for others."""
         first = self._parts[0]
         dataset = first.dataset_of(name)

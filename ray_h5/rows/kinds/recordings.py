@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.segment_columns import SegmentColumn
 from ray_h5.columns.times import Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
@@ -56,7 +56,7 @@ class Recordings(Protocol):
     def is_constant(self, name: str) -> bool:
         """Return whether a column has one value for each recording."""
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         """Return a column with one row for each recording."""
 
     def episode_names(self) -> np.ndarray:
@@ -109,7 +109,7 @@ class OneRecording:
     def is_constant(self, name: str) -> bool:  # noqa: ARG002  as the other recordings have it
         return False
 
-    def constant(self, name: str) -> RowColumn | SegmentColumn:
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
         raise AssertionError(f"{name}: each column of such a file has samples")
 
     def episode_names(self) -> np.ndarray:

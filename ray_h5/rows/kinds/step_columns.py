@@ -9,26 +9,26 @@ import numpy as np
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.varying.bounds import rows_key
 from ray_h5.errors import OptionError
-from ray_h5.manifest.joined_arrays import GroupTable, Segments
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.messages import few
 from ray_h5.rows.windows import Windows
 
 
-def is_single(segments: Segments) -> bool:
+def is_single(joined: JoinedArray) -> bool:
     """Return whether each group has a single value of a column."""
-    return segments.single or not segments.shapes.shape[1]
+    return joined.single or not joined.shapes.shape[1]
 
 
 def fits_steps(table: RowTable, name: str, windows: Windows) -> np.ndarray:
     """Return for each group whether a column has as many entries as a column with offsets; bool."""
     groups = table.groups
     assert groups is not None
-    segments = groups.columns[name]
-    if is_single(segments):
+    joined = groups.columns[name]
+    if is_single(joined):
         return np.zeros(len(groups), bool)
     sources = {each.source for each in windows.columns}
-    same = [segments.lengths == _entries(table, source) for source in sources]
-    return np.asarray(np.any(same, axis=0) & segments.is_there)
+    same = [joined.lengths == _entries(table, source) for source in sources]
+    return np.asarray(np.any(same, axis=0) & joined.is_there)
 
 
 def _entries(table: RowTable, name: str) -> np.ndarray:

@@ -150,14 +150,14 @@ class TimedRows(EpisodeRows):
     def _now(self, name: str) -> Column:
         """Return a column without offsets: its value at the time of a row."""
         samples, now = self._samples(name), WindowColumn(name, name, (), (0.0,))
-        if (segments := samples.segments) is None or segments.unit_shape is not None:
+        if (joined := samples.joined) is None or joined.unit_shape is not None:
             return RowColumn(name, samples.values, lambda rows: self._units(now, rows)[0][:, 0])
 
         def step_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             recordings = self.episodes_of(rows)
             return recordings, self._units(now, rows)[0][:, 0] - samples.starts[recordings]
 
-        return StepColumn(name, samples.values, segments, step_of)
+        return StepColumn(name, samples.values, joined, step_of)
 
     def _samples(self, name: str) -> Samples:
         """Return the samples of a column, whose times are known then."""
@@ -168,13 +168,13 @@ class TimedRows(EpisodeRows):
 
     def _windowed(self, window: WindowColumn) -> Column:
         samples = self._samples(window.source)
-        values, segments = samples.values, samples.segments
+        values, joined = samples.values, samples.joined
         if values.array.kind == "sparse" and not values.array.dense:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: Windows: column {window.source!r} is csr(dense=False): torch has no sparse "
                 "batches of several rows each. Leave dense=False out, or the column out of the offsets."
             )
-        varying = None if segments is None or segments.unit_shape is not None else segments
+        varying = None if joined is None or joined.unit_shape is not None else joined
         width = self._width(window)
         if width is None:
             assert window.span is not None
@@ -195,7 +195,7 @@ class TimedRows(EpisodeRows):
             middle = samples.starts[recordings] + samples.lengths[recordings] // 2
             return units, is_pad & np.where(units < middle, before, after)
 
-        return WindowedColumn(window.name, values, width, units_of, segments=varying)
+        return WindowedColumn(window.name, values, width, units_of, joined=varying)
 
     def _width(self, window: WindowColumn) -> int | None:
         return _width_of(window, self.times(window.source))

@@ -94,9 +94,9 @@ class WindowRows(EpisodeRows):
             return self._is_pad(name, padded)
         steps = self._episodes.steps(name, numbering.lengths)
         if steps is not None:
-            starts, segments = steps.starts, steps.segments
-            if segments is not None and not (segments.unit_shape is not None and segments.is_there.all()):
-                return StepColumn(name, steps.values, segments, numbering.of)
+            starts, joined = steps.starts, steps.joined
+            if joined is not None and not (joined.unit_shape is not None and joined.is_there.all()):
+                return StepColumn(name, steps.values, joined, numbering.of)
             return RowColumn(
                 name,
                 steps.values,
@@ -123,7 +123,7 @@ class WindowRows(EpisodeRows):
         span = max(window.offsets) - min(window.offsets) + 1
         run = min(_RUN * span // self._windows.stride, self.num_rows)
         chunk_rows = max(steps.chunk_rows, run, 1)
-        varying = None if steps.segments is None or steps.segments.unit_shape is not None else steps.segments
+        varying = None if steps.joined is None or steps.joined.unit_shape is not None else steps.joined
         return WindowedColumn(window.name, steps.values, len(offsets), units_of, chunk_rows, varying)
 
     def _check(self, window: WindowColumn, lengths: np.ndarray) -> Steps:

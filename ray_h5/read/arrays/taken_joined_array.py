@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.read.arrays.joined_chunks import JoinedChunks
 from ray_h5.read.arrays.taken_column import TakenAddress, TakenColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TakenSegments:
+class TakenJoinedArray:
     """Many datasets, and the parts of their units that are read."""
 
-    segments: Segments
+    joined: JoinedArray
     taken: TakenAddress
 
 
@@ -22,5 +22,5 @@ class TakenOfJoined(TakenColumn, JoinedChunks):
 
     def of(self, address: TakenAddress) -> TakenColumn:
         found = TakenOfJoined(self._path, self._values, self._byte_source, self.index, address)
-        found.name_segments(self._paths, self._first_number, self._lengths)
+        found.name_datasets(self._paths, self._first_number, self._lengths)
         return found

@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.manifest.joined_arrays import Segments
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RunRequest, request_of
 
@@ -38,37 +38,37 @@ class ColumnOfUnits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SegmentColumn(ColumnOfUnits):
-    """A column with one whole segment a row.
+class DatasetColumn(ColumnOfUnits):
+    """A column with one whole dataset a row.
 
     Attributes
     ----------
-    segments : Segments
-        Says which units a segment has.
-    segment_of : callable, optional
-        Returns the segment of each row; None if they are equal.
+    joined : JoinedArray
+        Says which units a dataset has.
+    dataset_of : callable, optional
+        Returns the dataset of each row; None if they are equal.
     entries : RowEntries, optional
-        The units of a segment that a row has; None for all.
+        The units of a dataset that a row has; None for all.
     """
 
-    segments: Segments
-    segment_of: Numbers | None = None
+    joined: JoinedArray
+    dataset_of: Numbers | None = None
     entries: RowEntries | None = None
 
-    def at(self, numbers_of: Numbers) -> SegmentColumn:
+    def at(self, numbers_of: Numbers) -> DatasetColumn:
         """Return the column whose row i is row ``numbers_of(i)`` of this one."""
-        return replace(self, segment_of=after(self.segment_of, numbers_of))
+        return replace(self, dataset_of=after(self.dataset_of, numbers_of))
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array, shapes = self.values.array, self._shapes
-        shape = self.segments.common_shape if self.segments.single else _common(shapes[self.segments.is_there])
-        lacks = not self.segments.is_there.all()
-        if lacks and self.segments.single and array.kind not in {"string", "category", "optional"}:
+        shape = self.joined.common_shape if self.joined.single else _common(shapes[self.joined.is_there])
+        lacks = not self.joined.is_there.all()
+        if lacks and self.joined.single and array.kind not in {"string", "category", "optional"}:
             raise UnsupportedColumnError(
-                f"{path}: column {self.name!r}: {int(np.argmin(self.segments.is_there))} groups have it before one "
+                f"{path}: column {self.name!r}: {int(np.argmin(self.joined.is_there))} groups have it before one "
                 "that lacks it, and a single value of numbers cannot be None. Choose other columns with columns=[...]."
             )
-        if self.segments.single or (None not in shape and array.kind in {"number", "bool"} and not lacks):
+        if self.joined.single or (None not in shape and array.kind in {"number", "bool"} and not lacks):
             return layout_of_rows(self.name, array, (num_rows, *(int(n or 0) for n in shape)), 1, path)
         if array.kind == "list":
             raise UnsupportedColumnError(
@@ -80,67 +80,67 @@ class SegmentColumn(ColumnOfUnits):
     @property
     def _shapes(self) -> np.ndarray:
         """int64: the shape of each row as it is delivered."""
-        stored, unit = self.segments.shapes, self.values.array.row_shape
-        if self.segments.single:
+        stored, unit = self.joined.shapes, self.values.array.row_shape
+        if self.joined.single:
             return stored
         lengths = stored[:, :1] if self.entries is None else self.entries.counts(stored[:, 0])[:, None]
-        if self.segments.unit_shape is None:
-            fields = axes_of_fields(self.values, self.segments)
+        if self.joined.unit_shape is None:
+            fields = axes_of_fields(self.values, self.joined)
             return np.concatenate([lengths, stored[:, 1:], repeated(fields, len(stored))], axis=1)
         return np.concatenate([lengths, repeated(unit, len(stored))], axis=1)
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        segments = rows if self.segment_of is None else self.segment_of(rows)
-        if self.segments.single:
-            there = self.segments.is_there[segments]
+        datasets = rows if self.dataset_of is None else self.dataset_of(rows)
+        if self.joined.single:
+            there = self.joined.is_there[datasets]
             out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
-            request = request_of(self.segments.starts[segments[there]], places[there])
+            request = request_of(self.joined.starts[datasets[there]], places[there])
             return self.values.reading(request, out) if there.any() else Reading()
         if out.dtype == object and out.ndim == 1:
-            return self._ragged(segments, places, out)
-        return self._stacked(segments, places, out)
+            return self._ragged(datasets, places, out)
+        return self._stacked(datasets, places, out)
 
-    def _stacked(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        """Return the reading of segments of one shape."""
+    def _stacked(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of datasets of one shape."""
         if not out.size:
             return Reading()
         length = out.shape[1]
         if out.flags.c_contiguous:
-            runs = self._runs(segments, places * length, places)
+            runs = self._runs(datasets, places * length, places)
             return self.values.reading(runs, out.reshape(-1, *out.shape[2:]))
         apart = empty((len(places), *out.shape[1:]), out.dtype)
 
         def finish() -> None:
             out[places] = apart
 
-        request = self._runs(segments, np.arange(len(segments)) * length, places)
+        request = self._runs(datasets, np.arange(len(datasets)) * length, places)
         return self.values.reading(request, apart.reshape(-1, *out.shape[2:])).then(finish)
 
-    def _runs(self, segments: np.ndarray, places: np.ndarray, rows_at: np.ndarray) -> RunRequest:
+    def _runs(self, datasets: np.ndarray, places: np.ndarray, rows_at: np.ndarray) -> RunRequest:
         """Return the request for the units of rows; the first ones go to `places`. `rows_at` is where each row goes."""
-        counts = self.segments.lengths[segments]
+        counts = self.joined.lengths[datasets]
         if self.entries is not None:
             of, firsts, counts = self.entries.runs(counts, rows_at)
             before = np.cumsum(counts) - counts
             begins = before[np.searchsorted(of, of)]  # of the first run of the row
-            starts = self.segments.starts[segments][of] + firsts
-            return RunRequest(starts, places[of] + before - begins, counts, segments[of])
-        runs = RunRequest(self.segments.starts[segments], places, counts, segments)
+            starts = self.joined.starts[datasets][of] + firsts
+            return RunRequest(starts, places[of] + before - begins, counts, datasets[of])
+        runs = RunRequest(self.joined.starts[datasets], places, counts, datasets)
         return runs if counts.all() else runs.select(counts > 0)
 
-    def _ragged(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        """Return the reading of segments as arrays of their own: parts of one array, if their units have one shape."""
-        if self.segments.unit_shape is None:
-            return self._one_by_one(segments, places, out)
+    def _ragged(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+        """Return the reading of datasets as arrays of their own: parts of one array, if their units have one shape."""
+        if self.joined.unit_shape is None:
+            return self._one_by_one(datasets, places, out)
         unit_shape = self.values.array.row_shape
-        counts = self.segments.lengths[segments]
+        counts = self.joined.lengths[datasets]
         if self.entries is not None:
             counts = self.entries.counts(counts)
         stops = np.cumsum(counts)
         ends = stops.tolist()
         flat = empty((ends[-1] if ends else 0, *unit_shape), self.values.array.dtype, f"column {self.name!r}")
 
-        there = self.segments.is_there[segments].tolist()
+        there = self.joined.is_there[datasets].tolist()
 
         def finish() -> None:
             begin = 0
@@ -148,25 +148,25 @@ class SegmentColumn(ColumnOfUnits):
                 out[place] = flat[begin:end] if is_there else None
                 begin = end
 
-        return self.values.reading(self._runs(segments, stops - counts, places), flat).then(finish)
+        return self.values.reading(self._runs(datasets, stops - counts, places), flat).then(finish)
 
-    def _one_by_one(self, segments: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+    def _one_by_one(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         readings, shapes = [], self._shapes
-        for segment, place in zip(segments.tolist(), places.tolist(), strict=True):
-            if not self.segments.is_there[segment]:
+        for dataset, place in zip(datasets.tolist(), places.tolist(), strict=True):
+            if not self.joined.is_there[dataset]:
                 out[place] = None
                 continue
-            shape = tuple(shapes[segment].tolist())
+            shape = tuple(shapes[dataset].tolist())
             out[place] = value = empty(shape, self.values.array.dtype, f"column {self.name!r}")
             if value.size:
-                runs = self._runs(np.array([segment]), np.zeros(1, np.int64), np.array([place]))
+                runs = self._runs(np.array([dataset]), np.zeros(1, np.int64), np.array([place]))
                 readings.append(self.values.reading(runs.listed(), value))
         return Reading.together(readings)
 
 
-def axes_of_fields(values: Values, segments: Segments) -> tuple[int, ...]:
+def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
     """Return the axes that values have and their datasets lack: those of fields of compound values."""
-    return values.array.row_shape[len(segments.unit.row_shape) :]
+    return values.array.row_shape[len(joined.unit.row_shape) :]
 
 
 def _common(shapes: np.ndarray) -> tuple[int | None, ...]:
@@ -212,7 +212,7 @@ def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk
 def ragged_layout(
     name: str, array: ColumnLayout, shapes: np.ndarray, shape: tuple[int | None, ...], num_rows: int, path: str
 ) -> ColumnLayout:
-    """Return the layout of rows that are arrays of several values; `shapes` are those of all segments."""
+    """Return the layout of rows that are arrays of several values; `shapes` are those of all datasets."""
     sizes = shapes.astype(np.float64).prod(axis=1) * array.stored_dtype.itemsize
     # Values that Arrow has no tensors of are lists: times, compound values, numbers that may be missing.
     is_text = array.kind == "string" or (array.kind == "category" and array.element == np.dtype(object))

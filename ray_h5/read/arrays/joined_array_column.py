@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import ChunkIndex
-from ray_h5.manifest.joined_arrays import NOT_WRITTEN, Segments
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
@@ -21,7 +21,7 @@ from ray_h5.storage.byte_source import ByteSource
 
 if TYPE_CHECKING:
     from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_segments import TakenOfJoined
+    from ray_h5.read.arrays.taken_joined_array import TakenOfJoined
 
 IndexOf = Callable[[str], ChunkIndex]
 """Returns the chunk index of a dataset, given its path."""
@@ -37,7 +37,7 @@ class HasJobs(Protocol):
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
 
 
-class SegmentedColumn:
+class JoinedArrayColumn:
     """Reads units of a column that consists of many datasets.
 
     Datasets that are alike are read as one column: what is contiguous by a table of offsets, and what is chunked by the
@@ -47,7 +47,7 @@ class SegmentedColumn:
     ----------
     path : str
         The file, for messages.
-    segments : Segments
+    joined : JoinedArray
         The datasets.
     byte_source : ByteSource
         The bytes of the file.
@@ -64,7 +64,7 @@ class SegmentedColumn:
     def __init__(
         self,
         path: str,
-        segments: Segments,
+        joined: JoinedArray,
         byte_source: ByteSource,
         columns: Sequence[DirectColumn],
         index_of: IndexOf,
@@ -73,7 +73,7 @@ class SegmentedColumn:
         taken: TakenAddress | None = None,
     ) -> None:
         self._path = path
-        self._segments = segments
+        self._array = joined
         self._byte_source = byte_source
         self._columns = columns
         self._index_of = index_of
@@ -91,32 +91,32 @@ class SegmentedColumn:
     @property
     def needs_library(self) -> bool:
         """Whether its jobs need libhdf5."""
-        return not all(layout.direct for layout in self._segments.layouts)
+        return not all(layout.direct for layout in self._array.layouts)
 
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
 
-        Each run of a `RunRequest` is in one segment.
+        Each run of a `RunRequest` is in one dataset.
         """
         if not len(request):
             return []
         if isinstance(request, RunRequest):
             return self._run_jobs(request, out, library)
-        if len(self._segments.layouts) == 1:
+        if len(self._array.layouts) == 1:
             return self._jobs_of(0, request, out, library)
         listed = request.listed()
-        classes = self._segments.class_of[self._segments.segments_of(listed.rows)]
+        classes = self._array.class_of[self._array.datasets_of(listed.rows)]
         jobs: list[Job] = []
         for number in np.unique(classes).tolist():
             jobs += self._jobs_of(number, listed.select(classes == number), out, library)
         return jobs
 
     def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work for whole segments, or parts of them."""
-        at = self._segments.segments_of(request.firsts) if request.segments is None else request.segments
-        if len(self._segments.layouts) == 1:
+        """Return the work for whole datasets, or parts of them."""
+        at = self._array.datasets_of(request.firsts) if request.datasets is None else request.datasets
+        if len(self._array.layouts) == 1:
             return self._class_run_jobs(0, request, at, out, library)
-        classes = self._segments.class_of[at]
+        classes = self._array.class_of[at]
         jobs: list[Job] = []
         for number in np.unique(classes).tolist():
             chosen = classes == number
@@ -126,16 +126,16 @@ class SegmentedColumn:
     def _class_run_jobs(
         self, number: int, runs: RunRequest, at: np.ndarray, out: np.ndarray, library: Library
     ) -> list[Job]:
-        """Return the work for runs that are in the segments `at`, which are of one class."""
-        layout, offsets = self._segments.layouts[number], self._segments.offsets[at]
+        """Return the work for runs that are in the datasets `at`, which are of one class."""
+        layout, offsets = self._array.layouts[number], self._array.offsets[at]
         in_place = self._taken is None and out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
         if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
-            offsets += (runs.firsts - self._segments.starts[at]) * layout.row_bytes
+            offsets += (runs.firsts - self._array.starts[at]) * layout.row_bytes
             return self._columns[number].copy_runs(runs, offsets, out) if layout.row_bytes else []
         return self._jobs_of(number, runs.listed(), out, library)
 
     def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        layout = self._segments.layouts[number]
+        layout = self._array.layouts[number]
         if not layout.row_bytes:
             return []
         if not layout.direct:
@@ -147,10 +147,10 @@ class SegmentedColumn:
         return self._chunked_jobs(layout, request.listed(), out, library)
 
     def _contiguous_jobs(self, number: int, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        layout, column = self._segments.layouts[number], self._columns[number]
-        at = self._segments.segments_of(request.rows)
-        bases = self._segments.offsets[at]
-        offsets = bases + (request.rows - self._segments.starts[at]) * layout.row_bytes
+        layout, column = self._array.layouts[number], self._columns[number]
+        at = self._array.datasets_of(request.rows)
+        bases = self._array.offsets[at]
+        offsets = bases + (request.rows - self._array.starts[at]) * layout.row_bytes
         absent = bases == NOT_WRITTEN
         jobs = column.jobs(request.select(absent), out, library)  # a layout without an offset: the fill value
         return jobs if absent.all() else jobs + column.copy_rows(request.select(~absent), offsets[~absent], out)
@@ -158,36 +158,36 @@ class SegmentedColumn:
     def _taken_jobs(
         self, layout: ColumnLayout, taken: TakenAddress, request: RowRequest, out: np.ndarray, library: Library
     ) -> list[Job]:
-        """Return the work for parts of units of contiguous segments, one after the other."""
+        """Return the work for parts of units of contiguous datasets, one after the other."""
         from ray_h5.read.arrays.taken_column import TakenColumn
 
-        of = self._segments.segments_of(request.rows)
+        of = self._array.datasets_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])
         jobs: list[Job] = []
         for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            segment = int(of[start])
-            shape, offset = (int(self._segments.lengths[segment]), *layout.row_shape), self._segments.offsets[segment]
+            dataset = int(of[start])
+            shape, offset = (int(self._array.lengths[dataset]), *layout.row_shape), self._array.offsets[dataset]
             at = None if offset == NOT_WRITTEN else int(offset)
-            own = replace(layout, name=self._segments.paths[segment], shape=shape, offset=at)
+            own = replace(layout, name=self._array.paths[dataset], shape=shape, offset=at)
             part = request.select(slice(start, stop))
-            local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
+            local = RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
             jobs += TakenColumn(self._path, own, self._byte_source, None, taken).jobs(local, out, library)
         return jobs
 
     def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work for the segments concerned, as one column: each segment begins with a chunk."""
+        """Return the work for the datasets concerned, as one column: each dataset begins with a chunk."""
         assert layout.chunk_shape is not None
         chunk_rows = layout.chunk_shape[0]
-        of = self._segments.segments_of(request.rows)
+        of = self._array.datasets_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])
         touched = of[runs.start]
-        lengths = self._segments.lengths[touched]
+        lengths = self._array.lengths[touched]
         chunks = -(-lengths // chunk_rows)  # along the first axis
         first_chunk = np.concatenate([[0], np.cumsum(chunks)])
-        shift = first_chunk[:-1] * chunk_rows - self._segments.starts[touched]
+        shift = first_chunk[:-1] * chunk_rows - self._array.starts[touched]
         moved = RowRequest(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
         shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
-        paths = [self._segments.paths[segment] for segment in touched.tolist()]
+        paths = [self._array.paths[dataset] for dataset in touched.tolist()]
         per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
         index = (
             joined_indexes(gather(self._index_of, paths), first_chunk[:-1] * per_row)
@@ -195,36 +195,36 @@ class SegmentedColumn:
             else self._known_chunks(self._chunks, touched, first_chunk[:-1] * per_row)
         )
         joined = self._joined(replace(layout, shape=shape), index)
-        joined.name_segments(paths, first_chunk * per_row, lengths)
+        joined.name_datasets(paths, first_chunk * per_row, lengths)
         return joined.jobs(moved, out, library)
 
     def _joined(self, layout: ColumnLayout, index: ChunkIndex) -> JoinedChunks | TakenOfJoined:
         if self._taken is None:
             return JoinedChunks(self._path, layout, self._byte_source, index)
-        from ray_h5.read.arrays.taken_segments import TakenOfJoined
+        from ray_h5.read.arrays.taken_joined_array import TakenOfJoined
 
         return TakenOfJoined(self._path, layout, self._byte_source, index, self._taken)
 
-    def _known_chunks(self, chunks: ChunkIndex, segments: np.ndarray, first_numbers: np.ndarray) -> ChunkIndex:
-        """Return the chunks of some segments, those of the i-th numbered from ``first_numbers[i]``."""
-        first = self._segments.first_chunks
-        low, high = np.searchsorted(chunks.numbers, [first[segments], first[segments + 1]])
+    def _known_chunks(self, chunks: ChunkIndex, datasets: np.ndarray, first_numbers: np.ndarray) -> ChunkIndex:
+        """Return the chunks of some datasets, those of the i-th numbered from ``first_numbers[i]``."""
+        first = self._array.first_chunks
+        low, high = np.searchsorted(chunks.numbers, [first[datasets], first[datasets + 1]])
         at = units_of(low, high - low)
-        numbers = chunks.numbers[at] + np.repeat(first_numbers - first[segments], high - low)
+        numbers = chunks.numbers[at] + np.repeat(first_numbers - first[datasets], high - low)
         return ChunkIndex(numbers, chunks.offsets[at], chunks.sizes[at], chunks.masks[at])
 
     def _h5py_jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        of = self._segments.segments_of(request.rows)
+        of = self._array.datasets_of(request.rows)
         runs = RowRuns.split(of[1:] != of[:-1])
         jobs: list[Job] = []
         for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            segment = int(of[start])
+            dataset = int(of[start])
             part = request.select(slice(start, stop))
-            local = RowRequest(part.rows - self._segments.starts[segment], part.places).packed()
-            jobs += self._reader_of(self._segments.paths[segment]).jobs(local, out, library)
+            local = RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
+            jobs += self._reader_of(self._array.paths[dataset]).jobs(local, out, library)
         return jobs
 
 
-def class_columns(path: str, segments: Segments, byte_source: ByteSource) -> list[DirectColumn]:
+def class_columns(path: str, joined: JoinedArray, byte_source: ByteSource) -> list[DirectColumn]:
     """Return a reader for each class. Without an offset, it reads fill values, or rows whose offsets it is given."""
-    return [DirectColumn(path, layout, byte_source, None) for layout in segments.layouts]
+    return [DirectColumn(path, layout, byte_source, None) for layout in joined.layouts]
