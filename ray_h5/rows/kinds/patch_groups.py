@@ -13,9 +13,9 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.end_to_end import EndToEnd
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.made_columns import MadeColumn
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.user_columns import MadeColumn
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.groups.groups import GroupPattern
