@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import check_count, names_options
-from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.blocks import Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.plan_reads import BlockRows, read_rows
-from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
-from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.progress import RunProgress, run_extents
 
 
 @names_options
@@ -142,97 +138,3 @@ def _tail_of(listed: Any) -> Tail | None:
         return Tail(*listed)
     except (TypeError, OptionError) as exc:
         raise PositionError(f"Position: tail={listed!r}: expected None, or [rule, rows]: {exc}") from exc
-
-
-@dataclass(frozen=True, slots=True)
-class Remainder:
-    """The positions of an epoch that a run has to read: all, or what earlier runs have not done.
-
-    It is small, and tasks need nothing else beside the plan.
-
-    Attributes
-    ----------
-    epoch : int
-        The epoch.
-    done : tuple of RunProgress
-        What earlier runs have done of it.
-    world_size : int
-        Ranks that take its blocks in turn.
-    seed : int, optional
-        The seed of the run that is resumed. It replaces a seed that the plan has drawn.
-    """
-
-    epoch: int = 0
-    done: tuple[RunProgress, ...] = ()
-    world_size: int = 1
-    seed: int | None = None
-
-    def block_layout(self, plan: ReadPlan) -> BlockLayout:
-        """Return how these positions are cut into blocks."""
-        extent = run_extents(plan.epoch_rows, self.done, plan.tail)[-1]
-        return BlockLayout(extent.num_positions, plan.block_rows, self.world_size)
-
-    def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
-        """Return the positions of a block; at most the first `limit`."""
-        start, stop = self.block_layout(plan).bounds(block)
-        ordinals = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
-        return epoch_positions(plan.epoch_rows, self.done, plan.tail, ordinals)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """The result of one read task.
-
-    Attributes
-    ----------
-    rows : BlockRows
-        Row ids and the columns of the files.
-    positions : numpy.ndarray
-        int64: the positions of the rows in the epoch.
-    epoch : int
-        The epoch.
-    seed : int
-        The seed of the order.
-    """
-
-    rows: BlockRows
-    positions: np.ndarray
-    epoch: int
-    seed: int = 0
-
-
-def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None) -> Block:
-    """Read one block of an epoch: a pure function, with the same result at each call."""
-    plan = plan.with_drawn_seed(remainder.seed)
-    positions = remainder.positions(plan, block, limit)
-    epoch = remainder.epoch
-    rows = read_rows(
-        plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None
-    )
-    return Block(rows, positions, epoch, plan.seed)
-
-
-def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
-    """Return the position after `rows` rows of each rank; `resume` continues from there."""
-    return Position(
-        plan.order.with_drawn_seed(remainder.seed).seed,
-        remainder.epoch,
-        rows,
-        remainder.world_size,
-        plan.block_rows,
-        plan.fingerprint,
-        remainder.done,
-        plan.tail,
-    )
-
-
-def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
-    """Return the rest of the epoch of a position. The seed of the position replaces one that the plan has drawn.
-
-    Raises
-    ------
-    PositionError
-        If the position is of other files, another selection or another shuffle; it says what differs.
-    """
-    order = position.checked_order(plan.fingerprint, plan.order)
-    return Remainder(position.epoch, position.done, world_size, order.seed)

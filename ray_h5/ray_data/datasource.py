@@ -22,8 +22,8 @@ from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.blocks import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
-from ray_h5.order.position import Remainder
 from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter

@@ -18,8 +18,8 @@ from ray.exceptions import RayTaskError
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.order.blocks import BlockLayout
-from ray_h5.order.position import Remainder, read_block
 from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.internals.cluster import task_attempts
 

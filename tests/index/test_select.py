@@ -12,7 +12,7 @@ from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumn
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.position import Remainder, read_block
+from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.predicates.criteria import between, where
 from tests.index.kit import combined, plan_files
 

@@ -22,8 +22,9 @@ from ray_h5.order.draws.shuffle import Shuffle, make_key
 from ray_h5.order.draws.weighted_draws import hashed, minus_log, permute_each
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import Order, plain_order
-from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import describe, shuffle_effect
 from tests.index.kit import plan_files
 

@@ -18,8 +18,9 @@ from ray_h5.order.draws.length_runs import default_run_rows
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import plain_order
-from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import describe, shuffle_effect
 from tests.index.kit import plan_files
 

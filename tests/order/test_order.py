@@ -16,8 +16,8 @@ from ray_h5.order.epoch_order import (
     make_order,
     row_keys,
 )
-from ray_h5.order.position import Remainder, read_block
 from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, read_block
 from tests.index.kit import plan_files
 
 

@@ -19,9 +19,10 @@ from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.position import Position, Remainder, position_of, read_block, resume
+from ray_h5.order.position import Position
 from ray_h5.order.progress import RunProgress
 from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from tests.index.kit import plan_files
 
 

@@ -23,7 +23,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnknownColumnError,
 )
-from ray_h5.order.position import Remainder, read_block
+from ray_h5.order.remainder import Remainder, read_block
 
 from .conftest import concatenated
 from .kit import consume_together

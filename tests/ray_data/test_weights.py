@@ -8,7 +8,7 @@ from ray.data.expressions import col
 import ray_h5
 from ray_h5 import Shuffle, Standardize, balance, set_epoch
 from ray_h5.errors import OptionError
-from ray_h5.order.position import Remainder, position_of
+from ray_h5.order.remainder import Remainder, position_of
 from ray_h5.ray_data.internals.logical_plans import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked

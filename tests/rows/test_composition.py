@@ -17,7 +17,7 @@ from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.plan_reads import read_rows
-from ray_h5.order.position import Block
+from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset

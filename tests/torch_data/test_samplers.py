@@ -18,7 +18,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5 import ragged
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.order.position import Position, Remainder, position_of, resume
+from ray_h5.order.position import Position
+from ray_h5.order.remainder import Remainder, position_of, resume
 from ray_h5.torch_data import (
     EpochShuffleSampler,
     H5Dataset,

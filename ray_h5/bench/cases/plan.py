@@ -17,8 +17,8 @@ from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.position import Remainder
 from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.tasks import read_tasks
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ import ray.data
 from ray.data import DataContext, DataIterator
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.order.position import Position, Remainder, position_of, resume
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.remainder import Remainder, position_of, resume
 from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore, RunningEpoch
 from ray_h5.ray_data.internals.cluster import cluster_id, process_id
 from ray_h5.ray_data.internals.executions import DatasetExecution, running_execution
