@@ -113,11 +113,11 @@ def _table(name: str, workload: str, size: float, folder: str | None, files: sli
 
 
 def _signals(folder: str | None, size: float) -> Problem:
-    return _table("signals", "signals", 0.25 * size, folder, slice(None), ("fhr_st", "target", "weight"))
+    return _table("signals", "signals", size, folder, slice(None), ("fhr_st", "target", "weight"))
 
 
 def _store(folder: str | None, size: float) -> Problem:
-    made = _signals(folder, 0.4 * size)
+    made = _signals(folder, 0.1 * size)
     return replace(made, name="store", store=os.path.dirname(os.path.dirname(made.paths[0])))
 
 
