@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_identity, check_sources_now
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import NotPlainError
-from ray_h5.hdf5.files.open_library import OpenLibrary
+from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.read.jobs import Job
@@ -28,29 +27,6 @@ if TYPE_CHECKING:
     from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.storage.byte_source import ByteSource
     from ray_h5.storage.storage_of_path import Storage
-
-
-class _Once(threading.local):
-    libraries: dict[FileOnDisk, OpenLibrary] | None = None
-
-
-_once = _Once()
-
-
-@contextlib.contextmanager
-def opened_once() -> Iterator[None]:
-    """Have libhdf5 open each local file that this thread asks at most once, until the block ends."""
-    if _once.libraries is not None:
-        yield
-        return
-    opened: dict[FileOnDisk, OpenLibrary] = {}
-    _once.libraries = opened
-    try:
-        yield
-    finally:
-        _once.libraries = None
-        for each in opened.values():
-            each.close()
 
 
 class FileOnDisk(OpenFile):
@@ -118,7 +94,7 @@ class FileOnDisk(OpenFile):
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
         """Yield libhdf5's view of the file; close it at the end, or at that of `opened_once`."""
-        shared = _once.libraries
+        shared = once.libraries
         if shared is not None and self in shared:
             yield shared[self]
             return
@@ -134,7 +110,7 @@ class FileOnDisk(OpenFile):
 
     def forget(self) -> None:
         super().forget()
-        if _once.libraries is not None and (library := _once.libraries.pop(self, None)) is not None:
+        if once.libraries is not None and (library := once.libraries.pop(self, None)) is not None:
             library.close()
 
     def _other_file(self, path: str) -> OpenFile:

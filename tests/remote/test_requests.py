@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
+from ray_h5.hdf5.files import held_bytes
+from ray_h5.hdf5.files.held_bytes import open_held
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
@@ -244,3 +246,20 @@ def test_a_process_that_has_the_plan_asks_for_data_alone(server, tmp_path, bucke
     cold, *later = count(server, write, options, tmp_path, bucket / "a.h5")
     assert cold <= (3 * N if case == "drawn patches of groups" else 12)  # it reads the labels of each group
     assert later == [0, 0, 0]
+
+
+def test_libhdf5_opens_a_file_again_only_after_a_pass_that_missed_bytes(server, bucket, monkeypatch):
+    opened = []
+
+    def counted(held, path):
+        file = open_held(held, path)
+        opened.append(path)
+        return file
+
+    monkeypatch.setattr(held_bytes, "open_held", counted)
+    for name in ("a.h5", "b.h5", "c.h5"):
+        with h5py.File(bucket / name, "w") as file:
+            plain(file)
+    found = H5Dataset("s3://bkt/*.h5", storage_options=options_of(server))
+    assert found.index.num_rows == 3 * N
+    assert all(opened.count(path) <= 2 for path in opened)

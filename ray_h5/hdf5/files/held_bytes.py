@@ -237,6 +237,11 @@ def replay(action: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
+def has_missed() -> bool:
+    """Return whether the pass that runs has missed something, so that it is made again."""
+    return bool(_passes.running) and bool(_passes.running[-1].missed or _passes.running[-1].asked)
+
+
 def ask_later(key: Hashable, question: Callable[[], None]) -> None:
     """Ask a store something before the next pass, with what else this pass asks; now, outside `replay`.
 

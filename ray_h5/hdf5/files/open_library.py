@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -55,3 +58,40 @@ class OpenLibrary:
     def close(self) -> None:
         if self._tree is not None:
             self._tree.close()
+
+
+class Once(threading.local):
+    """The files that this thread has open until the block of `opened_once` ends.
+
+    Attributes
+    ----------
+    libraries : dict of hashable to OpenLibrary, optional
+        The open ones, by file; None outside the block.
+    replaced : list of OpenLibrary
+        Those that are used no more.
+    """
+
+    libraries: dict[Hashable, OpenLibrary] | None = None
+    replaced: list[OpenLibrary]
+
+
+once = Once()
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+    """Have libhdf5 open each file that this thread asks at most once, until the block ends.
+
+    A file in a store is opened again after a pass that missed bytes.
+    """
+    if once.libraries is not None:
+        yield
+        return
+    opened: dict[Hashable, OpenLibrary] = {}
+    once.libraries, once.replaced = opened, []
+    try:
+        yield
+    finally:
+        once.libraries = None
+        for each in (*opened.values(), *once.replaced):
+            each.close()

@@ -14,11 +14,11 @@ import pyarrow as pa
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
+from ray_h5.hdf5.files.open_library import opened_once
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
-from ray_h5.read.open_files import opened_once
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
 from ray_h5.storage.byte_source import Identity
 

@@ -15,8 +15,8 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.held_bytes import HeldBytes, replay
-from ray_h5.hdf5.files.open_library import OpenLibrary
+from ray_h5.hdf5.files.held_bytes import HeldBytes, has_missed, replay
+from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -73,11 +73,21 @@ class FileInStore(OpenFile):
     @contextlib.contextmanager
     def library(self, held: HeldBytes | None = None) -> Iterator[OpenLibrary]:
         """Yield libhdf5's view of the file, of bytes in memory: `held`, if a read has bytes of its own."""
-        opened = OpenLibrary(self.access, self.identity, held or self.held, self.others)
+        shared = once.libraries if held is None else None
+        opened = None if shared is None else shared.get(self)
+        if opened is None:
+            opened = OpenLibrary(self.access, self.identity, held or self.held, self.others)
+        if shared is None:
+            with contextlib.closing(opened):
+                yield opened
+            return
+        shared[self] = opened
         try:
             yield opened
         finally:
-            opened.close()
+            # What it could not read may look like damage to the next pass. A pass that goes on needs it open.
+            if has_missed() and shared.pop(self, None) is not None:
+                once.replaced.append(opened)
 
     def look(self) -> None:
         """Look at the group of the file, to find out now whether it is HDF5."""
