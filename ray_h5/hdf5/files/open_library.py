@@ -61,15 +61,7 @@ class OpenLibrary:
 
 
 class Once(threading.local):
-    """The files that this thread has open until the block of `opened_once` ends.
-
-    Attributes
-    ----------
-    libraries : dict of hashable to OpenLibrary, optional
-        The open ones, by file; None outside the block.
-    replaced : list of OpenLibrary
-        Those that are used no more.
-    """
+    """The files that this thread has open until the block of `opened_once` ends, and those that it uses no more."""
 
     libraries: dict[Hashable, OpenLibrary] | None = None
     replaced: list[OpenLibrary]
