@@ -23,7 +23,7 @@ from ray_h5.hdf5.tree.tree import FROM_ROOT
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.kinds.patch_rows import PatchRows
+from ray_h5.rows.kinds.patch_rows import PatchRows, tried
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import EpisodeRows
@@ -222,16 +222,8 @@ class PatchesOfGroups(EpisodeRows):
 
     def listing(self) -> Listing:
         found = self._parts[0].listing()
-        refused, columns = dict(found.refused), []
-        for name in found.names:
-            try:
-                self.column(name)
-            except RayH5Error as exc:
-                if name in self._kind.shapes:
-                    raise
-                refused[name] = exc
-            else:
-                columns.append(name)
+        columns, errors = tried(found.names, self.column, self._kind)
+        refused = {**found.refused, **errors}
         for name, group in self._of_others(found).items():
             refused[name] = self._error_of(name, group)
         return Listing((*columns,), refused)

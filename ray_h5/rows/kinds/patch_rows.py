@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -33,6 +33,24 @@ _CELLS = 4
 
 _COUNT_BYTES = 16
 """What `where_any` takes for a value: whether it is of a class, and how many before it are."""
+
+
+def tried(
+    names: Iterable[str], column: Callable[[str], object], kind: Patches
+) -> tuple[list[str], dict[str, RayH5Error]]:
+    """Return the columns that can be read, and the errors of the others; that of an array of `kind` is raised."""
+    columns: list[str] = []
+    refused: dict[str, RayH5Error] = {}
+    for name in names:
+        try:
+            column(name)
+        except RayH5Error as exc:
+            if name in kind.shapes:
+                raise
+            refused[name] = exc
+        else:
+            columns.append(name)
+    return columns, refused
 
 
 class PatchRows:
@@ -84,18 +102,9 @@ class PatchRows:
                 f"{self._path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
                 "another key=, or choose a group without that dataset with group=."
             )
-        refused: dict[str, Exception] = {}
-        columns = []
         known = dict.fromkeys([*found.names, *found.refused, *self._kind.shapes])
-        for name in (each for array in known for each in self._fields(array) or [array]):
-            try:
-                self.column(name)
-            except RayH5Error as exc:
-                if name in self._kind.shapes:
-                    raise
-                refused[name] = exc
-            else:
-                columns.append(name)
+        names = (each for array in known for each in self._fields(array) or [array])
+        columns, refused = tried(names, self.column, self._kind)
         return Listing((*own, *columns), refused)
 
     def prepare(self, names: Iterable[str]) -> None:
