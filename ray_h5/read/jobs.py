@@ -14,7 +14,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
 from ray_h5.read.kernel.job_table import Field, JobTable
-from ray_h5.read.kernel.run_tables import BYTES_READ, CHUNKS_DECODED, REQUESTS, new_times, run_table
+from ray_h5.read.kernel.run_tables import BYTES_READ, CHUNKS_DECODED, HINTED, REQUESTS, new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span
 
 _PARTS_A_THREAD = 4
@@ -126,13 +126,11 @@ class TableJob:
         table = self.table
         if worker.arrived is not None:
             table = table.in_memory(range(len(table)), [worker.arrived[offset] for offset, _ in table.ranges])
-        counts, hinted = run_table(
-            table, worker.times, first=self.first, stop=self.stop, total=self.total, given=self.given
-        )
+        counts = run_table(table, worker.times, first=self.first, stop=self.stop, total=self.total, given=self.given)
         worker.stats.requests += int(counts[REQUESTS])
         worker.stats.bytes_read += int(counts[BYTES_READ])
         worker.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
-        return hinted
+        return int(counts[HINTED])
 
     def parts(self, threads: int) -> list[TableJob]:
         """Return the same jobs in parts of about as many bytes, for several threads."""

@@ -108,7 +108,7 @@ def storage_for(options: object, paths: Iterable[str], filesystem: object = None
 
 def storage_of(path: str, remote: Storage) -> Storage:
     """Return the storage that has a file; `remote` is that of files with a URL."""
-    return remote if is_url(path) else LOCAL
+    return remote if remote is LOCAL or is_url(path) else LOCAL
 
 
 def whole_path(path: str) -> str:

@@ -15,6 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
+from ray_h5.read.kernel.library import gate_for
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
     OF_RANGES,
@@ -66,7 +67,8 @@ class H5DataLoader(DataLoader[Any]):
     shuffle, batch_sampler, generator
         As in `DataLoader`; frameworks that make the loader again with samplers of their own pass them.
     threads : int
-        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks.
+        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks. One more plans what they
+        read next from files on disks.
     workers : int
         Processes that read and make batches instead, for transforms that hold Python's lock. Order, errors and state
         are the same. Each has its own copy of the transform; before each batch the generators of `random`, NumPy and
@@ -272,7 +274,9 @@ class H5DataLoader(DataLoader[Any]):
         work = partial(self._announced, read)
         if not threads:
             return self._sharing_chunks(itertools.starmap(work, calls))
-        return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop))
+        # Images are decoded by the threads, too, and a store is asked by each: there may be no more of them.
+        gate = None if self.dataset.decodes or self.dataset.call_bytes else gate_for(threads)
+        return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop, gate))
 
     def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         with self.dataset.sharing_chunks():

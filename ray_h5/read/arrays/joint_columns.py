@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from ray_h5.read.kernel.job_table import (
     pipeline_number,
 )
 from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import run_compiled
+from ray_h5.read.kernel.run_tables import HINTED, run_compiled
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary
@@ -168,7 +169,7 @@ def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
     return found if one.index is None or pipeline_number(one.layout.pipeline) != IN_PYTHON else []
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class WholeChunks:
     """Columns whose chunks are one row each, with the jobs of all chunks as one table.
 
@@ -179,17 +180,23 @@ class WholeChunks:
     columns : mapping of str to JointColumn
         The columns.
     jobs : numpy.ndarray
-        Their jobs, without destinations.
+        int64 of shape (jobs, fields): their jobs, without destinations.
     first : numpy.ndarray
         int64 of shape (columns, files): the job of the first row of each file.
     row_bytes : numpy.ndarray
-        int64 of shape (columns, 1).
+        int64 of shape (columns,).
     """
 
     columns: Mapping[str, JointColumn]
     jobs: np.ndarray
     first: np.ndarray
     row_bytes: np.ndarray
+
+    @cached_property
+    def fixed(self) -> tuple[int, ...]:
+        """The tables as arguments of the compiled loop."""
+        tables = self.jobs.ctypes.data, self.first.ctypes.data
+        return *tables, self.first.shape[1], len(self.columns), self.row_bytes.ctypes.data
 
     @classmethod
     def of(cls, columns: Mapping[str, JointColumn]) -> WholeChunks | None:
@@ -199,29 +206,30 @@ class WholeChunks:
             return None
         starts = np.cumsum([0, *(each.shape[1] for each in found.values())]).tolist()
         first = [columns[name].first[:-1] + start for name, start in zip(found, starts, strict=False)]
-        row_bytes = np.array([[columns[name].layout.row_bytes] for name in found], np.int64)
+        row_bytes = np.array([columns[name].layout.row_bytes for name in found], np.int64)
         whole = {name: columns[name] for name in found}
-        return cls(whole, np.concatenate([*found.values()], axis=1), np.array(first), row_bytes)
+        jobs = np.ascontiguousarray(np.concatenate([*found.values()], axis=1).T)
+        return cls(whole, jobs, np.array(first, np.int64), row_bytes)
 
     def table(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
     ) -> JobTable | None:
-        """Return the jobs that fill places of the arrays of these columns with rows, which ascend.
+        """Return the jobs that fill places of the arrays of these columns with rows: int64, in C order.
 
-        None for rows that are asked for twice, which are decoded once, and for neighbours that go to neighbouring
-        places, which are read together.
+        None for rows that are asked for twice, which are decoded once, and for many neighbours that go to
+        neighbouring places, which are read together.
         """
-        steps = np.diff(self.first[0, files] + rows)
-        if not steps.all() or np.any((steps == 1) & (np.diff(places) == 1)):
-            return None
         arrays = [out[name] for name in self.columns]
         if not all(column.lands_in_place(array) for column, array in zip(self.columns.values(), arrays, strict=True)):
             return None
-        numbers = self.first[:, files] + rows
-        jobs = self.jobs.take(numbers.reshape(-1), axis=1)
-        destinations = jobs[Field.DESTINATION].reshape(numbers.shape)
-        np.multiply(places, self.row_bytes, out=destinations)
-        destinations += np.array([[array.ctypes.data] for array in arrays])
+        count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
+        jobs = np.empty((len(Field), len(arrays) * count), np.int64)
+        asked = files.ctypes.data, rows.ctypes.data, places.ctypes.data, count
+        loop = compiled_loop()
+        assert loop is not None
+        # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
+        if not loop.library.ray_h5_plan_rows(*self.fixed, addresses.ctypes.data, *asked, jobs.ctypes.data):
+            return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
         return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
 
@@ -287,8 +295,6 @@ class JointFiles:
         int
             How many hints were given about the rows that are read next; None if not all rows were read.
         """
-        order = np.lexsort((rows, files))  # once for all columns
-        files, rows, places = files[order], rows[order], places[order]
         tables = self._tables(files, rows, places, out)
         stop = sum(len(each) for each in tables if each is not None)
         if later is not None:
@@ -296,24 +302,25 @@ class JointFiles:
         found = [each for each in tables if each is not None]
         if len(found) < len(tables):
             return None
-        done, _, hinted = run_compiled(JobTable.join(found), times, stop, given)
-        for number in sorted({*files.tolist()}):  # a file that changed before that is still another one
-            self.files[number].check_unchanged(out)
-        return max(0, hinted - stop) if done else None
+        done, counts = run_compiled(JobTable.join(found), times, stop, given)
+        return max(0, int(counts[HINTED]) - stop) if done else None
 
     def _tables(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
     ) -> list[JobTable | None]:
-        """Return the jobs that fill arrays with rows, which ascend; None for those that the loop does not read."""
+        """Return the jobs that fill arrays with rows; None for those that the loop does not read."""
         whole = None if self.whole is None else self.whole.table(files, rows, places, out)
+        tables = [] if whole is None else [whole]
         done = () if whole is None or self.whole is None else self.whole.columns
-        rest = [self.columns[name].table(files, rows, places, each) for name, each in out.items() if name not in done]
-        return rest if whole is None else [whole, *rest]
+        rest = {name: array for name, array in out.items() if name not in done}
+        if rest:
+            order = np.lexsort((rows, files))  # once for all columns
+            files, rows, places = files[order], rows[order], places[order]
+        return tables + [self.columns[name].table(files, rows, places, array) for name, array in rest.items()]
 
     def _later_tables(
         self, files: np.ndarray, rows: np.ndarray, like: Mapping[str, np.ndarray]
     ) -> list[JobTable | None]:
         """Return the jobs of rows that come later. They are not run: nothing is written to their arrays."""
-        order = np.lexsort((rows, files))
         out = {name: np.empty((len(rows), *array.shape[1:]), array.dtype) for name, array in like.items()}
-        return self._tables(files[order], rows[order], np.arange(len(rows), dtype=np.int64), out)
+        return self._tables(files, rows, np.arange(len(rows), dtype=np.int64), out)

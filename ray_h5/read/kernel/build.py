@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 SWITCH = "RAY_H5_COMPILED"
 """Environment variable: 0 leaves the compiled loop out, for tests and to find out whether it causes a problem."""
 
-FLAGS = ("-O3", "-shared", "-fPIC")
+FLAGS = ("-O3", "-shared", "-fPIC", "-pthread")
 
 
 def compiled_path() -> Path:

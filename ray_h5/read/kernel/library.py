@@ -53,10 +53,18 @@ class Loop:
         context.restype, context.argtypes = void, [void]
         free.restype, free.argtypes = None, [void]
         tables: list[Any] = [void, number, void, number, void, void]
-        run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void, void]
+        run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void]
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
         entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
         dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]
+        gate, free_gate, use_gate = (
+            getattr(self.library, f"ray_h5_{name}") for name in ("gate", "free_gate", "use_gate")
+        )
+        gate.restype, gate.argtypes = void, [number]
+        free_gate.restype, free_gate.argtypes = None, [void]
+        use_gate.restype, use_gate.argtypes = None, [void, void]
+        plan = self.library.ray_h5_plan_rows
+        plan.restype, plan.argtypes = ctypes.c_int, [void, void, number, number, *[void] * 5, number, void]
         found = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)
@@ -72,6 +80,12 @@ class Loop:
             mine.context = _Context(self)
         address: int = mine.context.address
         return address
+
+    def use(self, gate: Gate) -> None:
+        """Let the calling thread run through a gate."""
+        context = self.context
+        self._contexts.value.gate = gate  # as long as the context
+        self.library.ray_h5_use_gate(context, gate.address)
 
     def new_context(self) -> int:
         """Return the address of a new context; raise `MemoryError` if there is no memory."""
@@ -90,6 +104,41 @@ class _Context:
     def __del__(self) -> None:
         if address := self.__dict__.pop("address", None):
             self._free(address)
+
+
+class Gate:
+    """Lets so many of some threads run the compiled loop at one time.
+
+    The others wait for their turn in the loop, without Python's lock: one that has planned its reads begins at once
+    where another one ends.
+
+    Parameters
+    ----------
+    loop : Loop
+        The loop.
+    threads : int
+        How many run at one time.
+    """
+
+    def __init__(self, loop: Loop, threads: int) -> None:
+        self._loop, self._free = loop, loop.library.ray_h5_free_gate
+        self.address = loop.library.ray_h5_gate(threads)
+        if not self.address:
+            raise MemoryError
+
+    def enter(self) -> None:
+        """Let the calling thread run through this gate from now on."""
+        self._loop.use(self)
+
+    def __del__(self) -> None:
+        if address := self.__dict__.pop("address", None):
+            self._free(address)
+
+
+def gate_for(threads: int) -> Gate | None:
+    """Return a gate for so many threads; None without the compiled loop."""
+    loop = compiled_loop()
+    return None if loop is None else Gate(loop, threads)
 
 
 @functools.cache

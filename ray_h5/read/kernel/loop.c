@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -40,14 +41,17 @@ enum { SHUFFLE = 1, FLETCHER32, LZF, DEFLATE, ZSTD, LZ4, BLOSC };
 /* The status of a job. */
 enum { DONE = 0, NOT_READ = 1, NOT_DECODED = 2, NOT_RUN = 3 };
 
-/* What a call counts. */
-enum { REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, COUNTS };
+/* What a call counts; and up to which job hints were given. */
+enum { REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, HINTED, COUNTS };
 
 /* How often reads waited, as levels; see `count`. */
 enum { COLD_LEVEL, COLD_ON, LONG_LEVEL, LONG_ON, HINTS_OFF, TIMES };
 
 /* Instead of a descriptor: the offset is an address in memory, or Python reads the bytes. */
 enum { IN_MEMORY = -1, NO_DESCRIPTOR = -2 };
+
+/* Instead of a pipeline: values are stored as they are, or Python decodes them. */
+enum { RAW = -1, IN_PYTHON = -2 };
 
 static const int64_t SPAN_BYTES = 1 << 20, CHUNK_GAP = 512, ROW_GAP = 4096, AHEAD_READS = 96, AHEAD_BYTES = 16 << 20;
 static const int64_t SLICE_NS = 100000000; /* after this the call returns, so that Python sees signals */
@@ -68,10 +72,19 @@ typedef struct {
   int64_t size;
 } buffer;
 
+/* Lets so many threads run at one time. Others wait here, where they do not need the interpreter's lock: each begins at
+ * once when another one ends. */
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t left;
+  int64_t free;
+} gate;
+
 typedef struct {
   codecs codecs;
   void *deflate, *zstd;
   buffer stored, chunk, between[2];
+  gate *gate; /* or NULL */
 } context;
 
 static const int64_t KEPT_BYTES = 8 << 20; /* larger buffers are freed after a call */
@@ -111,6 +124,45 @@ void ray_h5_free(context *of) {
   free(of->between[0].bytes);
   free(of->between[1].bytes);
   free(of);
+}
+
+/* ---- how many threads run at one time ------------------------------------------------------------------------- */
+
+gate *ray_h5_gate(int64_t threads) {
+  gate *made = calloc(1, sizeof *made);
+  if (made == NULL) return NULL;
+  pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->left, NULL);
+  made->free = threads;
+  return made;
+}
+
+/* No thread may be at the gate. */
+void ray_h5_free_gate(gate *of) {
+  pthread_cond_destroy(&of->left);
+  pthread_mutex_destroy(&of->lock);
+  free(of);
+}
+
+/* Lets the thread that has a context run through a gate from now on; through none if it is NULL. */
+void ray_h5_use_gate(context *of, gate *used) {
+  of->gate = used;
+}
+
+static void enter(gate *at) {
+  if (at == NULL) return;
+  pthread_mutex_lock(&at->lock);
+  while (at->free == 0) pthread_cond_wait(&at->left, &at->lock);
+  at->free--;
+  pthread_mutex_unlock(&at->lock);
+}
+
+static void leave(gate *at) {
+  if (at == NULL) return;
+  pthread_mutex_lock(&at->lock);
+  at->free++;
+  pthread_cond_signal(&at->left);
+  pthread_mutex_unlock(&at->lock);
 }
 
 /* ---- decoders: each returns 1 if it filled `out` to the last byte --------------------------------------------- */
@@ -469,7 +521,7 @@ static int64_t joined(const table *jobs, int64_t first, int64_t stop, int64_t *e
   int64_t at = first + 1;
   *end = offset[first] + size[first];
   if (file[first] == IN_MEMORY) return at;
-  for (; at < stop && file[at] == file[first]; at++) {
+  for (; at < stop && file[at] == file[first] && jobs->field[PIPELINE][at] != IN_PYTHON; at++) {
     int raw = is_copy(jobs, at);
     int64_t gap = offset[at] - *end, most = raw ? ROW_GAP : CHUNK_GAP, limit = raw ? ROW_GAP : SPAN_BYTES / 4;
     if (size[at] < ROW_GAP && is_again(jobs, at)) continue;
@@ -481,21 +533,27 @@ static int64_t joined(const table *jobs, int64_t first, int64_t stop, int64_t *e
 }
 
 /* Runs the jobs from `first` to `stop`, and returns the first one that was not begun. Hints are given about the jobs up
- * to `total`; `hinted` says how far. */
+ * to `total`; `counts` says how far. */
 int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
                    int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, int64_t first, int64_t stop,
-                   int64_t total, int8_t *status, int64_t *counts, int64_t *times, int64_t *hinted) {
+                   int64_t total, int8_t *status, int64_t *counts, int64_t *times) {
   table jobs;
+  int64_t *hinted = &counts[HINTED];
   for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
   for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
   jobs.pipelines = pipelines;
   jobs.boxes = boxes;
   const int64_t *file = jobs.field[FILE_DESCRIPTOR], *offset = jobs.field[OFFSET], *size = jobs.field[SIZE];
+  enter(of->gate);
   int64_t began = now(), last = began, at = first, ahead = 0;
   while (at < stop) {
     if (last - began > SLICE_NS) break;
     if (file[at] == NO_DESCRIPTOR) {
       status[at++] = NOT_READ;
+      continue;
+    }
+    if (jobs.field[PIPELINE][at] == IN_PYTHON) {
+      status[at++] = NOT_RUN;
       continue;
     }
     if (at > first && status[at - 1] == DONE && is_again(&jobs, at)) { /* a row that was asked for several times */
@@ -554,11 +612,61 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
     at = next;
     if (jobs.field[PIPELINE][at - 1] >= 0) last = now();
   }
+  leave(of->gate);
   shrink(&of->stored);
   shrink(&of->chunk);
   shrink(&of->between[0]);
   shrink(&of->between[1]);
   return at;
+}
+
+/* ---- rows of columns whose chunks are one row each ------------------------------------------------------------- */
+
+enum { MANY = 16 };
+
+/* A row: its job in the first column, its file and place. */
+typedef struct {
+  int64_t job, file, row, place;
+} asked;
+
+static int by_job(const void *one, const void *other) {
+  int64_t a = ((const asked *)one)->job, b = ((const asked *)other)->job;
+  return (a > b) - (a < b);
+}
+
+/* Fills a table of jobs, of `columns` times `count`, with those of some rows, in the order of the files. Job
+ * `first[column * files + file] + row` of `all`, in which each job has its fields side by side, reads a row. Place i of a column begins at `arrays[column]` plus i times
+ * `row_bytes[column]`. Returns 0 if there is no memory, or if fewer jobs would read the rows: some are asked for twice,
+ * or many are neighbours that go to neighbouring places. */
+int ray_h5_plan_rows(const int64_t *all, const int64_t *first, int64_t files, int64_t columns,
+                     const int64_t *row_bytes, const int64_t *arrays, const int64_t *file, const int64_t *row,
+                     const int64_t *place_of, int64_t count, int64_t *jobs) {
+  asked *rows = malloc((size_t)(count > 0 ? count : 1) * sizeof *rows);
+  if (rows == NULL) return 0;
+  int ascends = 1, alone = 1;
+  int64_t neighbours = 0;
+  for (int64_t i = 0; i < count; i++) {
+    rows[i] = (asked){first[file[i]] + row[i], file[i], row[i], place_of[i]};
+    if (i > 0 && rows[i].job < rows[i - 1].job) ascends = 0;
+  }
+  if (!ascends) qsort(rows, (size_t)count, sizeof *rows, by_job);
+  for (int64_t i = 1; i < count; i++) {
+    int64_t step = rows[i].job - rows[i - 1].job;
+    if (step == 0) alone = 0;
+    neighbours += step == 1 && rows[i].place - rows[i - 1].place == 1;
+  }
+  if (neighbours > count / MANY) alone = 0;
+  for (int64_t column = 0; alone && column < columns; column++) {
+    const int64_t *begins = first + column * files;
+    for (int64_t i = 0; i < count; i++) {
+      int64_t *job = jobs + column * count + i;
+      const int64_t *found = all + (begins[rows[i].file] + rows[i].row) * JOB_FIELDS;
+      for (int field = 0; field < JOB_FIELDS; field++) job[field * columns * count] = found[field];
+      job[DESTINATION * columns * count] = arrays[column] + rows[i].place * row_bytes[column];
+    }
+  }
+  free(rows);
+  return alone;
 }
 
 /* ---- lists of chunks ------------------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from ray_h5.errors import RayH5Error
+from ray_h5.read.kernel.library import Gate
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.row_cache import copy_alone
 
@@ -136,10 +137,12 @@ def in_threads(
     timeout: float,
     what: Callable[[], str],
     stop: Stop,
+    gate: Gate | None = None,
 ) -> Iterator[Result]:
     """Yield what `work` returns for each call, in their order. Threads work ahead of that.
 
-    `stop` ends requests that hang when the iteration ends early.
+    `stop` ends requests that hang when the iteration ends early. If so many threads read through a gate, there is one
+    thread more: it plans the next reads meanwhile.
 
     Raises
     ------
@@ -153,7 +156,10 @@ def in_threads(
         own.add(threading.get_ident())
         copy_alone()
         stop.enter()
+        if gate is not None:
+            gate.enter()
 
+    threads += gate is not None
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
     try:
         # One call more than threads: a thread that is done has the next one at once.

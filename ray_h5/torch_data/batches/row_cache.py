@@ -266,8 +266,12 @@ def check_file(path: str, expected: Identity, storage: Storage) -> None:
 
     A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
     """
-    with contextlib.suppress(OSError):
-        check_identity(path, expected, storage_of(path, storage).seen(path, expected) or expected)
+    try:
+        found = storage_of(path, storage).seen(path, expected)
+    except OSError:
+        return
+    if found is not None and found != expected:
+        check_identity(path, expected, found)
 
 
 def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool:

@@ -161,17 +161,24 @@ class RowSource:
         StaleIndexError, MissingSourceError
             If a file, or another that columns or the selection come from, changed since the dataset was made.
         """
-        caches = self._row_caches()
-        small = caches[0]
         row_ids, draws = self.split(indices)
-        touched = self._check_files(row_ids)
+        touched = sorted({*self.plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
+        try:
+            self._read_rows(out, row_ids, draws, places)
+        finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
+            self._check_files(touched)
+
+    def _read_rows(
+        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
+    ) -> None:
+        caches = self._row_caches()
         out = self._read_joined(out, row_ids, places)
         cached = {name for cache in caches for name in cache.columns}
         rest = {name: array for name, array in out.items() if name not in cached}
         if rest:
             self._read_files(rest, row_ids, np.arange(len(row_ids)) if places is None else places, draws)
-        if small.columns:
-            self._read_whole_files(small, touched)
+        if caches[0].columns:
+            self._read_whole_files(caches[0], by_file(self.plan.files, row_ids))
         for cache in caches:
             if cache.columns:
                 cache.read_through({name: out[name] for name in cache.columns}, row_ids, places, self._read_files)
@@ -270,19 +277,17 @@ class RowSource:
         recent = RecentRowCache({each.name: (each.row_shape, each.dtype) for each in others}, self._kept_rows)
         return RowCache(small, files.num_rows if small else 0), RowCache(large, files.num_rows if large else 0), recent
 
-    def _check_files(self, row_ids: np.ndarray) -> list[tuple[int, int]]:
-        """Make sure that files are unchanged, whether they will be read or not; return each with its number of rows."""
-        files = self.plan.files
-        touched = [(file, len(places)) for file, places in by_file(files, row_ids)]
-        for file, _ in touched:
+    def _check_files(self, touched: list[int]) -> None:
+        """Make sure that files are unchanged, whether rows of them were read or lay in memory."""
+        files, storage = self.plan.files, self._storage
+        for file in touched:
             state = self._states.get(file)
             if state is None:
                 state = files.path(file), files.identity(file)
                 self._states.put(file, state)
-            check_file(*state, self._storage)
+            check_file(*state, storage)
         if self.plan.sources.columns:
-            self._check_sources([file for file, _ in touched])
-        return touched
+            self._check_sources(touched)
 
     def _check_sources(self, touched: list[int]) -> None:
         """Look once at each file that columns of the touched files come from."""
@@ -296,14 +301,14 @@ class RowSource:
                 for file in touched:
                     check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
 
-    def _read_whole_files(self, small: RowCache, touched: list[tuple[int, int]]) -> None:
+    def _read_whole_files(self, small: RowCache, parts: list[tuple[int, np.ndarray]]) -> None:
         """Read all small rows of the files of which enough were asked for."""
         cached, starts = self._cached.value, self.plan.files.starts
         wanted: list[int] = []
-        for file, count in touched:
+        for file, here in parts:
             if file in cached.whole_files:
                 continue
-            cached.asked[file] += count
+            cached.asked[file] += len(here)
             if cached.asked[file] * _WHOLE_FILE_AFTER < int(starts[file + 1] - starts[file]):
                 continue
             wanted.append(file)

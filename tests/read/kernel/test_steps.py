@@ -12,10 +12,10 @@ from ray_h5.codecs import filters
 from ray_h5.errors import CorruptChunkError, TransientIOError, TruncatedFileError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel import job_table as table
-from ray_h5.read.kernel import run_tables as steps
+from ray_h5.read.kernel import steps_in_python as steps
 from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, PLAIN, RAW, Field, JobTable, Origin, Piece
 from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import COLD_ON, HINTS, HINTS_OFF, new_times, run_table
+from ray_h5.read.kernel.run_tables import COLD_ON, HINTED, HINTS, HINTS_OFF, new_times, run_table
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, write
@@ -52,7 +52,7 @@ def test_ranges_are_copied_and_counted_alike(source, ranges, ascending):
         out = np.zeros(len(expected), np.uint8)
         made = copies(source, ranges, out)
         if compiled:
-            counts, _ = run_table(made, new_times())
+            counts = run_table(made, new_times())
         else:
             steps.run_in_python(made, 0, len(made), counts := np.zeros(4, np.int64))
         assert_same(out, expected)
@@ -88,14 +88,14 @@ def test_hints_are_given_once_while_reads_wait(source):
     times[:2] = 512, 1  # reads have waited
     out = np.zeros(10000, np.uint8)
     first = copies(source, ranges, out)
-    counts, hinted = run_table(first, times, stop=150, given=0)
+    counts = run_table(first, times, stop=150, given=0)
     assert 0 < counts[HINTS] <= 200
-    assert hinted <= 200
-    again, _ = run_table(first, times, first=150, given=hinted)
+    assert counts[HINTED] <= 200
+    again = run_table(first, times, first=150, given=int(counts[HINTED]))
     assert counts[HINTS] + again[HINTS] <= 200
     times[COLD_ON], times[HINTS_OFF] = 1, 1
-    assert run_table(first, times)[0][HINTS] == 0
-    assert run_table(first, new_times())[0][HINTS] == 0
+    assert run_table(first, times)[HINTS] == 0
+    assert run_table(first, new_times())[HINTS] == 0
 
 
 def test_hints_go_on_after_small_rows_that_lie_in_pages_of_others(source):
@@ -105,7 +105,7 @@ def test_hints_go_on_after_small_rows_that_lie_in_pages_of_others(source):
     times = new_times()
     times[:2] = 8192, 1
     small = copies(source, [(24000 - i * 40, 8) for i in range(600)], np.zeros(4800, np.uint8))
-    assert run_table(small, times)[0][HINTS] > 0
+    assert run_table(small, times)[HINTS] > 0
     assert times[COLD_ON]
     large = copies(source, [(26000 - i * 4200, 4096) for i in range(7)], np.zeros(7 * 4096, np.uint8))
     for _ in range(2000):
@@ -133,7 +133,7 @@ def test_a_read_that_fails_in_the_loop_is_tried_again_in_python_and_then_named()
 def test_a_file_without_a_descriptor_is_read_by_its_methods(source, monkeypatch):
     monkeypatch.setattr(LocalFile, "descriptor", table.NO_DESCRIPTOR)
     out = np.zeros(10, np.uint8)
-    counts, _ = run_table(copies(source, [(7, 10)], out), new_times())
+    counts = run_table(copies(source, [(7, 10)], out), new_times())
     assert_same(out, STORED[7:17])
     assert counts[:2].tolist() == [1, 10]
 

@@ -112,6 +112,19 @@ def test_rows_that_are_chunks_are_planned_as_whole_chunks(tmp_path, planned, dam
     assert all(planned)
 
 
+def test_a_few_neighbours_do_not_end_the_look_up(tmp_path, planned):
+    """In a shuffled batch a few rows come after their neighbours. That changes the way of no others."""
+    values = np.arange(400 * 40, dtype="<f4").reshape(400, 40)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(1, 40))
+    dataset = H5Dataset([str(tmp_path / "a.h5")], ["x"], kept_bytes=0)
+    far = np.random.default_rng(0).permutation(np.arange(0, 400, 4))
+    for rows, is_whole in ((np.r_[far, 101, 102, 103], True), (np.r_[far[:50], np.arange(101, 120)], False)):
+        planned.clear()
+        np.testing.assert_array_equal(dataset.read(rows)["x"], values[rows])
+        assert planned == [is_whole]
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     """Four files with a column of each storage, and their values."""

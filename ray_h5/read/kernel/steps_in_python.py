@@ -1,0 +1,149 @@
+"""The steps of loop.c in Python: without the compiled loop, for what it does not decode, and for errors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ray_h5.buffers import empty
+from ray_h5.codecs.codec import DecodeError
+from ray_h5.fork import PerProcess
+from ray_h5.read.kernel.job_table import IN_MEMORY, PLAIN, RAW, Field, JobTable
+from ray_h5.read.kernel.run_tables import BYTES_READ, CHUNKS_DECODED, REQUESTS
+
+_SPAN_BYTES, _CHUNK_GAP, _ROW_GAP = 1 << 20, 512, 4096
+
+_SHORT_CHUNK_BYTES = 32 << 10
+"""In Python, one thread decodes chunks smaller than this: passing the interpreter's lock to another thread takes longer
+than decoding one (measured: epochs of small chunks took 1.2 times as long with two threads)."""
+
+_one_at_a_time = PerProcess(threading.Lock)
+
+
+def run_in_python(table: JobTable, first: int, stop: int, counts: np.ndarray) -> None:
+    """Run jobs as loop.c does, with errors that say what is wrong and where."""
+    run = _Steps(table, counts)
+    sizes = table.jobs[Field.DECODED, first:stop][table.jobs[Field.PIPELINE, first:stop] != RAW]
+    short = len(sizes) and sizes.max() < _SHORT_CHUNK_BYTES
+    with _one_at_a_time.value if short else contextlib.nullcontext():
+        at = first
+        while at < stop:
+            if at > first and run.again(at):
+                at += 1
+                continue
+            end = run.joined(at, stop)
+            run.span(at, end)
+            at = end
+
+
+class _Steps:
+    """The steps of loop.c for one table; the names are the same."""
+
+    def __init__(self, table: JobTable, counts: np.ndarray) -> None:
+        self._table, self._counts = table, counts
+        self._jobs: list[list[int]] = table.jobs.tolist()
+        self._pieces: list[list[int]] = table.pieces.tolist()
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def joined(self, first: int, stop: int) -> int:
+        """Return the end of the jobs that are read together with job `first`."""
+        jobs = self._jobs
+        files, offsets, sizes = jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE]
+        end, at = offsets[first] + sizes[first], first + 1
+        if files[first] == IN_MEMORY:
+            return at
+        while at < stop and files[at] == files[first]:
+            raw = self._is_copy(at)
+            if not (sizes[at] < _ROW_GAP and self._is_again(at)):
+                gap, most, limit = offsets[at] - end, _CHUNK_GAP, _SPAN_BYTES // 4
+                if raw:
+                    most, limit = _ROW_GAP, _ROW_GAP
+                far = offsets[at] - offsets[first] >= _SPAN_BYTES
+                if gap < 0 or gap > most or sizes[at] >= limit or far or (raw and sizes[first] >= _ROW_GAP):
+                    break
+                end = offsets[at] + sizes[at]
+            at += 1
+        return at
+
+    def again(self, job: int) -> bool:
+        """Copy the values of the job before, if this one is of the same bytes."""
+        found = self._is_again(job)
+        if found:
+            places, size = self._jobs[Field.DESTINATION], self._jobs[Field.SIZE][job]
+            _at(places[job], size)[:] = _at(places[job - 1], size)
+        return found
+
+    def _is_copy(self, job: int) -> bool:
+        return self._jobs[Field.PIPELINE][job] == RAW and self._jobs[Field.DESTINATION][job] != 0
+
+    def _is_again(self, job: int) -> bool:
+        """Return whether a job copies the same bytes as the one before."""
+        same = all(
+            self._jobs[each][job] == self._jobs[each][job - 1] for each in (Field.OFFSET, Field.SIZE, Field.FILE)
+        )
+        return same and self._is_copy(job) and self._is_copy(job - 1)
+
+    def span(self, first: int, stop: int) -> None:
+        """Run jobs that are read together."""
+        jobs = self._jobs
+        low = jobs[Field.OFFSET][first]
+        high = max(jobs[Field.OFFSET][job] + jobs[Field.SIZE][job] for job in range(first, stop))
+        if jobs[Field.FILE][first] == IN_MEMORY:
+            stored = _at(low, high - low)
+        else:
+            place = jobs[Field.DESTINATION][first]
+            direct = stop == first + 1 and jobs[Field.PIPELINE][first] == RAW and place
+            stored = _at(place, high - low) if direct else self._buffer("stored", high - low)
+            source = self._table.origin_of(first)[0].source_of(jobs[Field.FILE][first])
+            source.read_into(low, stored.data)
+            self._counts[REQUESTS] += 1
+            self._counts[BYTES_READ] += high - low
+        for job in range(first, stop):
+            begin = jobs[Field.OFFSET][job] - low
+            self._place(job, stored[begin : begin + jobs[Field.SIZE][job]])
+
+    def _place(self, job: int, stored: np.ndarray) -> None:
+        jobs, size = self._jobs, self._jobs[Field.DECODED][job]
+        place = jobs[Field.DESTINATION][job]
+        values = stored
+        if jobs[Field.PIPELINE][job] != RAW:
+            values = _at(place, size) if place else self._buffer("chunk", size)
+            origin, number = self._table.origin_of(job)
+            try:
+                origin.decoder.decode(stored, jobs[Field.MASK][job], values, self._between)
+            except DecodeError as exc:
+                raise origin.corrupt(number, str(exc)) from exc
+            self._counts[CHUNKS_DECODED] += 1
+        elif place and place != stored.ctypes.data:
+            _at(place, size)[:] = stored
+        for piece in range(jobs[Field.BEGIN][job], jobs[Field.END][job]):
+            self._copy(piece, values)
+
+    def _copy(self, piece: int, values: np.ndarray) -> None:
+        source, place, size, box = (column[piece] for column in self._pieces)
+        if box == PLAIN:
+            _at(place, size)[:] = values[source : source + size]
+            return
+        axes, run, *rest = self._table.boxes[box].tolist()
+        shape = [*rest[0 : 3 * axes : 3], run]
+        sources, places = [*rest[1 : 3 * axes : 3], 1], [*rest[2 : 3 * axes : 3], 1]
+        extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, places, strict=True))
+        to = as_strided(_at(place, extent), shape, places)
+        to[...] = as_strided(values[source:], shape, sources)
+
+    def _buffer(self, name: str, nbytes: int) -> np.ndarray:
+        if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
+            held = self._buffers[name] = empty((nbytes,), np.dtype(np.uint8))
+        return held[:nbytes]
+
+    def _between(self, slot: int, nbytes: int) -> np.ndarray:
+        return self._buffer(f"between{slot}", nbytes)
+
+
+def _at(address: int, nbytes: int) -> np.ndarray:
+    """Return the bytes at an address, as an array. `JobTable.keeps` has the memory."""
+    return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
