@@ -10,8 +10,8 @@ follow epochs that have read the files, and both sides hold rows that were decod
 128 MiB a dataset, which hold all of them; ours up to its default of 128 MiB a file and 512 MiB in all.
 
 `loader, 1 thread` is compared with bare loops over the stored chunks, whose places are known: ``os.preadv`` and
-``imagecodecs.lzf_decode`` in Python, and our compiled loop, called once a batch. One thread reads at a time in each; ours
-has a second one, which plans meanwhile what is read next.
+``imagecodecs.lzf_decode`` in Python, and our compiled loop, called once a batch. One thread reads at a time in each;
+ours has a second one, which plans meanwhile what is read next.
 
 `loader, 2 threads` compares two threads, the default, with one, nothing kept.
 
