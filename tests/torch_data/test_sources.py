@@ -12,7 +12,7 @@ from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.predicates.criteria import where
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.make_loader import loader
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 LABELS = np.arange(40) % 4
 
@@ -103,7 +103,7 @@ def test_loader_workers_notice_too(world):
 
 
 def test_a_source_that_changes_amid_an_epoch(world):
-    batches = iter(loader(dataset_of(world, kept_bytes=0), 2, shuffle=False, threads=1))
+    batches = iter(H5DataLoader(dataset_of(world, kept_bytes=0), 2, threads=1, prefetch_factor=2))
     assert next(batches)["label"].tolist() == [0, 1]
     put(world[1][1], LABELS + 4)  # of the last half: the loader has read a few batches ahead
     with pytest.raises(StaleIndexError, match="column 'label' leads to"):
