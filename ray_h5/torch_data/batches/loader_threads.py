@@ -48,7 +48,7 @@ class CallBounds(NamedTuple):
         return batches <= self.batches and batches * batch_bytes <= self.nbytes
 
 
-ROWS_ALONE = CallBounds(256, 16 << 20, 4, shared=False)
+ROWS_ALONE = CallBounds(256, 32 << 20, 4, shared=False)
 
 OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
 """Where rows of chunks of many rows are shuffled."""
