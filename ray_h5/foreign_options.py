@@ -100,7 +100,7 @@ _ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("rank", "world_size"), _BY_RAY_TRAIN),
         **dict.fromkeys(("threads", "workers"), _THREADS),
         "limit": "Write ds.limit(10), which is pushed into the reading.",
-        "split": "Write ds.filter(expr=ray_h5.where(split='train')) if the rows have such a column, or kfold(paths, 5).",
+        "split": "Write ds.filter(expr=ray_h5.where(split='train')) if rows have that column, or kfold(paths, 5).",
         "drop_last": "Write tail='drop', tail_rows=workers * batch_size.",
         "pad": "Rows that differ in length are padded later: train_batches(..., pad=True), or "
         "ds.iter_torch_batches(collate_fn=ray_h5.TorchCollate(padding=True)).",

@@ -316,6 +316,10 @@ def test_what_is_no_one_dataset_is_named(files):
         loader([dataset, dataset])
     with pytest.raises(OptionError, match=r"found a DataLoader; pass its dataset$"):
         loader(DataLoader(dataset))
+    with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
+        OrderSampler("data/*.h5")  # a text has a length
+    with pytest.raises(OptionError, match=r"paths: found a H5Dataset; pass its paths: expected a file"):
+        kfold(dataset, 2)
 
 
 def test_a_name_of_a_column_is_no_index(files):
