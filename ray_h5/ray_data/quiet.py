@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
 import traceback
@@ -65,7 +66,7 @@ def short_text(error: BaseException, trace: TracebackType | None) -> str | None:
     if own is None and column is None:
         return None
     # Frames in these folders say nothing about the program of a user.
-    others = _folders(ray, errors, sys.modules.get("IPython"))
+    others = _folders(ray, errors, concurrent.futures, sys.modules.get("IPython"))
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     if own is None:

@@ -118,6 +118,7 @@ def test_a_column_whose_rows_differ_in_shape_is_named(columns):
     text = short_text(raised.value, raised.tb)
     assert "RuntimeError: column 'rows': " in text
     assert "TorchCollate(padding=True)" in text
+    assert "concurrent" not in text
     assert short_text(RuntimeError("another"), None) is None
 
 
