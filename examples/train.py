@@ -28,7 +28,6 @@ from torch import nn
 
 import ray_h5
 from ray_h5.bench.workloads import make_workload
-from ray_h5.errors import UnknownColumnError
 from ray_h5.torch_data import H5Dataset
 
 CLASSES = 4
@@ -322,7 +321,7 @@ def check_columns(paths: list[str]) -> None:
     """Exit if files of a user have other columns than those that this program makes."""
     try:
         H5Dataset(paths, [*COLUMNS, "guid", "cs_label", "epoch"])
-    except UnknownColumnError as exc:
+    except ray_h5.UnknownColumnError as exc:
         raise SystemExit(f"{exc}\nName columns of yours: --input image --label label") from None
 
 
