@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from numbers import Integral, Real
@@ -132,8 +133,9 @@ def _called(taker: Any) -> Any:
 def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str]) -> Any:
     """Return `taker`, or for a function one in its place, which takes options of these names alone."""
     called = _called(taker)
-    by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-    most = sum(each.kind not in by_name for each in inspect.signature(called).parameters.values())
+    kinds = [each.kind for each in inspect.signature(called, follow_wrapped=False).parameters.values()]
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    most = sys.maxsize if Parameter.VAR_POSITIONAL in kinds else sum(kind in by_position for kind in kinds)
 
     @functools.wraps(called)
     def checked(*given: Any, **options: Any) -> Any:
