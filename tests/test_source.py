@@ -50,7 +50,7 @@ def test_each_way_to_read_lists_all_options(entrance):
         ("drop_last", "tail='drop'"),
         ("pin_memory", r"train_batches\(..., pin_memory"),
         ("limit", r"ds\.limit\("),
-        ("files", "paths="),
+        ("files", "paths first"),
     ],
 )
 def test_an_option_of_a_loader_says_where_ray_has_it(option, said):

@@ -171,7 +171,7 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
             raise OptionError(f"{option}: expected a path, found an open file; pass its name, {name!r}")
     is_dataset = type(paths).__name__.endswith("Dataset")  # one of Ray has an `__iter__` that raises
     if not single and (is_dataset or not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))):
-        found = f": found a {type(paths).__name__}; pass its paths" if is_dataset else f"={paths!r}"
+        found = f": found a dataset, {type(paths).__name__}; pass its paths" if is_dataset else f"={paths!r}"
         raise OptionError(f"{option}{found}: expected a file, a directory, a glob, or a list of them")
     given: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
     if not given:

@@ -318,7 +318,7 @@ def test_what_is_no_one_dataset_is_named(files):
         loader(DataLoader(dataset))
     with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
         OrderSampler("data/*.h5")  # a text has a length
-    with pytest.raises(OptionError, match=r"paths: found a H5Dataset; pass its paths: expected a file"):
+    with pytest.raises(OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):
         kfold(dataset, 2)
 
 
