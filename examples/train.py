@@ -69,6 +69,7 @@ def loss_of(logits: torch.Tensor, batch: dict[str, torch.Tensor], label: str | N
 
 def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str, ray.data.Dataset], Any]:
     """Return the datasets for training and validation, of different patients, and the fitted scale."""
+    check_columns(paths)
     usable = ray_h5.where(epoch=ray_h5.between(10, 50))
     train_rows, valid_rows = ray_h5.kfold(paths, 5, group="guid", stratify="cs_label")[0]
     # A multiple of this many rows gives all workers the same number of full batches.
@@ -95,6 +96,9 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
 
 def make_own_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str, ray.data.Dataset], Any]:
     """Return the same for the columns that a user names; adds to `args` what the network needs to know."""
+    value = H5Dataset(paths, [args.input])[0][args.input]
+    if not isinstance(value, torch.Tensor):
+        raise SystemExit(f"--input {args.input}: expected a column of numbers of one shape, found {value!r:.40}")
     train_rows, valid_rows = ray_h5.kfold(paths, 5, group=args.group, stratify=args.label)[0]
     options = {"columns": [args.input, args.label], "labels": {args.label: "auto"}}
     options |= {"include_row_ids": True, "tail_rows": args.workers * args.batch_size}
@@ -104,9 +108,8 @@ def make_own_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[
     args.classes = len(ray_h5.labels_of(train)[args.label])
     train, valid = train.filter(expr=train_rows), valid.filter(expr=valid_rows)
     print(f"rows: {train.count()} to train on, {valid.count()} in batches to validate on", flush=True)
-    shape = H5Dataset(paths, [args.input])[0][args.input].shape
-    args.values = shape.numel()
-    scale = ray_h5.Standardize([args.input], axis=(0, *range(2, len(shape) + 1))).fit(train)  # channels come first
+    args.values = value.numel()
+    scale = ray_h5.Standardize([args.input], axis=(0, *range(2, value.ndim + 1))).fit(train)  # channels come first
     return {"train": scale.transform(train), "valid": scale.transform(valid)}, scale
 
 
@@ -314,6 +317,14 @@ def make_files(rows: int) -> list[str]:
     return list(make_workload("signals", size=rows / 4000).paths)
 
 
+def check_columns(paths: list[str]) -> None:
+    """Exit if files of a user have other columns than those that this program makes."""
+    try:
+        H5Dataset(paths, [*COLUMNS, "guid", "cs_label", "epoch"])
+    except ray_h5.UnknownColumnError as exc:
+        raise SystemExit(f"{exc}\nName columns of yours: --input image --label label") from None
+
+
 def start_ray(workers: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one here with room for workers and readers."""
     ray_h5.quiet()  # or a few lines of this program stand among hundreds of Ray's
@@ -353,7 +364,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--group", metavar="COLUMN", help="a column, such as the patient, that keeps rows together")
     parser.set_defaults(values=0, classes=CLASSES)
     parser.add_argument("--rows", type=count, default=2000, help="rows to make without --paths (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=count, default=3)
     parser.add_argument("--workers", type=count, default=1, help="training processes (default: %(default)s)")
     parser.add_argument("--batch-size", type=count, default=32, help="rows a step and worker (default: %(default)s)")
     parser.add_argument("--block-rows", type=count, help="rows of a block (default: by their bytes)")

@@ -109,28 +109,29 @@ def _failed(message: str) -> int:
 class _Parser(argparse.ArgumentParser):
     """Offers the nearest name for a command or flag that it does not know."""
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:  # the command says so, which knows its flags
+            (commands,) = [each.choices for each in self._actions if isinstance(each.choices, dict)]
+            commands[found.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
+
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
             self.exit(2, self.format_help())
-        if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
-            message += f".{near_names(found[1], _flags_below(self), 0)}"
+        if found := re.match(r"unrecognized arguments: --([\w-]+)", message):
+            near = near_names(found[1], [each.lstrip("-") for each in self._option_string_actions], 0)
+            message += "." + near.replace(" '", " '--")
         elif found := re.search(r"invalid choice: '(.*?)' \(", message):
             choices = re.findall(r"'([^']*)'", message[found.end() :])
             message += f".{near_names(found[1], choices, 0)}"
         super().error(message)
 
 
-def _flags_below(parser: argparse.ArgumentParser) -> set[str]:
-    """Return the flags of a command, and of those below it."""
-    actions = parser._actions
-    below = [each for action in actions if isinstance(action.choices, dict) for each in action.choices.values()]
-    return {*parser._option_string_actions, *(flag for each in below for flag in _flags_below(each))}
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ray-h5", description="Train from HDF5 files with Ray.")
     parser.add_argument("--version", action="version", version=f"ray-h5 {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     add_inspect(commands)
     _add_index(commands)
     _add_repack(commands)

@@ -1,14 +1,57 @@
 """Advice for names of options that people know from elsewhere: from PyTorch, scikit-learn, pandas and Ray."""
 
-__all__ = ["ADVICE"]
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ray_h5.errors import UnknownOptionError
+from ray_h5.messages import counted, near_names
+
+__all__ = ["refusal"]
 
 _BY_SEED = "The order is a function of seed= and the epoch: write seed=7."
 _ORDER_OF_READING = "The order is that of read_h5(..., shuffle=ray_h5.Shuffle(seed=7)), without a buffer."
 _OFFSETS = "Write the offsets of each column first: Windows({'signal': range(100)}, stride=50)."
 _SHAPES = "Write the shape of each block first: Patches({'raw': (64, 64, 64)})."
+_PATHS = "Write the paths first, without a name."
+_COLUMNS = "Write columns=['image', 'label']."
+_PUSHED = "Write ds.filter(expr=ray_h5.where(...)), which is pushed into the reading."
+_PREDICATE = "Write predicate=where(label=1)."
+_OF_RAY = "It is for Ray, in read_h5: leave it out."
+_FULL_BATCHES = "Ranks get equally many batches in any case; loader(..., drop_last=True) has full ones alone."
+_ORIGIN = "H5Dataset has row_ids(indices), and origins(indices) for the file and the row there."
+_DEVICE = "Batches are in CPU memory: move them in the loop. pin_memory=True makes that faster."
+_FOLDS = "Write k=5: each of five folds holds out a fifth of the rows."
+_BY_RAY_TRAIN = "Workers of a trainer get their rows from train_batches(...); other processes by ds.streaming_split(n)."
+_THREADS = "Tasks read side by side on all CPUs; num_cpus=2 gives each of them two threads."
+_PINNED = "Write train_batches(..., pin_memory=True)."
+_CODEC = "Write codec='zstd'."
+_NO_LEVEL = "Each codec has one level; write codec='gzip', 'zstd', 'lz4' or 'blosc'."
 
-ADVICE = {
+_IN_PLAIN_PYTORCH = {
+    "files": _PATHS,
+    "filter": _PREDICATE,
+    "where": _PREDICATE,
+    "keys": _COLUMNS,
+    "fields": _COLUMNS,
+    "x_key": _COLUMNS,
+    "y_key": _COLUMNS,
+    "device": _DEVICE,
+    "to": _DEVICE,
+    "include_row_ids": _ORIGIN,
+    "include_paths": _ORIGIN,
+    "tail": _FULL_BATCHES,
+    "tail_rows": _FULL_BATCHES,
+    "num_cpus": "loader(...) reads in threads of this process: write threads=2 there.",
+    "concurrency": "loader(...) reads in threads of this process: write threads=2 there.",
+    **dict.fromkeys(("block_rows", "memory", "name", "override_num_blocks", "preserve_order"), _OF_RAY),
+    **dict.fromkeys(("include_row_keys", "ray_remote_args"), _OF_RAY),
+}
+"""For `H5Dataset` and `loader`."""
+
+_ADVICE: Mapping[str, Mapping[str, str]] = {
     "H5Dataset": {
+        **_IN_PLAIN_PYTORCH,
         "batch_size": "Batches are made by loader(paths, 64), or by DataLoader(H5Dataset(...), 64).",
         "shuffle": "Samples are shuffled by loader(paths, shuffle=True), by OrderSampler, or by a DataLoader.",
         "seed": "The order of an epoch is that of loader(paths, seed=7), or of OrderSampler(dataset, seed=7).",
@@ -16,13 +59,17 @@ ADVICE = {
         "target_transform": "A transform gets the whole sample: write transform=.",
     },
     "kfold": {
-        "n_splits": "Write k=5.",
+        **dict.fromkeys(("n_splits", "n_folds", "folds"), "Write k=5."),
+        **dict.fromkeys(("test_size", "train_size", "val_size"), _FOLDS),
+        "files": _PATHS,
+        "by": "Write group='patient', the name of a column.",
         "groups": "Write group='patient', the name of a column.",
         "random_state": "Write seed=0.",
         "shuffle": "Rows and groups are drawn by seed=.",
         "y": "Write stratify='label', the name of a column.",
     },
     "loader": {
+        **_IN_PLAIN_PYTORCH,
         "num_workers": "It reads in threads of this process: write threads=2; or, for processes, workers=2.",
         "sampler": "It shuffles by itself: shuffle=, seed=, rank= and world_size=. For a sampler of your own, write "
         "DataLoader(H5Dataset(...), sampler=...).",
@@ -35,9 +82,11 @@ ADVICE = {
         "cache_size": "Rows that were read stay in memory, up to kept_bytes=.",
     },
     "OrderSampler": {
+        "batch_size": "Write OrderBatchSampler(dataset, 64).",
         "num_replicas": "Write world_size=2; by default torch.distributed is asked.",
     },
     "Patches": {
+        "": _SHAPES,
         "size": _SHAPES,
         "patch_size": _SHAPES,
         "overlap": "Write stride=: how far blocks are apart.",
@@ -45,6 +94,19 @@ ADVICE = {
         "samples_per_volume": "Write per_file=8, the blocks that are drawn in each file.",
     },
     "read_h5": {
+        "files": _PATHS,
+        **dict.fromkeys(("dataset", "fields", "keys"), _COLUMNS),
+        **dict.fromkeys(("filter", "predicate", "where"), _PUSHED),
+        **dict.fromkeys(("rank", "world_size"), _BY_RAY_TRAIN),
+        **dict.fromkeys(("threads", "workers"), _THREADS),
+        "limit": "Write ds.limit(10), which is pushed into the reading.",
+        "split": "Write ds.filter(expr=ray_h5.where(split='train')) if rows have that column, or kfold(paths, 5).",
+        "drop_last": "Write tail='drop', tail_rows=workers * batch_size.",
+        "pad": "Rows that differ in length are padded later: train_batches(..., pad=True), or "
+        "ds.iter_torch_batches(collate_fn=ray_h5.TorchCollate(padding=True)).",
+        "kept_bytes": "Tasks of Ray keep no rows in memory; ds.materialize() does, if all rows fit.",
+        "collate_fn": "Write ds.iter_torch_batches(collate_fn=...).",
+        "pin_memory": _PINNED,
         "batch_size": "Ray makes the batches later: ds.iter_torch_batches(batch_size=32).",
         "parallelism": "concurrency= limits how many tasks read at once; override_num_blocks= sets the blocks.",
         "include_row_hash": "Write include_row_ids=True.",
@@ -52,8 +114,13 @@ ADVICE = {
         "resources": "Write ray_remote_args={'resources': {...}}.",
         "num_workers": "Ray reads in tasks, on all CPUs; concurrency= limits how many run at once.",
         "transform": "Write ds.map_batches(function).",
-        "predicate": "Write ds.filter(expr=ray_h5.where(...)), which is pushed into the reading.",
         "seed": "Write shuffle=ray_h5.Shuffle(seed=7).",
+    },
+    "repack": {
+        "compression": _CODEC,
+        **dict.fromkeys(("compression_opts", "level"), _NO_LEVEL),
+        **dict.fromkeys(("filter", "predicate"), "Write where='label == 1'."),
+        **dict.fromkeys(("num_workers", "workers"), "Write threads=2."),
     },
     "Shuffle": {
         "buffer_size": "Rows are drawn from all files, without a buffer; window_rows= says how many of chunks mix.",
@@ -75,6 +142,7 @@ ADVICE = {
         "collate_fn": "Batches are dicts of tensors: change them in the loop, or the rows by ds.map_batches(function).",
     },
     "Windows": {
+        "": _OFFSETS,
         "delta_timestamps": "Write the offsets first, in seconds: Windows({'image': [-0.1, 0.0]}, fps=10).",
         "size": _OFFSETS,
         "length": _OFFSETS,
@@ -83,8 +151,41 @@ ADVICE = {
         "step": "Write stride=10, the steps from one row to the next.",
     },
     "write_h5": {
-        "compression": "Write codec='zstd'.",
+        "compression": _CODEC,
+        **dict.fromkeys(("compression_opts", "level"), _NO_LEVEL),
+        "dtypes": "Cast before: read_h5(..., dtypes={'image': 'float16'}), or ds.map_batches(function).",
+        "num_files": "Write rows_per_file=1000.",
+        "overwrite": "Write mode='overwrite'.",
+        "shuffle": "Rows are written in the order of the dataset: read_h5(..., shuffle=True).",
         "chunks": "Write chunk_rows=1, the rows of a chunk.",
     },
 }
-"""What to write instead, by the function and the name of the option."""
+"""What to write instead, by the function and the name of the option; "" for a value too many without a name."""
+
+
+def refusal(
+    taker: str, known: Iterable[str], instead: Mapping[str, str], options: Iterable[str], too_many: int
+) -> UnknownOptionError:
+    """Return the error of a call with an option that the function lacks, or with too many values without a name.
+
+    Parameters
+    ----------
+    taker : str
+        The name of the function.
+    known : iterable of str
+        The options that it has.
+    instead : mapping of str to str
+        Advice of its own, by the name of an option.
+    options : iterable of str
+        The names of the call.
+    too_many : int
+        How many values without a name are too many, if that is above 0.
+    """
+    names = [name for name in known if name != "self"]
+    advice = {**_ADVICE.get(taker, {}), **instead}
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is not None:
+        said = f" {advice[unknown]}" if unknown in advice else near_names(unknown, names, len(names))
+        return UnknownOptionError(f"{taker}: there is no option {unknown!r}.{said}")
+    said = advice.get("") or f"Options have names, such as {names[-1]}=."
+    return UnknownOptionError(f"{taker}: {counted(too_many, 'value')} too many without a name. {said}")

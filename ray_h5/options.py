@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar, cast
 
-from ray_h5.errors import OptionError, PositionError, UnknownOptionError
-from ray_h5.messages import near_names
+from ray_h5.errors import OptionError, PositionError
 
 __all__ = [
     "DEFAULT_EXTENSIONS",
@@ -133,16 +133,16 @@ def _called(taker: Any) -> Any:
 def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str]) -> Any:
     """Return `taker`, or for a function one in its place, which takes options of these names alone."""
     called = _called(taker)
+    kinds = [each.kind for each in inspect.signature(called, follow_wrapped=False).parameters.values()]
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    most = sys.maxsize if Parameter.VAR_POSITIONAL in kinds else sum(kind in by_position for kind in kinds)
 
     @functools.wraps(called)
     def checked(*given: Any, **options: Any) -> Any:
-        for name in options:
-            if name not in known:
-                from ray_h5.foreign_options import ADVICE
+        if len(given) > most or not options.keys() <= known.keys():
+            from ray_h5.foreign_options import refusal
 
-                said = {**ADVICE.get(taker.__name__, {}), **instead}.get(name)
-                advice = near_names(name, known.keys() - {"self"}, len(known)) if said is None else f" {said}"
-                raise UnknownOptionError(f"{taker.__name__}: there is no option {name!r}.{advice}")
+            raise refusal(taker.__name__, known, instead, options, len(given) - most)
         return called(*given, **options)
 
     if not isinstance(taker, type):

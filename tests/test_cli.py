@@ -132,6 +132,8 @@ def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
         (["inspect", "a.h5", "--colums", "x"], "Did you mean '--columns'?"),
         (["bench", "pers"], "Did you mean 'peers'?"),
         (["inspect", "a.h5", "--qqqq"], "unrecognized arguments: --qqqq."),
+        (["repack", "a.h5", "out", "--chunkrows", "1"], "Did you mean '--chunk-rows'"),
+        (["inspect", "a.h5", "--rows", "Files()"], "Did you mean '--groups' or '--windows'?"),  # repack has --rows
         ([], "inspect   show what files hold"),
     ],
 )
@@ -226,6 +228,9 @@ def test_errors_speak_of_flags(tmp_path, capsys):
     assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
     assert "--shuffle row: expected one of 'auto', 'rows'" in said(
         "inspect", a, "--columns", "long", "--shuffle", "row"
+    )
+    assert "--shuffle weights: expected a column, too, such as 'weights:label'" in said(
+        "inspect", a, "--columns", "long", "--shuffle", "weights"
     )
     missing = said("inspect", str(tmp_path / "group=3" / "a.h5"))
     assert f"{tmp_path}/group=3/a.h5" in missing

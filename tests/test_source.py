@@ -46,6 +46,11 @@ def test_each_way_to_read_lists_all_options(entrance):
         ("transform", "map_batches"),
         ("predicate", r"\.filter\(expr="),
         ("seed", r"shuffle=ray_h5\.Shuffle\(seed="),
+        ("where", r"\.filter\(expr="),
+        ("drop_last", "tail='drop'"),
+        ("pin_memory", r"train_batches\(..., pin_memory"),
+        ("limit", r"ds\.limit\("),
+        ("files", "paths first"),
     ],
 )
 def test_an_option_of_a_loader_says_where_ray_has_it(option, said):
@@ -161,3 +166,19 @@ def test_options_name_columns_as_columns_calls_them(options):
     with pytest.raises(OptionError, match=rf"^{option}: 'x' is a dataset, .* is 'q' in columns=; write 'q'$"):
         Source("a.h5", columns={"q": "x"}, **options)
     Source("a.h5", columns={"q": "x", "x": "x"}, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ray_h5.Windows("signal", 10), r"^Windows: 1 value too many without a name\. .*range\(100\)"),
+        (lambda: ray_h5.Patches({"raw": (8, 8)}, 4, 5), r"^Patches: 2 values too many without a name\. .*shape"),
+        (
+            lambda: ray_h5.loader("gone.h5", 64, True),
+            r"^loader: 1 value too many without a name\. Options have names, such as",
+        ),
+    ],
+)
+def test_a_value_too_many_without_a_name_says_what_to_write(call, said):
+    with pytest.raises(UnknownOptionError, match=said):
+        call()

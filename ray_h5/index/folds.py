@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ _EPISODES = (
     f" {EPISODE!r} is a column of rows=Groups(...) and of windows=Windows(...): pass kfold the rows= and windows= of "
     "read_h5 or H5Dataset."
 )
+
+logger = logging.getLogger(__name__)
 
 Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
@@ -127,7 +130,23 @@ def _with(files: FileOptions, option: str, name: str, columns: list[str], spread
             f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
             "with one value a row, such as a patient or a class"
         )
+    if option == "stratify" and spec.dtype.kind == "f":
+        _warn_of_measurements(index, name)
     return index
+
+
+def _warn_of_measurements(index: RowIndex, stratify: str) -> None:
+    """Warn of a column of floats that are no classes: nearly each row has a value of its own."""
+    values = index.look_up([stratify])[stratify]
+    different = pc.count_distinct(values).as_py()
+    if 2 * different > len(values) > 1:
+        logger.warning(
+            "kfold: stratify=%r has %d different values in %d rows: no fold has a share of each. Name a column of "
+            "classes, or leave stratify out.",
+            stratify,
+            different,
+            len(values),
+        )
 
 
 def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray_h5.codecs.filters import describe_filter
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import RayH5Error, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.files.file_formats import is_of_matlab
 from ray_h5.index.file_opener import Scope
@@ -270,6 +270,8 @@ def _delivery(index: RowIndex) -> Delivery:
 
 def _shuffled(index: RowIndex, unit: str) -> str:
     option, _, names = unit.partition(":")
+    if not names and option in _BY_COLUMN:
+        raise OptionError(f"shuffle={unit!r}: expected a column, too, such as '{option}:label'")
     shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")

@@ -103,7 +103,7 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
     if shuffle.unit == "rows":
         # The rows of a block are drawn from all chunks. This is the expected number of different chunks.
         touched = chunks * (1 - (1 - 1 / chunks) ** block)
-        return ShuffleEffect("rows", rows, chunks, max(1.0, touched * (rows / chunks) / block))
+        return ShuffleEffect("rows", rows, min(chunks, rows), max(1.0, touched * (rows / chunks) / block))
     window = min(shuffle.window_rows or rows, rows)
     if plan.order.range_chunks is not None:
         return _of_ranges(plan, window, chunk_group_rows, plan.order.range_chunks)

@@ -141,7 +141,7 @@ class Criterion(ComparedByContent):
         return Criterion(column, replace(self.wanted, valid=valid[0]) if valid else self.wanted)
 
 
-def where(**criteria: Any) -> pc.Expression:
+def where(*unnamed: object, **criteria: Any) -> pc.Expression:
     """Return the predicate that all criteria hold.
 
     Parameters
@@ -171,10 +171,10 @@ def where(**criteria: Any) -> pc.Expression:
     A comparison with null is null, and drops the row: ``~where(x=1)`` and ``~where(x=[1, 2])`` choose no nulls, either.
     ``where(x=None)`` and a list with None choose them. A comparison with NaN is false, so ``~where(x=1)`` keeps NaN.
     """
-    return reduce(and_, (each.expression for each in as_criteria(criteria)))
+    return reduce(and_, (each.expression for each in as_criteria(criteria, unnamed)))
 
 
-def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
+def as_criteria(criteria: Mapping[str, Any], unnamed: Sequence[object] = ()) -> list[Criterion]:
     """Return the criteria that `where` is given, checked.
 
     Raises
@@ -182,6 +182,8 @@ def as_criteria(criteria: Mapping[str, Any]) -> list[Criterion]:
     PredicateError
         As `where` does.
     """
+    if unnamed:
+        raise PredicateError(f"where({unnamed[0]!r}): expected names of columns, such as where(label=1)")
     if not criteria:
         raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
     return [Criterion(name, as_dated(wanted)) for name, wanted in criteria.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,8 @@ from ray_h5.writing.task_files import Part, PartWriter, check_mode, publish
 if TYPE_CHECKING:
     import pyarrow as pa
     from ray.data._internal.execution.interfaces import TaskContext
+
+logger = logging.getLogger(__name__)
 
 Mode = Literal["error", "append", "overwrite", "ignore"]
 
@@ -125,7 +128,10 @@ class H5Datasink(Datasink[list[Part]]):
         if self.skips:
             return
         self.on_write_start()  # Ray does not call it for a dataset without blocks
-        publish(self._folder, [part for parts in write_result.write_returns for part in parts or ()], self._mode)
+        parts = [part for parts in write_result.write_returns for part in parts or ()]
+        publish(self._folder, parts, self._mode)
+        if not parts:
+            logger.warning("the dataset has no rows: no file was written to %s", self._folder.path)
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002  Ray's name
         if not self.skips:

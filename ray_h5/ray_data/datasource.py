@@ -311,6 +311,8 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
     >>> labels_of(ds)  # doctest: +SKIP
     {'kind': {'cat': 0, 'dog': 1}}
     """
+    if not isinstance(ds, Dataset):
+        raise OptionError(f"labels_of: expected a dataset of read_h5, found a {type(ds).__name__}")
     sources = [getattr(each, "datasource", None) for each in operators(ds)]
     return {
         name: classes for each in sources if isinstance(each, H5Datasource) for name, classes in each.labels.items()

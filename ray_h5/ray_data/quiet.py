@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
 import traceback
@@ -20,6 +21,17 @@ _TENSORS = os.path.join("ray", "data", "util", "torch_utils.py")
 _WITHOUT_TENSORS = "OSUM"
 """Kinds of NumPy's types that torch does not have."""
 
+_ADVICE: dict[type[BaseException], str] = {
+    TypeError: "Text and such values have no tensors: leave the column out with columns=[...], deliver numbers of "
+    "classes with labels={{{0!r}: 'auto'}}, or keep arrays of text with "
+    "iter_torch_batches(collate_fn=ray_h5.TorchCollate()), as train_batches does.",
+    RuntimeError: "Its rows differ in shape: pad them with "
+    "iter_torch_batches(collate_fn=ray_h5.TorchCollate(padding=True)) or train_batches(..., pad=True), or keep a list "
+    "of tensors with TorchCollate(). Encoded images are decoded by "
+    "ds.map_batches(ray_h5.DecodeImage({0!r}, size=(224, 224))).",
+}
+"""What to do about a column that Ray cannot make a tensor of, by the error of Ray."""
+
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
@@ -29,7 +41,7 @@ def quiet() -> None:
     Call it once, before `ray.init` and before datasets are made. What the program prints stays, in the workers
     too. An error of this package that ends the program is shown with the lines of the program alone, in a terminal and
     in a notebook; its type, and what ``except`` catches, stay. So is the error of `iter_torch_batches` about a column
-    of text, with the name of the column. Ray's log files keep everything.
+    of text or of rows that differ in shape, with the name of the column. Ray's log files keep everything.
 
     Examples
     --------
@@ -54,22 +66,18 @@ def short_text(error: BaseException, trace: TracebackType | None) -> str | None:
     if own is None and column is None:
         return None
     # Frames in these folders say nothing about the program of a user.
-    others = _folders(ray, errors, sys.modules.get("IPython"))
+    others = _folders(ray, errors, concurrent.futures, sys.modules.get("IPython"))
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(others)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     if own is None:
-        said = (
-            f"{type(error).__name__}: column {column!r}: {error}\nText and such values have no tensors: leave the "
-            f"column out with columns=[...], deliver numbers of classes with labels={{{column!r}: 'auto'}}, or keep "
-            "arrays of text with iter_torch_batches(collate_fn=ray_h5.TorchCollate()), as train_batches does.\n"
-        )
-        return "".join([*lines, said])
+        advice = _ADVICE[type(error)].format(column)
+        return "".join([*lines, f"{type(error).__name__}: column {column!r}: {error}\n{advice}\n"])
     return "".join([*lines, f"{type(own).__module__}.{type(own).__qualname__}: {own_message(own)}\n"])
 
 
 def _column_without_tensor(error: BaseException, trace: TracebackType | None) -> str | None:
-    """Return the column of which Ray made a tensor when a TypeError was raised; None if it did not."""
-    if not isinstance(error, TypeError):
+    """Return the column of which Ray made a tensor when such an error was raised; None if it did not."""
+    if type(error) not in _ADVICE:
         return None
     found = None
     for frame, _ in traceback.walk_tb(trace):

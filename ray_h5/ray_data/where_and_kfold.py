@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def where(**criteria: Any) -> Expr:
+def where(*unnamed: object, **criteria: Any) -> Expr:
     """Return the predicate that is true where all criteria hold, for ``Dataset.filter(expr=...)``.
 
     Parameters
@@ -48,7 +48,7 @@ def where(**criteria: Any) -> Expr:
     """
     from ray_h5.ray_data.predicates import as_expr
 
-    return reduce(and_, map(as_expr, as_criteria(criteria)))
+    return reduce(and_, map(as_expr, as_criteria(criteria, unnamed)))
 
 
 @takes_options_of(Source)

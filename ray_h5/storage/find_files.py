@@ -169,10 +169,10 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
         # An h5py.File; a dataset or a group has one. All rows of a dataset would be listed as paths.
         if isinstance(name := getattr(getattr(each, "file", each), "filename", None), str):
             raise OptionError(f"{option}: expected a path, found an open file; pass its name, {name!r}")
-    if not single and (
-        not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))
-    ):  # h5py.File is a Mapping
-        raise OptionError(f"{option}={paths!r}: expected a file, a directory, a glob, or a list of them")
+    is_dataset = type(paths).__name__.endswith("Dataset")  # one of Ray has an `__iter__` that raises
+    if not single and (is_dataset or not isinstance(paths, Iterable) or isinstance(paths, (bytes, Mapping))):
+        found = f": found a dataset, {type(paths).__name__}; pass its paths" if is_dataset else f"={paths!r}"
+        raise OptionError(f"{option}{found}: expected a file, a directory, a glob, or a list of them")
     given: list[PathLike] = [cast("PathLike", paths)] if single else list(cast("Iterable[PathLike]", paths))
     if not given:
         raise OptionError(f"{option}: expected at least one file, directory or glob, found an empty list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar, cast
@@ -44,6 +45,8 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
             "themselves. If a framework put it in, switch that off: in lightning by "
             "Trainer(use_distributed_sampler=False)"
         )
+    if isinstance(dataset, (str, os.PathLike)):  # a text has a length, too
+        raise OptionError(f"expected a dataset, found the path {str(dataset)!r}; write H5Dataset({str(dataset)!r})")
     wanted = as_shuffle(shuffle, seed)
     if hasattr(dataset, "epoch_order"):  # an H5Dataset, or a mixture
         return cast("Order", dataset.epoch_order(wanted))

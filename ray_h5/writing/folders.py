@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ray_h5.errors import NotFoundError
+from ray_h5.errors import NotFoundError, OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
@@ -60,6 +60,12 @@ class Folder(Protocol):
 def folder_of(path: Any, storage_options: Mapping[str, object] | None = None) -> Folder:
     """Return the folder at a path or URL."""
     text, is_in_store = place_to_write("path", path, "a folder")
+    is_folder = os.path.isdir(text)
+    if not is_folder and (is_hdf5_name(text) or os.path.isfile(text)):
+        raise OptionError(
+            f"path={whole_path(text)!r}: expected a folder, found the name of a file. Each write task makes a file of "
+            "its own below it, such as part-0-0.h5: write the name of a folder, such as 'out'."
+        )
     storage: Any = storage_for(storage_options, [text])
     return StoreFolder(text, storage) if is_in_store else LocalFolder(text)
 

@@ -352,3 +352,13 @@ def test_it_trains_on_the_columns_that_a_user_names(train, tmp_path):
     text, metrics, _ = train("--paths", tmp_path / "own.h5", *columns, "--epochs", 2, "--batch-size", 16)
     assert re.search(r"rows: 128 to train on, 32 in batches to validate on", text)
     assert metrics[1]["valid_loss"] < metrics[0]["valid_loss"]
+
+
+def test_columns_that_it_cannot_use_are_named(example, tmp_path):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["name"], file["kind"] = [b"a", b"b"], [0, 1]
+    with pytest.raises(SystemExit, match=r"no 'fhr_st'(.|\n)*Name columns of yours: --input image --label label"):
+        example.check_columns([str(tmp_path / "own.h5")])
+    given = argparse.Namespace(input="name", label="kind", group=None)
+    with pytest.raises(SystemExit, match="--input name: expected a column of numbers of one shape, found 'a'"):
+        example.make_own_datasets(given, [str(tmp_path / "own.h5")])

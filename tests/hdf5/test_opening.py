@@ -137,6 +137,9 @@ def test_paths_that_are_no_hdf5_file(tmp_path, make, leaf, builtin, message, ope
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "`git lfs pull`"),
         (b"<!DOCTYPE html>\n<title>404</title>", "download the file again"),
         (b"\n<html><body>", "a web page"),
+        (b"PAR1\x15\x04\x15", "a table: pass one of labels as sidecar=Sidecar("),
+        (b"patient,diagnosis\r\np1,benign\r\n", "a table"),
+        (b"slide_id\tlabel\n", "a table"),
     ],
     ids=lambda each: each[:12] if isinstance(each, bytes) else "",
 )
@@ -151,7 +154,7 @@ def test_what_a_file_seems_to_be(tmp_path, head, seems):
 
 
 def test_nothing_is_said_of_a_file_that_begins_like_no_other(tmp_path):
-    text_file(tmp_path / "a.h5")
+    (tmp_path / "a.h5").write_bytes(b"\0x,y\n" * 500)
     with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
         RowReader(tmp_path / "a.h5")
 

@@ -1,3 +1,5 @@
+import contextlib
+
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -230,3 +232,15 @@ def test_a_column_of_the_name_path_is_a_column(tmp_path):
         file["path"] = np.array(["p", "q", "p", "q"], object)
     ((train, test), _) = kfold(tmp_path, 2, group="path")
     assert {*H5Dataset(tmp_path, ["path"], train)[:]["path"]} != {*H5Dataset(tmp_path, ["path"], test)[:]["path"]}
+
+
+@pytest.mark.parametrize("group", [None, "g", "path"])
+def test_measurements_are_no_classes(tmp_path, caplog, group):
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        write(tmp_path / f"{name}.h5", g=np.arange(20) // 2, quality=rng.random(20), kind=np.arange(20) % 2 / 2)
+    kfold(f"{tmp_path}/*.h5", 2, group=group, stratify="kind")
+    assert not caplog.text
+    with contextlib.suppress(OptionError):  # of groups, which cannot be stratified so
+        kfold(f"{tmp_path}/*.h5", 2, group=group, stratify="quality")
+    assert "stratify='quality' has 40 different values in 40 rows: no fold has a share of each." in caplog.text

@@ -153,6 +153,8 @@ def test_a_state_of_other_classes_is_refused(texts):
         ({"kind": [0.5]}, "expected text or integers"),
         ({1: "auto"}, "expected names of columns"),
         ({"x": "auto"}, "labels are for text, categories and integers"),
+        ({"kind": [0, 1]}, r"'kind': \.\.\.}: the column holds .*, and the classes are numbers: .* write 'auto'"),
+        ({"grade": ["B", "T"]}, r"the column holds int64, and the classes are text: name its integers, such as \[0, 1"),
     ],
 )
 def test_wrong_options(texts, labels, message):

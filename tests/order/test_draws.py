@@ -414,6 +414,12 @@ def test_the_log_says_what_is_drawn(files):
     assert "40 of 40 rows in blocks of" in describe(plan_of(files, Shuffle("rows")), 4)
 
 
+def test_no_more_chunks_are_mixed_than_rows_are_selected(files):
+    plan = plan_of(files, Shuffle("rows"), predicate=pc.field("site") == 0)
+    assert 0 < plan.num_rows < 40
+    assert f"{plan.num_rows} chunks mixed in a window of {plan.num_rows} rows" in describe(plan, 1)
+
+
 @pytest.mark.parametrize("shuffle", [Shuffle(weights=balance("label")), Shuffle("chunks", 7, 16, weights="w")])
 def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
     for block_rows in (4, 40):

@@ -400,3 +400,11 @@ def test_integers_that_no_column_holds_are_named_as_such():
     for make in (lambda n: where(g=n), lambda n: where(g=[1, n]), lambda n: between(n, None), any_equal):
         with pytest.raises(PredicateError, match="at most 20 digits"):
             make(10**5000)
+
+
+@pytest.mark.parametrize("choose", [where, ray_h5.where])
+def test_a_criterion_without_a_name_says_what_to_write(choose):
+    with pytest.raises(
+        PredicateError, match=r"where\('label == 1'\): expected names of columns, such as where\(label=1\)"
+    ):
+        choose("label == 1")

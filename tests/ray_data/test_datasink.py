@@ -245,10 +245,22 @@ def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeyp
     assert read(tmp_path)["x"].to_pylist() == [1, 2]
 
 
-def test_a_dataset_without_rows(tmp_path):
+def test_a_dataset_without_rows(tmp_path, caplog):
     sink = H5Datasink(tmp_path / "out")
     sink.on_write_complete(WriteResult(0, 0, []))
     assert files(tmp_path / "out") == []
+    assert f"the dataset has no rows: no file was written to {tmp_path / 'out'}" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["new.h5", "there.h5", "there"])
+def test_the_name_of_a_file_is_refused(tmp_path, name):
+    for each in ("there.h5", "there"):
+        (tmp_path / each).write_text("kept")
+    with pytest.raises(OptionError, match=rf"{name}': expected a folder, found the name of a file\. "):
+        H5Datasink(tmp_path / name, mode="overwrite")
+    (tmp_path / "folder.h5").mkdir()
+    write(H5Datasink(tmp_path / "folder.h5"), [[table_of(x=[1])]])
+    assert files(tmp_path / "folder.h5") == ["part-0-0.h5"]
 
 
 @pytest.mark.parametrize(

@@ -29,3 +29,7 @@ def test_labels(pattern):
     chosen = ds.filter(expr=ray_h5.where(kind=["mono", "NK"]))
     assert [row["kind"] for row in chosen.take_all()] == [1, 3]
     assert ray_h5.labels_of(chosen) == ray_h5.labels_of(ds)
+    with pytest.raises(ray_h5.RayH5Error, match="expected a dataset of read_h5, found a str"):
+        ray_h5.labels_of(pattern)
+    with pytest.raises(ray_h5.RayH5Error, match=r"paths: found a dataset, (Materialized)?Dataset; pass its paths"):
+        ray_h5.kfold(ds, 2)

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from ray.data.extensions import ArrowVariableShapedTensorArray
 from ray.data.util.torch_utils import arrow_batch_to_tensors
 from ray.exceptions import RayTaskError, UserCodeException
 
@@ -106,6 +107,19 @@ def test_a_column_of_text_is_named(columns):
     text = short_text(raised.value, raised.tb)
     assert "TypeError: column 'text': " in text
     assert "labels={'text': 'auto'}" in text
+
+
+@pytest.mark.parametrize("columns", [["rows"], ["x", "rows"]])
+def test_a_column_whose_rows_differ_in_shape_is_named(columns):
+    rows = ArrowVariableShapedTensorArray.from_numpy([np.zeros(2), np.zeros(3)])
+    table = pa.table({"x": [1, 2], "rows": rows}).select(columns)
+    with ThreadPoolExecutor(2) as pool, pytest.raises(RuntimeError) as raised:
+        arrow_batch_to_tensors(table, combine_chunks=True, threadpool=pool)
+    text = short_text(raised.value, raised.tb)
+    assert "RuntimeError: column 'rows': " in text
+    assert "TorchCollate(padding=True)" in text
+    assert "concurrent" not in text
+    assert short_text(RuntimeError("another"), None) is None
 
 
 @pytest.mark.slow

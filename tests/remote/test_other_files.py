@@ -8,6 +8,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from pyarrow.fs import S3FileSystem
 
 import ray_h5
 from ray_h5.errors import (
@@ -511,6 +512,9 @@ def test_a_file_system(bucket, raw):
     link(bucket / "m.h5", "x", "raw/p0.h5")
     for path in bucket.rglob("*.h5"):
         memory.pipe(f"/links/{path.relative_to(bucket)}", path.read_bytes())
+    for wrong in (type(memory), S3FileSystem):
+        with pytest.raises(OptionError, match=rf"found a class; write {wrong.__name__}\(\.\.\.\)"):
+            H5Dataset("a.h5", ["x"], filesystem=wrong)
     options = {"columns": ["x"], "filesystem": memory, "kept_bytes": 0}
     data = H5Dataset("memory://links/m.h5", allow_external="memory://links/raw", **options)
     with h5py.File(raw / "p0.h5") as file:

@@ -104,6 +104,9 @@ def test_files_from_a_store_into_it(s3, options, tmp_path):
         assert file["x"].chunks == (10, 100)
     with pytest.raises(OutputExistsError, match=r"fast/a\.h5"):
         repack("s3://bkt/in/a.h5", "s3://bkt/fast", storage_options=options)
+    (tmp_path / "b.h5").unlink()
+    there = repack(tmp_path / "a.h5", "s3://bkt/from_disk", storage_options=options, chunk_rows=10)
+    assert (read(there.paths, options)["x"].ravel() == np.arange(60000)).all()
     rows = repack("s3://bkt/in/a.h5", tmp_path / "rows", storage_options=options, shuffle_rows=1, drop=True)
     assert sorted(read(rows.paths, None)["x"][:, 0]) == list(range(0, 60000, 100))
 

@@ -332,7 +332,7 @@ def test_errors_of_requests(server, fault, error, says):
         (400, "ExpiredToken", NotReadableError, "have expired"),
         (403, "InvalidAccessKeyId", NotReadableError, "does not know access_key_id"),
         (403, "SignatureDoesNotMatch", NotReadableError, "secret_access_key is not the one"),
-        (403, "AccessDenied", NotReadableError, r"\(status 403, AccessDenied\).*does not exist"),
+        (403, "AccessDenied", NotReadableError, r"\(status 403, AccessDenied\).*does not exist.*with it, other data"),
         (400, "AuthorizationHeaderMalformed", ReadFailedError, "AuthorizationHeaderMalformed.*region"),
         (301, "PermanentRedirect", OptionError, "'region': 'eu-west-1'"),
     ],

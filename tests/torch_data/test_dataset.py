@@ -301,6 +301,11 @@ def test_options_of_the_loader_that_are_none(files):
         H5Dataset(files, batch_size=16)
     with pytest.raises(OptionError, match=r"kfold: there is no option 'n_splits'. Write k=5"):
         kfold(files, n_splits=4)
+    with pytest.raises(OptionError, match=r"kfold: there is no option 'test_size'. Write k=5"):
+        kfold(files, 5, test_size=0.2)
+    for name, advice in {"include_row_ids": "row_ids", "tail": "drop_last", "where": "predicate=", "to": "CPU"}.items():
+        with pytest.raises(OptionError, match=f"loader: there is no option '{name}'. .*{advice}"):
+            loader(files, 16, **{name: None})
     with pytest.raises(OptionError, match=r"expected True.* a Shuffle; write Shuffle\(weights=balance\('epoch'\)\)"):
         loader(files, 16, shuffle=balance("epoch"))
 
@@ -311,6 +316,10 @@ def test_what_is_no_one_dataset_is_named(files):
         loader([dataset, dataset])
     with pytest.raises(OptionError, match=r"found a DataLoader; pass its dataset$"):
         loader(DataLoader(dataset))
+    with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
+        OrderSampler("data/*.h5")  # a text has a length
+    with pytest.raises(OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):
+        kfold(dataset, 2)
 
 
 def test_a_name_of_a_column_is_no_index(files):

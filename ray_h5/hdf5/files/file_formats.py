@@ -29,6 +29,7 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
     (rb"\x93NUMPY", "a numpy file (.npy): load it with numpy.load(), and write it with h5py"),
     (rb"version https://git-lfs", "a pointer of Git LFS, not the file itself: fetch that with `git lfs pull`"),
     (rb"\s*<(!doctype\s+html|html)", "a web page (HTML), as a failed download leaves one: download the file again"),
+    (rb"PAR1|[\w \"'./-]+[,;\t][ -~\t]*\r?\n", "a table: pass one of labels as sidecar=Sidecar('labels.csv', on=...)"),
 )
 """How files of other formats begin (a regular expression, any case), and what to do with them."""
 

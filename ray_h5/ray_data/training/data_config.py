@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 from ray.data import Dataset, ExecutionOptions
 from ray.train import DataConfig
 
+from ray_h5.errors import UnknownOptionError
+from ray_h5.messages import near_names
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.logical_plans import (
     datasources,
@@ -108,6 +111,11 @@ def data_config(
     --------
     >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
     """
+    own = {"datasets_to_split", "enable_shard_locality"}
+    known = {*inspect.signature(ExecutionOptions).parameters, *own} - {"preserve_order"}
+    for name in execution_options:
+        if name not in known:
+            raise UnknownOptionError(f"data_config: there is no option {name!r}.{near_names(name, known, len(known))}")
     options = ExecutionOptions(preserve_order=True, **execution_options)
     return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
 

@@ -122,8 +122,8 @@ def _of_bucket(url: str, doing: str, status: int | None, whole: str) -> RayH5Err
         return NotReadableError(
             f"{url}: the store refuses {doing} (status {status}{code and f', {code}'}). Check the name of the bucket "
             "and the region, and that the credentials may read and list it; other nodes may have other credentials in "
-            "their environment. If they may not list it, a file that does not exist is refused like this, too. Write "
-            "storage_options={'skip_signature': True} for public data."
+            "their environment. If they may not list it, a file that does not exist is refused like this, too. Public "
+            "data need storage_options={'skip_signature': True}; with it, other data are refused."
         )
     if status == 400:
         return ReadFailedError(

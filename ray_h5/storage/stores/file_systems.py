@@ -53,6 +53,9 @@ def local_root(filesystem: Any) -> str:
 
 def remote_filesystem(filesystem: Any) -> Any:
     """Return a file system of fsspec or pyarrow that is not local; None for another one."""
+    if isinstance(filesystem, type):
+        name = filesystem.__name__
+        raise OptionError(f"filesystem={name}: expected a file system, found a class; write {name}(...)")
     if filesystem is None or not (isinstance(filesystem, FileSystem) or hasattr(filesystem, "cat_file")):
         return None
     try:

@@ -16,6 +16,8 @@ from ray_h5.errors import OptionError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.source import Source, SourceOptions
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.repack.file_work import FileWork
@@ -98,7 +100,7 @@ def repack(
     measure : bool
         Measure a shuffled epoch before and after, on a sample of rows.
     out_storage_options : mapping of str to object, optional
-        How the store of `out` is reached; by default as that of `paths`.
+        How the store of `out` is reached; by default as `storage_options` say.
     threads : int, optional
         Threads that decode and encode; by default one for each CPU.
     progress : callable, optional
@@ -130,8 +132,11 @@ def repack(
     layout = Layout(chunk_rows, chunk_bytes, None if codec is None else as_codec(codec, "keep"), page)
     choice = RowChoice.of(where, shuffle_rows, rows_per_file, files, options)
     workers = cpu_count() if threads is None else as_integer("threads", threads, 1)
-    found = FileOptions.of(paths, threads=workers, **options)
+    paths = list_paths(paths)
     given = options.get("storage_options") if out_storage_options is None else out_storage_options
+    if _is_in_store_alone(out, paths, options):
+        options.pop("storage_options", None)  # they are of `out`
+    found = FileOptions.of(paths, threads=workers, **options)
     target = target_of(out, given, {Path(path).suffix for path in found.paths} - {""})
     common = found, target, layout, drop, workers
     work = RowWork(*common, choice) if choice.is_any else FileWork(*common)
@@ -143,6 +148,12 @@ def repack(
         work.run(kept, bool(verify), progress or _no_progress)
     result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
     return _measured(result, found, target) if measure else result
+
+
+def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], options: SourceOptions) -> bool:
+    """Return whether `out` is in a store, and nothing that is read can be."""
+    further = {"filesystem", "sidecar", "zip_files"} & options.keys()
+    return not further and is_url(os.fspath(out)) and not any(is_url(os.fspath(path)) for path in paths)
 
 
 def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:

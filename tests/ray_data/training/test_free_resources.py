@@ -1,5 +1,6 @@
 import contextlib
 import logging
+import re
 
 import pytest
 import ray
@@ -10,7 +11,7 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import ray_h5
-from ray_h5.errors import OptionError, PredicateError
+from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
 from ray_h5.ray_data.internals.cluster import may_grow
 from ray_h5.ray_data.training import free_resources
 from tests.ray_data.kit import write_chunked
@@ -142,3 +143,12 @@ def test_an_error_in_the_loop_leaves_fit_as_what_it_is(paths, tmp_path):
         trainer.fit()
     assert isinstance(caught.value, ray.train.WorkerGroupError)
     assert type(caught.value.__cause__) is OptionError
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("label_selctor", "Did you mean 'label_selector'?"), ("preserve_order", "there is no option 'preserve_order'.")],
+)
+def test_an_unknown_option_is_refused(option, said):
+    with pytest.raises(UnknownOptionError, match=re.escape(said)):
+        ray_h5.data_config(**{option: False})
