@@ -214,7 +214,7 @@ class WholeChunks:
     def table(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
     ) -> JobTable | None:
-        """Return the jobs that fill places of the arrays of these columns with rows: int64, in C order.
+        """Return the jobs that fill places of the arrays of these columns with rows.
 
         None for rows that are asked for twice, which are decoded once, and for many neighbours that go to
         neighbouring places, which are read together.
@@ -224,11 +224,12 @@ class WholeChunks:
             return None
         count, addresses = len(rows), np.array([array.ctypes.data for array in arrays], np.int64)
         jobs = np.empty((len(Field), len(arrays) * count), np.int64)
-        asked = files.ctypes.data, rows.ctypes.data, places.ctypes.data, count
+        asked = [np.ascontiguousarray(each, np.int64) for each in (files, rows, places)]
         loop = compiled_loop()
         assert loop is not None
         # In C: the steps of NumPy take 70 us a batch, after a read that left nothing of them in the processor's cache.
-        if not loop.library.ray_h5_plan_rows(*self.fixed, addresses.ctypes.data, *asked, jobs.ctypes.data):
+        tables = *self.fixed, *(each.ctypes.data for each in (addresses, *asked))
+        if not loop.library.ray_h5_plan_rows(*tables, count, jobs.ctypes.data):
             return None
         # Only the compiled loop runs them. What it does not decode is read file by file, which reports errors.
         return JobTable(jobs, NO_PIECES, NO_BOXES, (), arrays)
