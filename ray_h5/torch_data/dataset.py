@@ -390,9 +390,9 @@ class H5Dataset(BatchedDataset):
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
 
-    def sharing_chunks(self) -> contextlib.AbstractContextManager[None]:
-        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
-        return self._source.sharing_chunks()
+    def sharing_chunks(self, threads: int = 1) -> contextlib.AbstractContextManager[None]:
+        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
+        return self._source.sharing_chunks(threads)
 
     @property
     def takes_hints(self) -> bool:

@@ -279,7 +279,7 @@ class H5DataLoader(DataLoader[Any]):
         return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop, gate))
 
     def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
-        with self.dataset.sharing_chunks():
+        with self.dataset.sharing_chunks(self.threads):
             yield from reads
 
     def _what(self) -> str:

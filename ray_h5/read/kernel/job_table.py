@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Span
+
+if TYPE_CHECKING:
+    from ray_h5.read.held_chunks import HeldColumn
 
 
 class Field(IntEnum):
@@ -133,6 +137,8 @@ class Origin:
         ``corrupt(job, reason)`` returns the error for a damaged chunk; jobs are counted from the first of the origin.
     byte_sources : mapping of int to ByteSource
         Several files on disks, by their descriptors.
+    held : HeldColumn, optional
+        Where its decoded chunks stay in memory.
     """
 
     stop: int
@@ -140,6 +146,7 @@ class Origin:
     decoder: ChunkDecoder
     corrupt: Callable[[int, str], Exception]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+    held: HeldColumn | None = None
 
     def source_of(self, descriptor: int) -> ByteSource:
         """Return the file that has a descriptor."""

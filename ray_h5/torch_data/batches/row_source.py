@@ -227,8 +227,10 @@ class RowSource:
         return Later(self._planned_reads(parts, out, row_ids, np.arange(len(row_ids))))
 
     @contextlib.contextmanager
-    def sharing_chunks(self) -> Iterator[None]:
-        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+    def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
+        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
+        if self._held is not None:
+            self._held.threads = threads
         self._epochs += 1
         self._bound_chunks()
         try:
