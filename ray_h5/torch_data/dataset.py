@@ -239,6 +239,11 @@ class H5Dataset(BatchedDataset):
         return self._index.chunk_group_rows > 1
 
     @property
+    def holds_chunks(self) -> bool:
+        """Whether decoded chunks stay in memory during an epoch, so that threads share the work of a call."""
+        return self._source.holds_chunks
+
+    @property
     def has_dense_batches(self) -> bool:
         """Whether batches are made dense of rows of a sparse matrix."""
         return any(spec.dense for spec in self._sparse.values())

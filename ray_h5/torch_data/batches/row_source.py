@@ -226,6 +226,11 @@ class RowSource:
         parts = by_file(self.plan.files, row_ids)
         return Later(self._planned_reads(parts, out, row_ids, np.arange(len(row_ids))))
 
+    @property
+    def holds_chunks(self) -> bool:
+        """Whether decoded chunks stay in memory during an epoch."""
+        return self._held is not None
+
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
         """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
