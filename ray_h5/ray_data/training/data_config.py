@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ray.data import Dataset, ExecutionOptions
 from ray.train import DataConfig
 
+from ray_h5.options import takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.logical_plans import (
     datasources,
@@ -78,6 +79,7 @@ class OrderedDataConfig(DataConfig):
         return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
 
 
+@takes_options_of(ExecutionOptions, instead={"preserve_order": "Blocks are always in order here; leave it out."})
 def data_config(
     *,
     datasets_to_split: Literal["all"] | list[str] = "all",
@@ -100,9 +102,14 @@ def data_config(
         The datasets that workers share; each worker reads the whole of the others.
     enable_shard_locality : bool
         Prefer to give a block to a worker on the node that read it, where the order allows it.
+    resource_limits : ray.data.ExecutionResources, optional
+        The most that tasks which read and transform may use, besides what the trainer reserves.
+    label_selector : mapping of str to str, optional
+        The nodes that read and transform.
+    exclude_resources, actor_locality_enabled, verbose_progress
+        As in `ray.data.ExecutionOptions`.
     **execution_options
-        Options of `ray.data.ExecutionOptions`: ``label_selector``, the nodes that read and transform;
-        ``resource_limits``, the most that they may use, besides what the trainer reserves.
+        The options of `ray.data.ExecutionOptions` that this release of Ray has.
 
     Examples
     --------
