@@ -498,7 +498,7 @@ def _share_chunks(plan: ReadPlan) -> bool:
     """Return whether rows that are far apart in the order share chunks that few bytes hold."""
     if plan.scope.rows is not None and plan.scope.rows.is_block:
         return True
-    has_ranges = any(spec.kind in {"sparse", "ragged"} for spec in plan.columns)
+    has_ranges = any(spec.kind in {"sparse", "ragged", "list"} for spec in plan.columns)
     return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 
