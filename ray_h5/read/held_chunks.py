@@ -109,9 +109,12 @@ class HeldChunks:
         """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
         state, max_bytes = self._state.value, self._max_bytes
         at, keys = _keys(job) if max_bytes else (np.empty(0, np.int64), [])
-        if not keys or not state.turns.begin():
+        if not keys:
             return job.run_alone(worker)
+        mine = object()
         try:
+            if not state.turns.begin(mine):
+                return job.run_alone(worker)
             planned, new = _planned(job, at, keys, state, max_bytes)
             if new:
                 parts = planned.parts(self.threads) if self.threads > 1 else [planned]
@@ -119,7 +122,7 @@ class HeldChunks:
                 state.hold(new, self._max_bytes)
                 return hinted
         finally:
-            state.turns.end()
+            state.turns.end(mine)
         return planned.run_alone(worker)
 
 

@@ -22,40 +22,46 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._is_taken, self._helpers = False, 0
+        self._owner: object = None
         self._parts: deque[tuple[TableJob, Worker]] = deque()
+        self._begun: dict[object, tuple[TableJob, Worker]] = {}
         self._failed: list[TableJob] = []
         self._stats, self._hinted = ReadStats(), 0
 
-    def begin(self) -> bool:
-        """Wait for a turn, and help meanwhile; False if nothing was done for a while. Else, `end` must be called."""
+    def begin(self, mine: object) -> bool:
+        """Wait for a turn, and help meanwhile; False if nothing was done for a while.
+
+        `end` must be called with the same object in any case. An interrupt may come at any time.
+        """
         while True:
             with self._changed:
-                if not self._is_taken:
-                    self._is_taken = True
+                if self._owner is None:
                     self._stats, self._hinted = ReadStats(), 0
+                    self._owner = mine
                     return True
-                part = self._parts.popleft() if self._parts else None
-                if part is None:
-                    if not self._changed.wait(_PATIENCE_S):
-                        return False
-                    continue
-                self._helpers += 1
-            self._help(*part)
+                if not self._parts and not self._changed.wait(_PATIENCE_S):
+                    return False
+            self._help(mine)
 
-    def _help(self, part: TableJob, worker: Worker) -> None:
-        """Run a part of the work of another thread."""
-        mine, hinted = Worker(worker.times), None
+    def _help(self, mine: object) -> None:
+        """Run a part of the work of another thread, if there is one."""
+        worker, hinted = None, None
         try:
+            with self._changed:
+                if not self._parts:
+                    return
+                self._begun[mine] = self._parts[0]
+                part, of_other = self._parts.popleft()
+            worker = Worker(of_other.times)
             with contextlib.suppress(Exception):  # its own thread runs it again, and raises the error
-                hinted = part.run_alone(mine)
+                hinted = part.run_alone(worker)
         finally:
             with self._changed:
-                self._helpers -= 1
-                self._stats.add(mine.stats)
-                self._hinted = max(self._hinted, hinted or 0)
-                self._failed += [part] if hinted is None else []
-                self._changed.notify_all()
+                if (begun := self._begun.pop(mine, None)) is not None:
+                    self._failed += [begun[0]] if hinted is None else []
+                    self._stats.add(ReadStats() if worker is None else worker.stats)
+                    self._hinted = max(self._hinted, hinted or 0)
+                    self._changed.notify_all()
 
     def run(self, parts: Sequence[TableJob], worker: Worker) -> int:
         """Run the parts of a table in this thread, and in those that wait; return up to which job hints were given."""
@@ -78,18 +84,20 @@ class Turns:
                     return self._parts.popleft()[0]
                 if self._failed:
                     return self._failed.pop()
-                if not self._helpers:
+                if not self._begun:
                     return None
                 self._changed.wait()
 
-    def end(self) -> None:
-        """Let the next thread have its turn."""
+    def end(self, mine: object) -> None:
+        """Let the next thread have its turn, if this one has it."""
         with self._changed:
+            if self._owner is not mine:
+                return
             self._parts.clear()
             try:
-                while self._helpers:  # they write into arrays of this thread
+                while self._begun:  # they write into arrays of this thread
                     self._changed.wait()
             finally:
                 self._failed.clear()
-                self._is_taken = False
+                self._owner = None
                 self._changed.notify_all()

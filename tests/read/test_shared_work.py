@@ -24,12 +24,12 @@ class Part:
 
 def turn(turns, parts):
     """Have a turn, and return what it has cost, and up to which job hints were given."""
-    worker = Worker()
-    assert turns.begin()
+    worker, mine = Worker(), object()
     try:
+        assert turns.begin(mine)
         hinted = turns.run(parts, worker)
     finally:
-        turns.end()
+        turns.end(mine)
     return worker.stats.chunks_decoded, hinted
 
 
@@ -57,27 +57,32 @@ def test_turns_follow_each_other():
     assert together(*calls) == [(50, 0)] * 4
 
 
-def test_a_part_that_fails_in_another_thread_is_run_again():
-    turns, both, failed = Turns(), threading.Barrier(2), []
+@pytest.mark.parametrize("error", [OSError, MemoryError, KeyboardInterrupt])
+def test_a_part_that_fails_in_another_thread_is_run_again(error):
+    turns, both, failed, leader = Turns(), threading.Barrier(2), [], []
 
     def run():
-        mine = threading.get_ident() == leader[0]
         if not failed:
             both.wait(20)  # one runs it here, and one there
-        if not mine:
+        if threading.get_ident() != leader[0]:
             failed.append(1)
-            raise OSError("only here")
-
-    leader = []
+            raise error("only here")
 
     def lead():
         leader.append(threading.get_ident())
         return turn(turns, [Part(run), Part(run)])
 
-    found = together((lead,), (turn, turns, [Part(lambda: None)]))
+    def follow():
+        try:
+            return turn(turns, [Part(lambda: None)])
+        except KeyboardInterrupt:
+            return "interrupted"
+
+    found = together((lead,), (follow,))
     assert failed
-    assert found[1] == (1, 0)
     assert found[0][0] >= 3  # a part was begun twice
+    assert found[1] == ("interrupted" if error is KeyboardInterrupt else (1, 0))
+    assert turn(turns, [Part(lambda: None)]) == (1, 0)
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, KeyboardInterrupt])
@@ -132,7 +137,7 @@ def test_nobody_waits_for_a_thread_that_hangs(monkeypatch):
     def follow():
         hangs.wait(20)
         try:
-            return turns.begin()
+            return turns.begin(object())
         finally:
             goes_on.set()
 
