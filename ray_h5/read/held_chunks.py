@@ -18,7 +18,7 @@ from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field
 from ray_h5.read.shared_work import Turns
 from ray_h5.storage.byte_source import ByteSource, Identity
 
-_BLOCK_BYTES, _LEAST_BLOCKS = 4 << 20, 16
+_BLOCK_BYTES, _LEAST_BLOCKS = 1 << 20, 16
 """Chunks that are decoded together lie in blocks of about so many bytes. At least so many blocks may be held."""
 
 _ALIGNMENT = 64
@@ -148,7 +148,7 @@ class _State:
         """Return for each key the block and the address of its chunk, if it is held; they count as used."""
         with self._lock:
             found = list(map(self._places.get, keys))
-            for block in {place[0] for place in found if place is not None}:
+            for block in dict.fromkeys(place[0] for place in found if place is not None):
                 self._blocks.move_to_end(block)
         return found
 
