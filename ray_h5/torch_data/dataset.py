@@ -235,8 +235,9 @@ class H5Dataset(BatchedDataset):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether chunks hold several rows, so that a call that reads few rows decodes many for them."""
-        return self._index.chunk_group_rows > 1
+        """Whether chunks hold (parts of) several rows, so that a call that reads few rows decodes many for them."""
+        rows = self._source.plan.scope.rows
+        return self._index.chunk_group_rows > 1 or (rows is not None and rows.is_block)
 
     @property
     def holds_chunks(self) -> bool:

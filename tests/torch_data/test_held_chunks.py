@@ -178,6 +178,11 @@ def test_blocks_equal_h5py_however_much_is_held(volume, nbytes, threads, batch, 
             assert not batches.dataset._source._held.total_bytes
 
 
+def test_calls_of_blocks_grow_fast_as_blocks_share_chunks(volume):
+    batches = loader(volume, 4, shuffle="rows", rows=Patches(SHAPES, stride=4), threads=0)
+    assert [len(call) for call in batches._calls()] == [1, 16, 15]
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_report_a_damaged_chunk(volume, threads):
     with h5py.File(volume) as file:

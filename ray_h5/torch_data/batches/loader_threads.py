@@ -51,7 +51,7 @@ class CallBounds(NamedTuple):
 ROWS_ALONE = CallBounds(256, 32 << 20, 4, shared=False)
 
 OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
-"""Where rows of chunks of many rows are shuffled."""
+"""Where rows of chunks of many rows, or blocks, are shuffled."""
 
 OF_RANGES = CallBounds(256, 80 << 20, 16)
 """Where rows are ranges of longer arrays."""
