@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ray_h5.read.jobs import ReadStats, TableJob, Worker
 
-_PATIENCE_S = 1.0
+_PATIENCE_S = 5.0
 """How long a thread waits while nothing is done: a file may be on a mount that does not answer."""
 
 
