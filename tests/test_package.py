@@ -81,6 +81,7 @@ def test_an_option_that_is_not_there_has_a_near_name():
         ("Patches", "overlap", "stride="),
         ("OrderSampler", "num_replicas", "world_size="),
         ("train_batches", "collate_fn", "map_batches"),
+        ("data_config", "preserve_order", "always in order"),
     ],
 )
 def test_an_option_of_elsewhere_says_what_to_write(name, option, says):

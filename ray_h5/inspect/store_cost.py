@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from ray_h5.buffers import empty
 from ray_h5.index.row_index import RowIndex
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.plan_reads import request_cost
+from ray_h5.order.plan_reads import by_file
 from ray_h5.order.read_plan import ReadPlan, make_plan
+from ray_h5.read.jobs import ReadStats
+from ray_h5.read.read_parts import FileRead
+from ray_h5.read.remote.request_costs import request_cost_of
 from ray_h5.storage.fetching import fetched
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
@@ -136,3 +141,16 @@ def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
     nbytes = round(sum(each.bytes_read for each in costs) * share)
     requests = max(1, round(sum(each.requests for each in costs) * share))
     return EpochCost(order, requests, nbytes, nbytes / max(1, stored_bytes))
+
+
+def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
+    """Return the requests that reading rows of files in stores makes, and their bytes. No row is read.
+
+    Columns that h5py reads, such as strings, are not counted.
+    """
+    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
+
+    def planned(file: int, places: np.ndarray) -> FileRead:
+        return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
+
+    return request_cost_of([partial(planned, *part) for part in by_file(plan.files, row_ids)])

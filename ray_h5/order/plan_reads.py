@@ -13,7 +13,7 @@ from ray_h5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.read.file_reads import request_cost_of, run_reads
+from ray_h5.read.file_reads import run_reads
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
@@ -73,19 +73,6 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
 
     stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])
     return BlockRows(row_ids, arrays, stats, keys)
-
-
-def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
-    """Return the requests that `read_rows` makes for rows of files in stores, and their bytes. No row is read.
-
-    Columns that h5py reads, such as strings, are not counted.
-    """
-    arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
-
-    def planned(file: int, places: np.ndarray) -> FileRead:
-        return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
-
-    return request_cost_of([partial(planned, *part) for part in by_file(plan.files, row_ids)])
 
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:

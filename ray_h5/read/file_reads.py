@@ -140,7 +140,7 @@ def run_together(
     may_wait = _is_fetched(reads[0])
     try:
         with contextlib.ExitStack() as libraries:
-            jobs = _jobs_of(reads, libraries)
+            jobs = jobs_of_reads(reads, libraries)
             ahead = _hinted_jobs(later, libraries) if later is not None and times[COLD_ON] else []
             stats, hinted = run_all(jobs, reads[0].reader.base.threads, times, given, ahead)
         for read in reads:
@@ -160,7 +160,7 @@ def run_all(
     A range of a file on a disk is read when its job runs. Ranges in a store are fetched, many at once, and a job runs
     when its own have arrived. Parameters and results are those of `run_jobs`.
     """
-    fetched, asking, others = _kinds_of(jobs)
+    fetched, asking, others = kinds_of(jobs)
     stats, hinted = run_jobs(others, threads, times, given=given, later=later)
     if fetched:
         from ray_h5.read.remote.joint_reads import run_fetched
@@ -171,7 +171,7 @@ def run_all(
     return stats, hinted
 
 
-def _kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Staged | Unplanned], list[Asking], list[Job]]:
+def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Staged | Unplanned], list[Asking], list[Job]]:
     """Return the jobs whose ranges are fetched, those that ask a store themselves, and the others."""
     fetched: list[TableJob | Staged | Unplanned] = []
     asking: list[Asking] = []
@@ -186,18 +186,8 @@ def _kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Staged | Unplanned],
     return fetched, asking, others
 
 
-def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
-    """Return what `run_reads` would ask a store for, without the columns that h5py reads."""
-    from ray_h5.read.remote.joint_reads import cost_of
-
-    total = ReadStats()
-    for together, _ in opened_together(reads):
-        with contextlib.ExitStack() as libraries:
-            total.add(cost_of(_kinds_of(_jobs_of(together, libraries))[0]))
-    return total
-
-
-def _jobs_of(reads: Sequence[FileRead], libraries: contextlib.ExitStack) -> list[Job]:
+def jobs_of_reads(reads: Sequence[FileRead], libraries: contextlib.ExitStack) -> list[Job]:
+    """Return the work of reads; jobs that need libhdf5 have files open until `libraries` is closed."""
     found = _each(_is_fetched(reads[0]), lambda read: read.reader.base.jobs_of(read, libraries), reads)
     return [job for jobs in found for job in jobs]
 

@@ -3,52 +3,78 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
-from functools import partial
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.lru import LRU
-from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
-from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field, JobTable
+from ray_h5.fork import PerProcess
+from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field
+from ray_h5.read.shared_work import Turns
 from ray_h5.storage.byte_source import ByteSource, Identity
 
-After = list[Callable[[], None]]
-"""What is left to do when all jobs are done."""
+_BLOCK_BYTES, _LEAST_BLOCKS = 1 << 20, 16
+"""Chunks that are decoded together lie in blocks of about so many bytes. At least so many blocks may be held."""
+
+_ALIGNMENT = 64
+
+Key: TypeAlias = "tuple[int, ...]"
+"""The column, and the offset, stored size, mask and decoded size of a chunk."""
+
+_KEY_FIELDS = [Field.OFFSET, Field.SIZE, Field.MASK, Field.DECODED]
+
+
+class HeldColumn(NamedTuple):
+    """A column whose chunks are held, and its number there."""
+
+    chunks: HeldChunks
+    number: int
 
 
 class HeldChunks:
     """The decoded chunks that were used last. Threads may share it; after a fork it is empty.
 
+    A chunk that is needed by several threads at a time is decoded once: they take turns, and those that wait decode a
+    part of the chunks of the one whose turn it is.
+
     Parameters
     ----------
     max_bytes : int
-        Bytes of all chunks. It may be changed.
+        Bytes of all chunks.
+
+    Attributes
+    ----------
+    threads : int
+        How many threads read at a time.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
-        self._chunks: LRU[np.ndarray] = LRU(sys.maxsize, max_bytes, lambda chunk: chunk.nbytes)
+        self.threads = 1
+        self._max_bytes = max_bytes
         self._columns: dict[tuple[Hashable, ...], int] = {}
         self._numbers = itertools.count()
+        self._state = PerProcess(_State)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of the chunks that are there."""
-        return self._chunks.total_bytes
+        return self._state.value.total_bytes
 
     def resize(self, max_bytes: int) -> None:
         """Change the bound, and drop chunks if they are more."""
-        self._chunks.max_bytes = max_bytes
-        self._chunks.trim()
+        self._max_bytes = max_bytes
+        self._state.value.hold([], max_bytes)
 
     def clear(self) -> None:
         """Drop all chunks."""
-        self._chunks.clear()
+        self._state.renew()
 
-    def sharing(self, job: Job, path: str, source: ByteSource, identity: Identity, after: After) -> Job:
+    def sharing(self, job: Job, path: str, source: ByteSource, identity: Identity) -> Job:
         """Return the same work without decoding chunks that are held.
 
         Parameters
@@ -57,47 +83,133 @@ class HeldChunks:
             The work.
         path, source, identity
             The file. Chunks of other files are not held.
-        after : list of callable
-            Gets what holds the chunks that are decoded, once all work is done.
         """
 
         def each(jobs: Sequence[Job]) -> list[Job]:
-            return [self.sharing(other, path, source, identity, after) for other in jobs]
+            return [self.sharing(other, path, source, identity) for other in jobs]
 
-        if not self._chunks.max_bytes:
+        if not self._max_bytes:
             return job
-        if isinstance(job, TableJob) and len(job.table.origins) == 1 and job.table.origins[0].byte_source is source:
-            return replace(job, table=self._shared(job.table, (path, identity), after))
+        if isinstance(job, TableJob):
+            origins = list(job.table.origins)
+            for at, origin in enumerate(origins):
+                if origin.byte_source is source:
+                    # Datasets of a damaged file may claim the same bytes, each in its way.
+                    key = (path, identity, origin.decoder.pipeline)
+                    column = HeldColumn(self, self._columns.setdefault(key, next(self._numbers)))
+                    origins[at] = replace(origin, held=column)
+            return replace(job, table=replace(job.table, origins=origins))
         if isinstance(job, Staged):
             return replace(job, jobs_into=lambda staged: each(job.jobs_into(staged)))
         if isinstance(job, Unplanned):
             return replace(job, jobs_of=lambda: each(job.jobs_of()))
         return job
 
-    def _shared(self, table: JobTable, file: tuple[str, Identity], after: After) -> JobTable:
-        jobs = table.jobs
-        # Chunks that are decoded into their places are needed once.
-        is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
-        # Datasets of a damaged file may claim the same bytes, each in its way.
-        column = self._columns.setdefault((*file, table.origins[0].decoder.pipeline), next(self._numbers))
-        fields = jobs[[Field.OFFSET, Field.SIZE, Field.MASK, Field.DECODED]][:, is_decoded].T.tolist()
-        new: dict[tuple[int, ...], np.ndarray] = {}
-        keeps, left = list(table.keeps), self._chunks.max_bytes or 0
-        for job, each in zip(np.flatnonzero(is_decoded).tolist(), fields, strict=True):
-            key, size = (column, *each), each[-1]
-            if (chunk := self._chunks.get(key)) is not None:
-                jobs[Field.FILE, job], jobs[Field.PIPELINE, job] = IN_MEMORY, RAW
-                jobs[Field.OFFSET, job], jobs[Field.SIZE, job] = chunk.ctypes.data, size
-            elif size <= left:
-                left -= size
-                chunk = new[key] = empty((size,), np.dtype(np.uint8))
-                jobs[Field.DESTINATION, job] = chunk.ctypes.data
-            else:
-                continue
-            keeps.append(chunk)
-        after.append(partial(self._hold, new))
-        return replace(table, keeps=keeps)
+    def run(self, job: TableJob, worker: Worker) -> int:
+        """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
+        state, max_bytes = self._state.value, self._max_bytes
+        at, keys = _keys(job) if max_bytes else (np.empty(0, np.int64), [])
+        if not keys:
+            return job.run_alone(worker)
+        mine = object()
+        try:
+            if not state.turns.begin(mine):
+                return job.run_alone(worker)
+            planned, new = _planned(job, at, keys, state, max_bytes)
+            if new:
+                parts = planned.parts(self.threads) if self.threads > 1 else [planned]
+                hinted = state.turns.run(parts, worker)
+                state.hold(new, self._max_bytes)
+                return hinted
+        finally:
+            state.turns.end(mine)
+        return planned.run_alone(worker)
 
-    def _hold(self, chunks: dict[tuple[int, ...], np.ndarray]) -> None:
-        for key, chunk in chunks.items():
-            self._chunks.put(key, chunk)
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Chunks that lie one after the other, and are dropped together."""
+
+    memory: np.ndarray
+    keys: list[Key]
+
+
+class _State:
+    """What is held in a process."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.total_bytes = 0
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[_Block, None] = OrderedDict()
+        self._places: dict[Key, tuple[_Block, int]] = {}
+
+    def find(self, keys: Sequence[Key]) -> list[tuple[_Block, int] | None]:
+        """Return for each key the block and the address of its chunk, if it is held; they count as used."""
+        with self._lock:
+            found = list(map(self._places.get, keys))
+            for block in dict.fromkeys(place[0] for place in found if place is not None):
+                self._blocks.move_to_end(block)
+        return found
+
+    def hold(self, new: Sequence[tuple[_Block, list[int]]], max_bytes: int) -> None:
+        """Add blocks, with the addresses of their chunks, and drop those used least recently if they are too many."""
+        with self._lock:
+            for block, addresses in new:
+                self._blocks[block] = None
+                self.total_bytes += block.memory.nbytes
+                self._places.update(zip(block.keys, ((block, address) for address in addresses), strict=True))
+            while self.total_bytes > max_bytes:
+                block, _ = self._blocks.popitem(last=False)
+                self.total_bytes -= block.memory.nbytes
+                for key in block.keys:
+                    if self._places.get(key, (None, 0))[0] is block:
+                        del self._places[key]
+
+
+def _keys(job: TableJob) -> tuple[np.ndarray, list[Key]]:
+    """Return which jobs decode chunks that are held, and their keys."""
+    table, jobs = job.table, job.table.jobs[:, job.first : job.stop]
+    counts = np.diff([each.stop for each in table.origins], prepend=0)
+    columns = np.repeat([-1 if each.held is None else each.held.number for each in table.origins], counts)
+    columns = columns[job.first : job.stop]
+    # Chunks that are decoded into their places are needed once.
+    is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
+    at = np.flatnonzero(is_decoded & (columns >= 0))
+    return at, list(zip(columns[at].tolist(), *jobs[_KEY_FIELDS][:, at].tolist(), strict=True))
+
+
+def _planned(
+    job: TableJob, at: np.ndarray, keys: Sequence[Key], state: _State, max_bytes: int
+) -> tuple[TableJob, list[tuple[_Block, list[int]]]]:
+    """Return the work with the chunks that are held copied from there, and others decoded to where they can stay."""
+    table, jobs = job.table, job.table.jobs[:, job.first : job.stop]
+    found = state.find(keys)
+    held = [place for place in found if place is not None]
+    is_held = np.array([place is not None for place in found], bool)
+    there = at[is_held]
+    jobs[Field.FILE, there], jobs[Field.PIPELINE, there] = IN_MEMORY, RAW
+    jobs[Field.OFFSET, there] = np.array([address for _, address in held], np.int64)
+    jobs[Field.SIZE, there] = jobs[Field.DECODED, there]
+    new = _new_blocks([key for key, place in zip(keys, found, strict=True) if place is None], max_bytes)
+    decoded = [address for _, addresses in new for address in addresses]
+    jobs[Field.DESTINATION, at[~is_held][: len(decoded)]] = decoded
+    blocks = {block for block, _ in [*held, *new]}
+    return replace(job, table=replace(table, keeps=[*table.keeps, *(block.memory for block in blocks)])), new
+
+
+def _new_blocks(keys: Sequence[Key], max_bytes: int) -> list[tuple[_Block, list[int]]]:
+    """Return memory for the first of some chunks, as many as can be held, and their addresses."""
+    sizes = -(-np.array([key[-1] for key in keys], np.int64) // _ALIGNMENT) * _ALIGNMENT
+    ends = np.cumsum(sizes)
+    count = int(np.searchsorted(ends, max_bytes, side="right"))
+    block_bytes = max(1, min(_BLOCK_BYTES, max_bytes // _LEAST_BLOCKS))
+    of = (ends - sizes)[:count] // block_bytes
+    edges = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), count] if count else []
+    new = []
+    for first, stop in itertools.pairwise(edges):
+        begin = int(ends[first] - sizes[first])
+        memory = empty((int(ends[stop - 1]) - begin,), np.dtype(np.uint8))
+        addresses = (ends - sizes)[first:stop] + (memory.ctypes.data - begin)
+        new.append((_Block(memory, list(keys[first:stop])), addresses.tolist()))
+    return new

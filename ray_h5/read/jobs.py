@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -123,6 +123,11 @@ class TableJob:
 
     def run(self, worker: Worker) -> int:
         """Run the jobs, and return up to which job hints were given."""
+        held = next((each.held for each in self.table.origins if each.held is not None), None)
+        return self.run_alone(worker) if held is None else held.chunks.run(self, worker)
+
+    def run_alone(self, worker: Worker) -> int:
+        """Run the jobs, whatever decoded chunks are held."""
         table = self.table
         if worker.arrived is not None:
             table = table.in_memory(range(len(table)), [worker.arrived[offset] for offset, _ in table.ranges])
@@ -134,11 +139,13 @@ class TableJob:
 
     def parts(self, threads: int) -> list[TableJob]:
         """Return the same jobs in parts of about as many bytes, for several threads."""
-        ends = np.cumsum(self.table.jobs[Field.SIZE] + self.table.jobs[Field.DECODED])
+        jobs = self.table.jobs[:, self.first : self.stop]
+        ends = np.cumsum(jobs[Field.SIZE] + jobs[Field.DECODED])
         count = int(min(threads * _PARTS_A_THREAD, max(1, ends[-1] // _PART_BYTES), len(ends)))
         cuts = np.unique(np.searchsorted(ends, ends[-1] * np.arange(1, count) // count) + 1).tolist()
-        edges = [0, *(cut for cut in cuts if cut < len(ends)), len(ends)]
-        return [TableJob(self.table, low, high, high) for low, high in itertools.pairwise(edges)]
+        edges = [self.first + each for each in [0, *(cut for cut in cuts if cut < len(ends)), len(ends)]]
+        parts = [TableJob(self.table, low, high, high) for low, high in itertools.pairwise(edges)]
+        return [*parts[:-1], replace(parts[-1], total=self.total)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -108,6 +108,7 @@ class OpenFile(ABC):
         self._form: Form | None = "" if access.swmr else None
         self.byte_source, self.identity = self._open(found)
         self._columns: dict[str, ColumnLayout] = {}
+        self._encodings: dict[str, Encoding | None] = {}
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
@@ -155,8 +156,11 @@ class OpenFile(ABC):
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain."""
-        with self.library() as library:
-            return library.tree.encoding(name)
+        with self._lock:
+            if name not in self._encodings:
+                with self.library() as library:
+                    self._encodings[name] = library.tree.encoding(name)
+            return self._encodings[name]
 
     def layout(self) -> FileLayout:
         """Return the layout of all columns."""

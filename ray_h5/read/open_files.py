@@ -154,7 +154,7 @@ class FileOnDisk(OpenFile):
             else:
                 jobs += _shared_jobs_of(self, parts, library)
         if read.held is not None and not self.access.swmr:
-            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity, read.after) for job in jobs]
+            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
         return jobs
 
     def _jobs_of_part(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Job]:

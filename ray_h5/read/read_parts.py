@@ -123,7 +123,7 @@ class FileRead:
     finish : callable, optional
         What is left to do once all parts are read.
     after : list of callable
-        What is left to do before that: of values in other files, and with decoded chunks; the last one is done first.
+        What is left to do before that, of values in other files; the last one is done first.
     others : dict
         Other files that are read, in a store.
     held : HeldChunks, optional
@@ -138,7 +138,7 @@ class FileRead:
     held: HeldChunks | None = None
 
     def settle(self) -> None:
-        """Do what is left to do of values in other files, and with decoded chunks."""
+        """Do what is left to do of values in other files."""
         while self.after:
             self.after.pop()()
 

@@ -140,11 +140,11 @@ class JoinedDataset(BatchedDataset):
             self._parts[part].will_read(rows)
 
     @contextlib.contextmanager
-    def sharing_chunks(self) -> Iterator[None]:
-        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+    def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
+        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
         with contextlib.ExitStack() as parts:
             for each in self._parts:
-                parts.enter_context(each.sharing_chunks())
+                parts.enter_context(each.sharing_chunks(threads))
             yield
 
     def samples(self, parts: Sequence[PartOfBatch]) -> Sequence[Any]:

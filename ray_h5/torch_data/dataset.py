@@ -235,8 +235,14 @@ class H5Dataset(BatchedDataset):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether chunks hold several rows, so that a call that reads few rows decodes many for them."""
-        return self._index.chunk_group_rows > 1
+        """Whether chunks hold (parts of) several rows, so that a call that reads few rows decodes many for them."""
+        rows = self._source.plan.scope.rows
+        return self._index.chunk_group_rows > 1 or (rows is not None and rows.is_block)
+
+    @property
+    def holds_chunks(self) -> bool:
+        """Whether decoded chunks stay in memory during an epoch, so that threads share the work of a call."""
+        return self._source.holds_chunks
 
     @property
     def has_dense_batches(self) -> bool:
@@ -390,9 +396,9 @@ class H5Dataset(BatchedDataset):
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
 
-    def sharing_chunks(self) -> contextlib.AbstractContextManager[None]:
-        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
-        return self._source.sharing_chunks()
+    def sharing_chunks(self, threads: int = 1) -> contextlib.AbstractContextManager[None]:
+        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
+        return self._source.sharing_chunks(threads)
 
     @property
     def takes_hints(self) -> bool:

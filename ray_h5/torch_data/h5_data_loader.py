@@ -18,6 +18,7 @@ from ray_h5.order.position import PositionLike
 from ray_h5.read.kernel.library import gate_for
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
+    LEAST_SHARED_BYTES,
     OF_RANGES,
     OF_SHARED_CHUNKS,
     ROWS_ALONE,
@@ -216,7 +217,8 @@ class H5DataLoader(DataLoader[Any]):
         elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
             bounds, window = OF_SHARED_CHUNKS, self._batches_of_few_chunks(dataset)
 
-        sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window)
+        least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else 0
+        sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, least)
         return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
 
     def _row_bytes(self) -> int | None:
@@ -279,7 +281,7 @@ class H5DataLoader(DataLoader[Any]):
         return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop, gate))
 
     def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
-        with self.dataset.sharing_chunks():
+        with self.dataset.sharing_chunks(self.threads):
             yield from reads
 
     def _what(self) -> str:

@@ -3,14 +3,17 @@
 import h5py
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
-from ray_h5 import Patches, Shuffle
+from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import H5DataLoader, H5Dataset, loader
 from ray_h5.torch_data.batches import row_source
 from tests.hdf5.h5kit import flip
+from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 SHAPES = {"raw": (10, 10, 10), "label": (10, 10, 10)}
 CHUNKS = 3**3 * 2
@@ -100,5 +103,92 @@ def test_damaged_chunks_are_not_held(volume):
     flip(volume, chunk.byte_offset + chunk.size // 2, 8)
     batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=0)
     for _ in range(2):
+        with pytest.raises(CorruptChunkError, match="column 'raw', chunk 13"):
+            list(batches)
+
+
+def chunks_decoded(batches):
+    """Return how many chunks the readers of a loader have decoded."""
+    return sum(each.stats.chunks_decoded for each in batches.dataset._source._readers.values())
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("dtypes", [None, {"raw": "float32"}])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_threads_decode_each_chunk_once(volume, request, threads, dtypes, compiled):
+    if not compiled:
+        request.getfixturevalue("steps_in_python")
+    rows = Patches(SHAPES, stride=4)
+    batches = loader(volume, 4, shuffle=Shuffle(seed=1), rows=rows, kept_bytes=0, threads=threads, dtypes=dtypes)
+    for epoch in range(1, 4):
+        assert check(batches, volume) == 125
+        assert chunks_decoded(batches) == epoch * CHUNKS
+
+
+def test_threads_decode_chunks_of_sparse_rows_once(tmp_path):
+    matrix = random_matrix(640, 40)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        write_matrix(file.create_group("X"), matrix, {"chunks": (64,), "compression": "gzip"})
+    batches = loader(tmp_path / "a.h5", 8, shuffle="rows", columns=[csr("X")], kept_bytes=0, threads=2)
+    for epoch in range(1, 4):
+        assert sum(len(batch["X"]) for batch in batches) == 640
+        assert chunks_decoded(batches) == epoch * 2 * -(-len(matrix.data) // 64)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("kind", ["patches", "csr", "ragged"])
+def test_chunks_of_groups_are_decoded_once(tmp_path, kind, threads):
+    stored = {"chunks": (8,), "compression": "gzip"}
+    matrices = [random_matrix(30 + 5 * number, 40) for number in range(4)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, matrix in enumerate(matrices):
+            group = file.create_group(f"g{number}")
+            write_matrix(group.create_group("X"), matrix, stored)
+            group["offsets"] = matrix.indptr
+            group.create_dataset("x", data=matrix.data, **stored)
+            group.create_dataset("raw", data=np.arange(8000).reshape(20, 20, 20), chunks=(8, 8, 8), compression="gzip")
+    entries = sum(-(-len(matrix.data) // 8) for matrix in matrices)
+    options, expected = {
+        "patches": ({"rows": Patches({"raw": (10, 10, 10)}, stride=5, groups="g*"), "columns": ["raw"]}, 4 * 27),
+        "csr": ({"windows": Windows({"X": [-1, 0]}), "columns": [csr("X")]}, 2 * entries),
+        "ragged": ({"windows": Windows({"x": [0]}), "columns": [ragged("x", offsets="offsets")]}, entries),
+    }[kind]
+    options = {"rows": Groups("g*"), **options}
+    batches = loader(tmp_path / "a.h5", 4, shuffle="rows", kept_bytes=0, threads=threads, **options)
+    for epoch in (1, 2):
+        assert sum(1 for _ in batches) == -(-len(batches.dataset) // 4)
+        assert chunks_decoded(batches) == epoch * expected
+
+
+@given(
+    nbytes=st.sampled_from([0, 1, 600, 5 << 10, 20 << 10, 64 << 20]),
+    threads=st.integers(0, 3),
+    batch=st.integers(1, 40),
+    shuffle=st.sampled_from([None, "rows", "chunks"]),
+    dtypes=st.sampled_from([None, {"raw": "float64"}]),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_blocks_equal_h5py_however_much_is_held(volume, nbytes, threads, batch, shuffle, dtypes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_source, "_SHARED_BYTES", nbytes)
+        rows = Patches(SHAPES, stride=7)
+        batches = loader(volume, batch, shuffle=shuffle, rows=rows, kept_bytes=0, threads=threads, dtypes=dtypes)
+        for _ in range(2):
+            assert check(batches, volume) == 27
+            assert not batches.dataset._source._held.total_bytes
+
+
+def test_calls_of_blocks_grow_fast_as_blocks_share_chunks(volume):
+    batches = loader(volume, 4, shuffle="rows", rows=Patches(SHAPES, stride=4), threads=0)
+    assert [len(call) for call in batches._calls()] == [1, 16, 15]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_report_a_damaged_chunk(volume, threads):
+    with h5py.File(volume) as file:
+        chunk = file["raw"].id.get_chunk_info(13)
+    flip(volume, chunk.byte_offset + chunk.size // 2, 8)
+    batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=threads)
+    for _ in range(3):
         with pytest.raises(CorruptChunkError, match="column 'raw', chunk 13"):
             list(batches)

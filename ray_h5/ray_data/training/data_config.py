@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 from ray.data import Dataset, ExecutionOptions
 from ray.train import DataConfig
 
-from ray_h5.errors import UnknownOptionError
-from ray_h5.messages import near_names
+from ray_h5.options import takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.logical_plans import (
     datasources,
@@ -81,6 +79,7 @@ class OrderedDataConfig(DataConfig):
         return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
 
 
+@takes_options_of(ExecutionOptions, instead={"preserve_order": "Blocks are always in order here; leave it out."})
 def data_config(
     *,
     datasets_to_split: Literal["all"] | list[str] = "all",
@@ -103,19 +102,19 @@ def data_config(
         The datasets that workers share; each worker reads the whole of the others.
     enable_shard_locality : bool
         Prefer to give a block to a worker on the node that read it, where the order allows it.
+    resource_limits : ray.data.ExecutionResources, optional
+        The most that tasks which read and transform may use, besides what the trainer reserves.
+    label_selector : mapping of str to str, optional
+        The nodes that read and transform.
+    exclude_resources, actor_locality_enabled, verbose_progress
+        As in `ray.data.ExecutionOptions`.
     **execution_options
-        Options of `ray.data.ExecutionOptions`: ``label_selector``, the nodes that read and transform;
-        ``resource_limits``, the most that they may use, besides what the trainer reserves.
+        The options of `ray.data.ExecutionOptions` that this release of Ray has.
 
     Examples
     --------
     >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
     """
-    own = {"datasets_to_split", "enable_shard_locality"}
-    known = {*inspect.signature(ExecutionOptions).parameters, *own} - {"preserve_order"}
-    for name in execution_options:
-        if name not in known:
-            raise UnknownOptionError(f"data_config: there is no option {name!r}.{near_names(name, known, len(known))}")
     options = ExecutionOptions(preserve_order=True, **execution_options)
     return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -235,7 +235,7 @@ class BlockColumn(DirectColumn):
             pieces[Piece.SIZE] = 0
         return [TableJob(self._table(jobs, pieces, out, numbers, copied))]
 
-    @property
+    @cached_property
     def _chunk(self) -> np.ndarray:
         return np.array(self._padded(self.grid.chunk_shape), np.int64)
 
@@ -373,7 +373,10 @@ def _unraveled(numbers: np.ndarray, shapes: np.ndarray) -> np.ndarray:
 
 def _strides(shape: np.ndarray, item: int) -> np.ndarray:
     """Return the strides of a C-contiguous array, in bytes."""
-    return np.append(np.cumprod(shape[:0:-1])[::-1], 1) * item
+    found = [item]
+    for length in shape[:0:-1].tolist():
+        found.append(found[-1] * length)
+    return np.array(found[::-1], np.int64)
 
 
 def slices(corner: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:

@@ -23,7 +23,8 @@ from ray_h5.manifest.row_requests import (
 )
 from ray_h5.read.arrays.direct_column import DirectColumn, strides_of
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
-from ray_h5.read.kernel.job_table import BOX_FIELDS, RAW, Field, JobTable, Piece
+from ray_h5.read.kernel.job_table import BOX_FIELDS, RAW, Field, Piece
+from ray_h5.read.kernel.shared_jobs import shared
 from ray_h5.storage.byte_source import ByteSource
 
 if TYPE_CHECKING:
@@ -409,7 +410,7 @@ def sharing(jobs: list[Job]) -> list[Job]:
     tables = [job.table for job in jobs if isinstance(job, TableJob)]
     if not tables or len(tables) < len(jobs) or any(each.jobs[Field.DESTINATION].any() for each in tables):
         return jobs
-    return [TableJob(JobTable.sharing(tables))]
+    return [TableJob(shared(tables))]
 
 
 def _listed(requests: Sequence[Request]) -> list[RowRequest]:

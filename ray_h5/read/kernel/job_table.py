@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Span
+
+if TYPE_CHECKING:
+    from ray_h5.read.held_chunks import HeldColumn
 
 
 class Field(IntEnum):
@@ -133,6 +137,8 @@ class Origin:
         ``corrupt(job, reason)`` returns the error for a damaged chunk; jobs are counted from the first of the origin.
     byte_sources : mapping of int to ByteSource
         Several files on disks, by their descriptors.
+    held : HeldColumn, optional
+        Where its decoded chunks stay in memory.
     """
 
     stop: int
@@ -140,6 +146,7 @@ class Origin:
     decoder: ChunkDecoder
     corrupt: Callable[[int, str], Exception]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+    held: HeldColumn | None = None
 
     def source_of(self, descriptor: int) -> ByteSource:
         """Return the file that has a descriptor."""
@@ -224,31 +231,3 @@ class JobTable:
         keeps = [array for each in tables for array in each.keeps]
         rows = [each.boxes for each in tables if len(each.boxes)]
         return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps)
-
-    @classmethod
-    def sharing(cls, tables: Sequence[JobTable]) -> JobTable:
-        """Return the jobs of several tables as one, where jobs with the same bytes are one job with the pieces of each.
-
-        All are of one file, and none has a destination of its own.
-        """
-        whole = cls.join(tables)
-        jobs = whole.jobs
-        order = np.lexsort((jobs[Field.SIZE], jobs[Field.OFFSET]))
-        new = np.ones(len(order), bool)
-        new[1:] = np.any(np.diff(jobs[Field.OFFSET : Field.SIZE + 1, order]) != 0, axis=0)
-        first = order[new]
-        counts = (jobs[Field.END] - jobs[Field.BEGIN])[order]
-        begins = jobs[Field.BEGIN, order]
-        ends = np.cumsum(counts)
-        # The loop needs arrays in C order, which indexing does not return.
-        pieces = whole.pieces.take(np.arange(ends[-1]) + np.repeat(begins - (ends - counts), counts), axis=1)
-        shared = jobs.take(first, axis=1)
-        stops = ends[np.flatnonzero(np.append(new[1:], True))]
-        shared[Field.END], shared[Field.BEGIN, 0], shared[Field.BEGIN, 1:] = stops, 0, stops[:-1]
-
-        def corrupt(job: int, reason: str) -> Exception:
-            origin, number = whole.origin_of(int(first[job]))
-            return origin.corrupt(number, reason)
-
-        origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt)
-        return cls(shared, pieces, whole.boxes, [origin], whole.keeps)

@@ -51,10 +51,13 @@ class CallBounds(NamedTuple):
 ROWS_ALONE = CallBounds(256, 32 << 20, 4, shared=False)
 
 OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
-"""Where rows of chunks of many rows are shuffled."""
+"""Where rows of chunks of many rows, or blocks, are shuffled."""
 
 OF_RANGES = CallBounds(256, 80 << 20, 16)
 """Where rows are ranges of longer arrays."""
+
+LEAST_SHARED_BYTES = 8 << 20
+"""Where threads share decoded chunks: to plan a smaller call takes longer than to copy its rows."""
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
@@ -80,6 +83,8 @@ class CallSizes:
         The batches of a call; by default what the bytes allow.
     window_batches : int, optional
         The batches of a window of ranges, or of a small epoch: it is read at once, and its chunks are decoded once.
+    least_bytes : int
+        Calls of so many bytes are not made smaller for threads to end together.
     """
 
     row_bytes: Callable[[], int | None]
@@ -87,6 +92,7 @@ class CallSizes:
     call_bytes: int = 0
     prefetch_factor: int | None = None
     window_batches: int | None = None
+    least_bytes: int = 0
 
     def calls(self, batches: Iterator[list[int]], left: float, threads: int) -> Iterator[Call]:
         """Yield the batches that each call reads; `left` is their number.
@@ -111,7 +117,8 @@ class CallSizes:
             grown = most_batches if self.call_bytes else growth * count
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
-                count = int(max(1, min(count, -(-left // threads))))
+                least = max(1, self.least_bytes // max(1, len(call[0]) * row_bytes))
+                count = int(min(count, max(least, -(-left // threads))))
 
 
 def with_later(calls: Iterable[Call], distance: int) -> Iterator[tuple[Call, Call | None]]:

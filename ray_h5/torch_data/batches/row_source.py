@@ -226,9 +226,16 @@ class RowSource:
         parts = by_file(self.plan.files, row_ids)
         return Later(self._planned_reads(parts, out, row_ids, np.arange(len(row_ids))))
 
+    @property
+    def holds_chunks(self) -> bool:
+        """Whether decoded chunks stay in memory during an epoch."""
+        return self._held is not None
+
     @contextlib.contextmanager
-    def sharing_chunks(self) -> Iterator[None]:
-        """Keep decoded chunks in memory from one read to the next, until the end of an epoch."""
+    def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
+        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
+        if self._held is not None:
+            self._held.threads = threads
         self._epochs += 1
         self._bound_chunks()
         try:
@@ -491,7 +498,7 @@ def _share_chunks(plan: ReadPlan) -> bool:
     """Return whether rows that are far apart in the order share chunks that few bytes hold."""
     if plan.scope.rows is not None and plan.scope.rows.is_block:
         return True
-    has_ranges = any(spec.kind in {"sparse", "ragged"} for spec in plan.columns)
+    has_ranges = any(spec.kind in {"sparse", "ragged", "list"} for spec in plan.columns)
     return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 

@@ -1,0 +1,20 @@
+"""What reads would ask a store for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from ray_h5.read.file_reads import jobs_of_reads, kinds_of, opened_together
+from ray_h5.read.jobs import ReadStats
+from ray_h5.read.read_parts import FileRead
+from ray_h5.read.remote.joint_reads import cost_of
+
+
+def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
+    """Return what `run_reads` would ask a store for, without the columns that h5py reads."""
+    total = ReadStats()
+    for together, _ in opened_together(reads):
+        with contextlib.ExitStack() as libraries:
+            total.add(cost_of(kinds_of(jobs_of_reads(together, libraries))[0]))
+    return total
