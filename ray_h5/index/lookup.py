@@ -31,6 +31,9 @@ from ray_h5.storage.storage_of_path import storage_of
 logger = logging.getLogger(__name__)
 
 _BATCH_FILES = 64
+_TURNS = 4
+"""A batch is done before the next one begins: of files that are opened side by side, it has several times so many."""
+
 _THREADS = 8
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
@@ -130,7 +133,8 @@ class Lookup:
             known[path] = facts
             progress.add(1)
         unknown = [path for path in paths if path not in known]
-        batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
+        size = max(_BATCH_FILES, _TURNS * self.scope.storage.opened_at_once)
+        batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
         work = partial(answer_files, question, self.scope, self.index_dir, self.states)
         if joint is not None and joint.is_of_all(unknown):
             work = partial(work, is_joint=True)

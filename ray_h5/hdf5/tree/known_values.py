@@ -1,0 +1,89 @@
+"""What headers say of the values of datasets, without libhdf5: their attributes, and where their chunks are."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.checks.chunk_tree import USUAL_ENTRIES, ChunkTree
+from ray_h5.hdf5.checks.header import FileWidths
+from ray_h5.hdf5.columns.chunk_lists import ListedChunks, checked_index
+from ray_h5.hdf5.files.object_headers import NotPlainError
+from ray_h5.hdf5.tree.attributes import PACKING
+from ray_h5.hdf5.tree.known_headers import DatasetHeader, Key, KnownHeaders, attribute_name
+from ray_h5.lru import LRU
+from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
+
+_INTEGER, _FLOAT, _STRING = 0, 1, 3
+_IN_PLACE = frozenset({_INTEGER, _FLOAT, _STRING})
+"""Classes of types whose values are in the attribute itself."""
+
+_NOTED = frozenset(name.encode() for name in (*PACKING, "NAME", "units"))
+"""The attributes that notes are made of."""
+
+_known: LRU[ColumnNotes] = LRU(1024)
+
+
+def known_notes(headers: KnownHeaders, name: str) -> ColumnNotes:
+    """Return what libhdf5 said of a dataset with such a type and such attributes; raise `NotPlainError` if nothing."""
+    found = _known.get(_key(headers.header(name)))
+    if found is None:
+        raise NotPlainError
+    return found
+
+
+def learn_notes(headers: KnownHeaders, name: str, notes: ColumnNotes) -> None:
+    """Take what libhdf5 says of a dataset for all that are like it."""
+    _known.put(_key(headers.header(name)), notes)
+
+
+def _key(header: DatasetHeader) -> Key:
+    return (*header.key, *map(_alike, header.attributes))
+
+
+def _alike(attribute: bytes) -> tuple[bytes, int]:
+    """Return what is the same in attributes that notes do not tell from each other."""
+    name = attribute_name(attribute)
+    sizes = struct.unpack_from("<HHH", attribute, 2)
+    begin = 9 if attribute[0] == 3 else 8
+    if attribute[0] == 1:
+        sizes = tuple(-(-size // 8) * 8 for size in sizes)
+    if name not in _NOTED:
+        return attribute[: begin + sum(sizes)], len(attribute)
+    if attribute[begin + sizes[0] : begin + sizes[0] + 1][0] & 15 not in _IN_PLACE:
+        raise NotPlainError
+    return attribute, len(attribute)
+
+
+def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_bytes: int) -> ChunkIndex:
+    """Return where the chunks of a dataset are; raise `NotPlainError` if libhdf5 has to list them, or to refuse them.
+
+    Parameters
+    ----------
+    headers : KnownHeaders
+        Of the file.
+    name : str
+        The dataset.
+    layout : ColumnLayout
+        Its layout.
+    file_bytes : int
+        The size of the file.
+    """
+    header, plain = headers.header(name), headers.plain
+    if header.chunk_shape is None:
+        raise NotPlainError
+    shape = np.array([*header.chunk_shape, header.nbytes], np.uint64)
+    tree = ChunkTree(plain.read, plain.end, FileWidths(8, 8), shape, keeps=True)
+    if not shape.all() or (header.offset is not None and tree.wrong(header.offset)):
+        raise NotPlainError
+    if tree.most_entries > USUAL_ENTRIES:
+        raise NotPlainError  # libhdf5 refuses such a node
+    found = np.concatenate(tree.leaves or [np.empty(0, tree.entry)])
+    masks, offsets, sizes = (found[name].astype(np.uint64) for name in ("mask", "child", "size"))
+    try:
+        return checked_index(ListedChunks(found["at"][:, :-1], masks, offsets, sizes), layout, layout.where, file_bytes)
+    except CorruptFileError:
+        raise NotPlainError from None
