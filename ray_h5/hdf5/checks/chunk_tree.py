@@ -51,7 +51,7 @@ def _root(body: bytes, widths: FileWidths) -> tuple[int, np.ndarray] | None:
 
 
 class ChunkTree:
-    """The nodes of one chunk index; with `keeps`, the entries of chunks stay in `leaves`, in order."""
+    """The nodes of one chunk index; with `keeps`, the level and the keys of each stay in `nodes`."""
 
     def __init__(
         self, read: ReadBytes, end: int, widths: FileWidths, chunk_shape: np.ndarray, *, keeps: bool = False
@@ -66,8 +66,7 @@ class ChunkTree:
         self._seen: set[int] = set()
         self._level: dict[int, _Within] = {}
         self._depth = 0
-        self.leaves: list[np.ndarray] = []
-        self.most_entries = 0
+        self.nodes: list[tuple[int, np.ndarray]] = []
         self._keeps = keeps
 
     def wrong(self, root: int) -> str | None:
@@ -88,18 +87,17 @@ class ChunkTree:
         if node[:5] != b"TREE\1" or node[5:6] != bytes([self._depth]):
             return f"no node at byte {address}, to which another one leads"
         count = int.from_bytes(node[6:8], "little")
-        self.most_entries = max(self.most_entries, count)
         keys_bytes = (count + 1) * self.entry.itemsize
         if self._head_bytes + keys_bytes > len(node) + self._address_bytes:
             return f"a node at byte {address} that goes past the file's end at {self._end}"
         keys = np.frombuffer(node[self._head_bytes :].ljust(keys_bytes, b"\0"), self.entry, count + 1)
+        if self._keeps:
+            self.nodes.append((self._depth, keys))
         cells = list(map(tuple, (keys["at"] // self._chunk_shape).tolist()))
         if any(map(operator.ge, cells, cells[1:])):
             return f"a chunk in the node at byte {address} that is listed twice, or out of its order"
         low, high = within
         if self._depth == 0:
-            if self._keeps:
-                self.leaves.append(keys[:count])
             # libhdf5 looks for corners with 0 along the axis of the bytes of a value.
             lost = bool((keys["at"][:count, -1] >= self._chunk_shape[-1]).any())
             lost |= count > 0 and ((low is not None and cells[0] < low) or (high is not None and cells[-2] >= high))

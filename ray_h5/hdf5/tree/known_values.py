@@ -48,12 +48,13 @@ def _alike(attribute: bytes) -> tuple[bytes, int]:
     """Return what is the same in attributes that notes do not tell from each other."""
     name = attribute_name(attribute)
     sizes = struct.unpack_from("<HHH", attribute, 2)
-    begin = 9 if attribute[0] == 3 else 8
     if attribute[0] == 1:
         sizes = tuple(-(-size // 8) * 8 for size in sizes)
+    kind = (9 if attribute[0] == 3 else 8) + sizes[0]
+    values = kind + sizes[1] + sizes[2]
     if name not in _NOTED:
-        return attribute[: begin + sum(sizes)], len(attribute)
-    if attribute[begin + sizes[0] : begin + sizes[0] + 1][0] & 15 not in _IN_PLACE:
+        return attribute[:values], len(attribute)
+    if not kind < values <= len(attribute) or attribute[kind] & 15 not in _IN_PLACE:
         raise NotPlainError
     return attribute, len(attribute)
 
@@ -79,9 +80,10 @@ def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_byt
     tree = ChunkTree(plain.read, plain.end, FileWidths(8, 8), shape, keeps=True)
     if not shape.all() or (header.offset is not None and tree.wrong(header.offset)):
         raise NotPlainError
-    if tree.most_entries > USUAL_ENTRIES:
+    keys = np.concatenate([each for _, each in tree.nodes] or [np.empty(0, tree.entry)])
+    if (keys["at"] % shape).any() or any(len(each) > USUAL_ENTRIES + 1 for _, each in tree.nodes):
         raise NotPlainError  # libhdf5 refuses such a node
-    found = np.concatenate(tree.leaves or [np.empty(0, tree.entry)])
+    found = np.concatenate([each[:-1] for level, each in tree.nodes if level == 0] or [keys])
     masks, offsets, sizes = (found[name].astype(np.uint64) for name in ("mask", "child", "size"))
     try:
         return checked_index(ListedChunks(found["at"][:, :-1], masks, offsets, sizes), layout, layout.where, file_bytes)
