@@ -130,6 +130,7 @@ class KnownHeaders:
         self._path = path
         self.plain = plain
         self._groups: dict[int, dict[str, int]] = {}
+        self._found: dict[str, DatasetHeader] = {}
         top = self.plain.root
         for part in _parts(group):
             top = _found(self._entries(top), part)
@@ -143,6 +144,7 @@ class KnownHeaders:
         refused: dict[str, RayH5Error] = {}
         for name, header in self._headers().items():
             if header.shape:
+                self._found[name] = header
                 columns[name] = header.layout(name, self._path, self.plain.end)
                 refused.update(lost_fields(columns[name]))
             else:
@@ -165,6 +167,8 @@ class KnownHeaders:
 
     def header(self, name: str) -> DatasetHeader:
         """Return what the header of a column says."""
+        if name in self._found:
+            return self._found[name]
         parts = _parts(name)
         if not parts or name.startswith("//"):
             raise NotPlainError
@@ -174,6 +178,7 @@ class KnownHeaders:
         header = _dataset(self.plain.messages(_found(entries, parts[-1])))
         if not header.shape:
             raise NotPlainError
+        self._found[name] = header
         return header
 
     def _entries(self, address: int) -> dict[str, int]:
