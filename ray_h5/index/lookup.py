@@ -185,25 +185,22 @@ def answer_files(
 
     With `is_joint`, the caller stores those that have a place in an index file of their folder.
     """
-    answer = partial(_answer, question, scope, index_dir, states, is_joint)
+    answer = partial(_answer, question, scope, index_dir, states)
+    keep = partial(_kept, scope, index_dir, is_joint)
     at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
     if at_once > 1:
         from ray_h5.storage.fetching import fetching_threads
 
-        # Each waits for its requests, and holds no lock meanwhile.
+        # Each waits for its requests, and holds no lock meanwhile. Index files are saved by one: they have a lock.
         with fetching_threads(at_once, "ray_h5_index") as pool:
-            return list(pool.map(answer, paths))
-    return list(map(answer, paths))
+            return list(map(keep, pool.map(answer, paths)))
+    return list(map(keep, map(answer, paths)))
 
 
 def _answer(
-    question: Question,
-    scope: Scope,
-    index_dir: str | None,
-    states: Mapping[str, ObjectIdentity],
-    is_joint: bool,
-    path: str,
-) -> FileFacts:
+    question: Question, scope: Scope, index_dir: str | None, states: Mapping[str, ObjectIdentity], path: str
+) -> tuple[FileFacts, FileFacts | None]:
+    """Return the facts of a file, and those that were stored before."""
     if index_dir is not None:
         from ray_h5.index.stored import index_files
     listed = states.get(path)
@@ -213,11 +210,19 @@ def _answer(
         facts = stored if facts is None else stored.merged(facts)
     if facts is None or not facts.answers(question):
         facts = learn(facts, path, question, scope, listed)
+    return facts, stored
+
+
+def _kept(scope: Scope, index_dir: str | None, is_joint: bool, found: tuple[FileFacts, FileFacts | None]) -> FileFacts:
+    """Return the facts of a file; they are saved unless they are stored already, or the caller stores them."""
+    facts, stored = found
     if is_joint:
         from ray_h5.index.stored.joint import is_light
 
         index_dir = None if is_light(facts) else index_dir
     if index_dir is not None:
+        from ray_h5.index.stored import index_files
+
         index_files.put(facts, stored, scope, index_dir)
     return facts
 
