@@ -71,7 +71,8 @@ class ChunkTree:
 
     def wrong(self, root: int) -> str | None:
         """Return what is wrong with the node at an address, or with one below it."""
-        self._depth = self._read(root, 8)[5:6][0] if self._end - root >= 8 else 0
+        node = self._node(root)
+        self._depth = node[5] if len(node) >= 8 else 0
         self._level = {root: (None, None)}
         while level := self._level:
             self._level = {}
