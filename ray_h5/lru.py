@@ -88,8 +88,10 @@ class LRU(Generic[Value]):
         """Count the bytes of a value again, unless the key has another one by now."""
         state = self._state.value
         with state.lock:
-            if key in state.items and state.items[key][0] is value:
-                state.resize(key, self._nbytes(value))
+            known = state.items.get(key)
+            if known is not None and known[0] is value and known[1] != (nbytes := self._nbytes(value)):
+                state.items[key] = value, nbytes
+                state.total_bytes += nbytes - known[1]
                 self._bound(state)
 
     def _bound(self, state: _State[Value]) -> None:
@@ -125,11 +127,6 @@ class _State(Generic[Value]):
     def add(self, key: Hashable, value: Value, nbytes: int) -> None:
         self.items[key] = value, nbytes
         self.total_bytes += nbytes
-
-    def resize(self, key: Hashable, nbytes: int) -> None:
-        value, before = self.items[key]
-        self.items[key] = value, nbytes
-        self.total_bytes += nbytes - before
 
     def remove(self, key: Hashable) -> None:
         if key in self.items:

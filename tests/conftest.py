@@ -142,9 +142,10 @@ def temporary_bucket(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def unknown_headers():
     """What libhdf5 said of the files of other tests is forgotten: a test finds the same on its own."""
-    from ray_h5.hdf5.tree import known_headers
+    from ray_h5.hdf5.tree import known_headers, known_values
 
     known_headers._known.clear()
+    known_values._known.clear()
 
 
 @pytest.fixture(autouse=True)

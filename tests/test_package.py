@@ -146,7 +146,7 @@ def test_all_errors_are_listed():
 
 
 @pytest.mark.parametrize("files", [1, 2])
-@pytest.mark.parametrize(("how", "most"), [("loader", 110), ("read_h5", 113)])
+@pytest.mark.parametrize(("how", "most"), [("loader", 110), ("read_h5", 110)])
 def test_what_plain_local_files_do_not_need_is_imported_when_it_is_used(tmp_path, how, most, files):
     for number in range(files):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:

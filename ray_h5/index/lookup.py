@@ -31,6 +31,9 @@ from ray_h5.storage.storage_of_path import storage_of
 logger = logging.getLogger(__name__)
 
 _BATCH_FILES = 64
+_TURNS = 4
+"""A batch is done before the next one begins: of files that are opened side by side, it has several times so many."""
+
 _THREADS = 8
 _HEAD_BYTES = 64 << 10
 _PROGRESS_S = 5.0
@@ -130,7 +133,8 @@ class Lookup:
             known[path] = facts
             progress.add(1)
         unknown = [path for path in paths if path not in known]
-        batches = [unknown[i : i + _BATCH_FILES] for i in range(0, len(unknown), _BATCH_FILES)]
+        size = max(_BATCH_FILES, _TURNS * self.scope.storage.opened_at_once)
+        batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
         work = partial(answer_files, question, self.scope, self.index_dir, self.states)
         if joint is not None and joint.is_of_all(unknown):
             work = partial(work, is_joint=True)
@@ -181,25 +185,22 @@ def answer_files(
 
     With `is_joint`, the caller stores those that have a place in an index file of their folder.
     """
-    answer = partial(_answer, question, scope, index_dir, states, is_joint)
+    answer = partial(_answer, question, scope, index_dir, states)
+    keep = partial(_kept, scope, index_dir, is_joint)
     at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
     if at_once > 1:
         from ray_h5.storage.fetching import fetching_threads
 
-        # Each waits for its requests, and holds no lock meanwhile.
+        # Each waits for its requests, and holds no lock meanwhile. Index files are saved by one: they have a lock.
         with fetching_threads(at_once, "ray_h5_index") as pool:
-            return list(pool.map(answer, paths))
-    return list(map(answer, paths))
+            return list(map(keep, pool.map(answer, paths)))
+    return list(map(keep, map(answer, paths)))
 
 
 def _answer(
-    question: Question,
-    scope: Scope,
-    index_dir: str | None,
-    states: Mapping[str, ObjectIdentity],
-    is_joint: bool,
-    path: str,
-) -> FileFacts:
+    question: Question, scope: Scope, index_dir: str | None, states: Mapping[str, ObjectIdentity], path: str
+) -> tuple[FileFacts, FileFacts | None]:
+    """Return the facts of a file, and those that were stored before."""
     if index_dir is not None:
         from ray_h5.index.stored import index_files
     listed = states.get(path)
@@ -209,11 +210,19 @@ def _answer(
         facts = stored if facts is None else stored.merged(facts)
     if facts is None or not facts.answers(question):
         facts = learn(facts, path, question, scope, listed)
+    return facts, stored
+
+
+def _kept(scope: Scope, index_dir: str | None, is_joint: bool, found: tuple[FileFacts, FileFacts | None]) -> FileFacts:
+    """Return the facts of a file; they are saved unless they are stored already, or the caller stores them."""
+    facts, stored = found
     if is_joint:
         from ray_h5.index.stored.joint import is_light
 
         index_dir = None if is_light(facts) else index_dir
     if index_dir is not None:
+        from ray_h5.index.stored import index_files
+
         index_files.put(facts, stored, scope, index_dir)
     return facts
 

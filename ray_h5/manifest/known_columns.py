@@ -41,7 +41,9 @@ class PackedIndex:
 
     @classmethod
     def of(cls, index: ChunkIndex) -> PackedIndex:
-        parts = [np.diff(each, prepend=0).astype("<i8") for each in (index.numbers, index.offsets, index.sizes)]
+        parts = [np.array(each, "<i8") for each in (index.numbers, index.offsets, index.sizes)]
+        for each in parts:
+            each[1:] -= each[:-1].copy()
         whole = b"".join([*(each.tobytes() for each in parts), index.masks.astype("<u4").tobytes()])
         return cls(len(index.numbers), imagecodecs.zstd_encode(whole, level=_LEVEL))
 

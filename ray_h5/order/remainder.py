@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.plan_reads import BlockRows, read_rows
-from ray_h5.order.position import Position
 from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
 from ray_h5.order.read_plan import ReadPlan
+
+if TYPE_CHECKING:
+    from ray_h5.order.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | No
 
 def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
     """Return the position after `rows` rows of each rank; `resume` continues from there."""
+    from ray_h5.order.position import Position
+
     return Position(
         plan.order.with_drawn_seed(remainder.seed).seed,
         remainder.epoch,

@@ -28,7 +28,6 @@ from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
 from ray_h5.ray_data.internals.executions import running_execution
-from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
 from ray_h5.ray_data.internals.noise import turn_down_here
 from ray_h5.ray_data.plan_cache import PlanCache
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
@@ -311,6 +310,8 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
     >>> labels_of(ds)  # doctest: +SKIP
     {'kind': {'cat': 0, 'dog': 1}}
     """
+    from ray_h5.ray_data.internals.logical_plans import operators
+
     if not isinstance(ds, Dataset):
         raise OptionError(f"labels_of: expected a dataset of read_h5, found a {type(ds).__name__}")
     sources = [getattr(each, "datasource", None) for each in operators(ds)]
@@ -321,6 +322,8 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
 
 def each_row_once(ds: Dataset) -> Dataset:
     """Return a dataset of each selected row once, without tail handling."""
+    from ray_h5.ray_data.internals.logical_plans import with_datasources
+
     return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
 
 
@@ -330,6 +333,8 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     Windows overlap, so a value is in several rows. Where windows come straight from files, those columns of `reduced`
     that have offsets are read step by step.
     """
+    from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
+
     once = each_row_once(ds)
     sources = operators(once)
     source = getattr(sources[0], "datasource", None) if len(sources) == 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from ray.exceptions import RayTaskError
 
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.index.lookup import read_ahead
 from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
@@ -25,6 +27,9 @@ from ray_h5.ray_data.internals.cluster import task_attempts
 
 _MAX_ATTEMPTS = 5
 """How many workers may die while they read one block."""
+
+_HERE_S = 3.0
+"""How long files are looked up here: about as long as Ray takes to start processes that import this package."""
 
 
 def read_tasks(
@@ -145,7 +150,17 @@ def _read_nothing(schema: pa.Schema) -> Iterable[pa.Table]:
 def in_tasks(
     work: Callable[[list[str]], list[FileFacts]], path_lists: Sequence[list[str]]
 ) -> Iterator[list[FileFacts]]:
-    """Look up files in Ray tasks, one for each list of paths; a bounded number of tasks at a time."""
+    """Look up files here for a while; those that are left in Ray tasks, one for each list of paths."""
+    until = time.monotonic() + _HERE_S
+    for done, found in enumerate(read_ahead(work, path_lists), 1):
+        yield found
+        if time.monotonic() > until and done < len(path_lists):
+            yield from _spread(work, path_lists[done:])
+            return
+
+
+def _spread(work: Callable[[list[str]], list[FileFacts]], path_lists: Sequence[list[str]]) -> Iterator[list[FileFacts]]:
+    """Look up files in Ray tasks; a bounded number of tasks at a time."""
     task = ray.remote(look_up)
     reference = ray.put(work)
     # Twice the CPUs: each CPU has its next task ready, and results wait in memory for few lists alone.

@@ -6,6 +6,7 @@ pickled `RowReader` opens its own.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import threading
 from abc import ABC, abstractmethod
@@ -22,7 +23,9 @@ from ray_h5.hdf5.checks.changed_files import check_same_sources
 from ray_h5.hdf5.checks.chunk_tree import wrong_tree
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
 from ray_h5.hdf5.columns.column import describe_column
+from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
@@ -33,7 +36,6 @@ from ray_h5.read.kernel.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
 
 if TYPE_CHECKING:
-    import contextlib
     from contextlib import AbstractContextManager
 
     from ray_h5.hdf5.files.access import Access
@@ -106,6 +108,8 @@ class OpenFile(ABC):
         self.access = access
         self._lock = threading.RLock()
         self._form: Form | None = "" if access.swmr else None
+        self._headers: KnownHeaders | None = None
+        self._asks_library = access.swmr or bool(access.beside)
         self.byte_source, self.identity = self._open(found)
         self._columns: dict[str, ColumnLayout] = {}
         self._encodings: dict[str, Encoding | None] = {}
@@ -138,6 +142,8 @@ class OpenFile(ABC):
     def form(self) -> Form:
         """The convention that the file follows, as far as it says so."""
         with self._lock:
+            if self.headers() is not None:
+                return ""
             if self._form is None:
                 with self.library() as library:
                     self._form = library.tree.form
@@ -147,8 +153,32 @@ class OpenFile(ABC):
         """Return the layout of column `name`; raise the error that says why it cannot be read."""
         with self._lock:
             if name not in self._columns:
+                headers = self.headers()
+                with contextlib.suppress(NotPlainError):
+                    if headers is not None:
+                        self._columns[name] = headers.column(name)
+                        return self._columns[name]
                 self._columns[name] = library.tree.column(name)
+                if headers is not None:
+                    headers.learn({name: self._columns[name]}, self._is_same)
             return self._columns[name]
+
+    @abstractmethod
+    def _plain_bytes(self) -> PlainBytes:
+        """Return the bytes of the file, if its headers are read without libhdf5."""
+
+    def headers(self) -> KnownHeaders | None:
+        """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
+        if self._headers is None and not self._asks_library:
+            try:
+                self._headers = KnownHeaders(self.path, self.access.group, self._plain_bytes())
+            except NotPlainError:
+                self._asks_library = True
+        return self._headers
+
+    def _is_same(self) -> bool:
+        """Return whether the open file is in the state that it was in when it was opened."""
+        return self.byte_source.identity() == self.identity
 
     def each(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return the results of `action`."""
@@ -178,9 +208,15 @@ class OpenFile(ABC):
 
     def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, and the errors of the others."""
+        headers = self.headers()
+        with contextlib.suppress(NotPlainError):
+            if headers is not None:
+                return headers.describe()
         with self.library() as library:
             found = describe(library.tree)
             self._sought.update(library.tree.sought)
+        if headers is not None:
+            headers.learn(found[0], self._is_same)
         return found
 
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:

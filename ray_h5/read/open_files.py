@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_identity, check_sources_now
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
-from ray_h5.hdf5.files.object_headers import NotPlainError
+from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import FILES, MAX_OTHERS, OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part, jobs_of, name_of
@@ -23,7 +22,7 @@ from ray_h5.storage.local import LOCAL, LocalFile, identity_now
 if TYPE_CHECKING:
     from ray_h5.errors import RayH5Error
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
-    from ray_h5.manifest.layout import ColumnLayout, Form, SourceStates
+    from ray_h5.manifest.layout import SourceStates
     from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.storage.byte_source import ByteSource
     from ray_h5.storage.storage_of_path import Storage
@@ -39,57 +38,16 @@ class FileOnDisk(OpenFile):
         super().__init__(access, found)
         self.is_hdf5 = False
         self.virtual: dict[str, VirtualColumn] = {}
-        self._headers: KnownHeaders | None = None
-        self._asks_library = access.swmr or bool(access.beside)
 
     def _open(self, found: Identity) -> tuple[ByteSource, Identity]:  # noqa: ARG002  it is compared with the open file
         """Open the bytes of the file, by a descriptor of our own: that of libhdf5 holds its lock."""
         source = LocalFile.open(self.path)
         return source, source.identity()
 
-    @property
-    def form(self) -> Form:
-        """The convention that the file follows, as far as it says so."""
-        return "" if self._known_headers() is not None else super().form
-
-    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
-        """Return the layout of column `name`; raise the error that says why it cannot be read."""
-        with self._lock:
-            if name in self._columns:
-                return self._columns[name]
-            headers = self._known_headers()
-            with contextlib.suppress(NotPlainError):
-                if headers is not None:
-                    self._columns[name] = headers.column(name)
-                    return self._columns[name]
-            found = super().column(name, library)
-            if headers is not None:
-                headers.learn({name: found}, self._is_same)
-            return found
-
-    def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
-        headers = self._known_headers()
-        with contextlib.suppress(NotPlainError):
-            if headers is not None:
-                return headers.describe()
-        found = super()._describe()
-        if headers is not None:
-            headers.learn(found[0], self._is_same)
-        return found
-
-    def _is_same(self) -> bool:
-        """Return whether the open file is in the state that it was in when it was opened."""
-        return self.byte_source.identity() == self.identity
-
-    def _known_headers(self) -> KnownHeaders | None:
-        """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
-        descriptor = self.byte_source.descriptor
-        if self._headers is None and not self._asks_library and descriptor is not None:
-            try:
-                self._headers = KnownHeaders(self.path, self.access.group, descriptor, self.identity.size)
-            except NotPlainError:
-                self._asks_library = True
-        return self._headers
+    def _plain_bytes(self) -> PlainBytes:
+        if (descriptor := self.byte_source.descriptor) is None:
+            raise NotPlainError
+        return PlainBytes.on_disk(descriptor, self.identity.size)
 
     @contextlib.contextmanager
     def library(self) -> Iterator[OpenLibrary]:
@@ -125,7 +83,7 @@ class FileOnDisk(OpenFile):
 
     def look(self) -> None:
         """Open the file with libhdf5, to find out now whether it is HDF5."""
-        if self.is_hdf5 or self._known_headers() is not None:
+        if self.is_hdf5 or self.headers() is not None:
             return
         try:
             with self.library() as library:

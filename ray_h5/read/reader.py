@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -40,8 +40,7 @@ from ray_h5.read.open_files import open_file
 from ray_h5.read.read_parts import FileRead, Part, name_of, outputs
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.local import LocalStorage
-from ray_h5.storage.storage_of_path import RemoteStorage, Storage, storage_for, storage_of, whole_path
+from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -623,7 +622,9 @@ def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
 
 
 def _storage_of(given: object, path: str) -> Storage:
-    return given if isinstance(given, (LocalStorage, RemoteStorage)) else storage_for(given, [path])
+    if hasattr(given, "opened_at_once"):  # isinstance takes 0.1 ms for a protocol
+        return cast("Storage", given)
+    return storage_for(given, [path])
 
 
 def _no_file() -> OpenFile | None:

@@ -23,9 +23,9 @@ from ray_h5.hdf5.files.access import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import CONTINUATION, SYMBOL_TABLE, NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
-from ray_h5.hdf5.tree.tree import describe
+from ray_h5.hdf5.tree.tree import H5Tree, describe
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read import open_file
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
@@ -63,7 +63,7 @@ def by_libhdf5(path: str | Path, group: str = "/") -> Described:
 
 def by_headers(path: str | Path, group: str = "/", learn: Described | None = None) -> Described:
     file = LocalFile.open(str(path))
-    headers = KnownHeaders(str(path), group, file.descriptor or 0, file.size)
+    headers = KnownHeaders(str(path), group, PlainBytes.on_disk(file.descriptor or 0, file.size))
     if learn is not None:
         headers.learn(learn[0], lambda: True)
     return headers.describe()
@@ -193,16 +193,16 @@ def test_nothing_is_learnt_from_a_file_that_changes_meanwhile(tmp_path, monkeypa
             file.create_dataset("x", data=np.arange(5), dtype=dtype)
 
     def changed_at_the_end(describe: Any) -> Any:
-        def described(self: OpenFile, *given: Any) -> Any:
-            found = describe(self, *given)
+        def described(*given: Any) -> Any:
+            found = describe(*given)
             paths[0].write_bytes(paths[1].read_bytes())
             return found
 
         return described
 
     monkeypatch.setattr(object_headers, "_HEAD_BYTES", 128)  # the rest is read when it is asked for
-    monkeypatch.setattr(OpenFile, "_describe", changed_at_the_end(OpenFile._describe))
-    monkeypatch.setattr(OpenFile, "column", changed_at_the_end(OpenFile.column))
+    monkeypatch.setattr(open_file, "describe", changed_at_the_end(describe))
+    monkeypatch.setattr(H5Tree, "column", changed_at_the_end(H5Tree.column))
     for path in paths:
         found = RowReader(path).layout.columns["x"] if asked == "all" else RowReader(path).column("x")
     assert found.dtype == "f4"
@@ -311,7 +311,7 @@ def test_headers_that_lead_to_themselves(tmp_path, monkeypatch, count, size):
     monkeypatch.setattr(PlainBytes, "read", lambda self, at, n: sizes.append(n) or read(self, at, n))
     file = LocalFile.open(str(path))
     with pytest.raises(NotPlainError):
-        PlainBytes(file.descriptor or 0, file.size).messages(header)
+        PlainBytes.on_disk(file.descriptor or 0, file.size).messages(header)
     assert sum(sizes) <= 1 << 24
 
 
@@ -319,7 +319,7 @@ def test_names_count_as_bytes_that_are_read(tmp_path, monkeypatch):
     """A heap of a mebibyte may hold thousands of names that are ends of one text."""
     path = write_plain(tmp_path / "a.h5")
     file = LocalFile.open(str(path))
-    plain = PlainBytes(file.descriptor or 0, file.size)
+    plain = PlainBytes.on_disk(file.descriptor or 0, file.size)
     table = next(each.body for each in plain.messages(plain.root) if each.kind == SYMBOL_TABLE)
     monkeypatch.setattr(plain, "read", lambda address, count: path.read_bytes()[address : address + count])
     before = plain._bytes_left

@@ -11,6 +11,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 import ray_h5
 from ray_h5.errors import NotFoundError
+from ray_h5.ray_data import tasks
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -69,3 +70,12 @@ def test_the_context_of_the_user_stays_as_it_is(signals):
     before = list(ray.data.DataContext.get_current().custom_execution_callback_classes)
     ray_h5.read_h5(signals, columns=["label"]).take(1)
     assert ray.data.DataContext.get_current().custom_execution_callback_classes == before
+
+
+@pytest.mark.parametrize(("seconds", "elsewhere"), [(60.0, 0), (-1.0, 2)])
+def test_files_are_looked_up_in_tasks_once_that_takes_long(monkeypatch, seconds, elsewhere):
+    monkeypatch.setattr(tasks, "_HERE_S", seconds)
+    lists = [["a"], ["b"], ["c"]]
+    found = list(tasks.in_tasks(lambda paths: [(path, os.getpid()) for path in paths], lists))
+    assert [path for each in found for path, _ in each] == ["a", "b", "c"]
+    assert sum(process != os.getpid() for each in found for _, process in each) == elsewhere

@@ -18,7 +18,7 @@ from ray_h5.hdf5.files.file_bytes import ReadBytes, address_of, gather, reader_o
 
 _DATA_LAYOUT = 8
 _CHUNKED = 2
-_USUAL_ENTRIES = 64
+USUAL_ENTRIES = 64
 """Entries of a node: libhdf5's default, which h5py cannot change."""
 
 _Cell: TypeAlias = tuple[int, ...]
@@ -35,7 +35,7 @@ def wrong_tree(dataset: h5py.Dataset) -> str | None:
     widths = FileWidths.of(dataset)
     for kind, body in messages(read, address_of(dataset.id)[1], widths):
         if kind == _DATA_LAYOUT and (found := _root(body, widths)) is not None:
-            return _Tree(read, end, widths, found[1]).wrong(found[0])
+            return ChunkTree(read, end, widths, found[1]).wrong(found[0])
     return None
 
 
@@ -50,24 +50,29 @@ def _root(body: bytes, widths: FileWidths) -> tuple[int, np.ndarray] | None:
     return None if layout != _CHUNKED or undefined or not shape.all() else (address, shape)
 
 
-class _Tree:
-    """The nodes of one chunk index."""
+class ChunkTree:
+    """The nodes of one chunk index; with `keeps`, the level and the keys of each stay in `nodes`."""
 
-    def __init__(self, read: ReadBytes, end: int, widths: FileWidths, chunk_shape: np.ndarray) -> None:
+    def __init__(
+        self, read: ReadBytes, end: int, widths: FileWidths, chunk_shape: np.ndarray, *, keeps: bool = False
+    ) -> None:
         self._read, self._end = read, end
         self._chunk_shape = chunk_shape
         self._head_bytes = 8 + 2 * widths.address
         self._address_bytes = widths.address
-        self._entry = np.dtype(
+        self.entry = np.dtype(
             [("size", "<u4"), ("mask", "<u4"), ("at", "<u8", chunk_shape.shape), ("child", f"<u{widths.address}")]
         )
         self._seen: set[int] = set()
         self._level: dict[int, _Within] = {}
         self._depth = 0
+        self.nodes: list[tuple[int, np.ndarray]] = []
+        self._keeps = keeps
 
     def wrong(self, root: int) -> str | None:
         """Return what is wrong with the node at an address, or with one below it."""
-        self._depth = self._read(root, 8)[5:6][0] if self._end - root >= 8 else 0
+        node = self._node(root)
+        self._depth = node[5] if len(node) >= 8 else 0
         self._level = {root: (None, None)}
         while level := self._level:
             self._level = {}
@@ -83,10 +88,12 @@ class _Tree:
         if node[:5] != b"TREE\1" or node[5:6] != bytes([self._depth]):
             return f"no node at byte {address}, to which another one leads"
         count = int.from_bytes(node[6:8], "little")
-        keys_bytes = (count + 1) * self._entry.itemsize
+        keys_bytes = (count + 1) * self.entry.itemsize
         if self._head_bytes + keys_bytes > len(node) + self._address_bytes:
             return f"a node at byte {address} that goes past the file's end at {self._end}"
-        keys = np.frombuffer(node[self._head_bytes :].ljust(keys_bytes, b"\0"), self._entry, count + 1)
+        keys = np.frombuffer(node[self._head_bytes :].ljust(keys_bytes, b"\0"), self.entry, count + 1)
+        if self._keeps:
+            self.nodes.append((self._depth, keys))
         cells = list(map(tuple, (keys["at"] // self._chunk_shape).tolist()))
         if any(map(operator.ge, cells, cells[1:])):
             return f"a chunk in the node at byte {address} that is listed twice, or out of its order"
@@ -106,7 +113,7 @@ class _Tree:
     def _node(self, address: int) -> bytes:
         """Return the bytes of a node; fewer at the end of the file."""
         # All at once, as libhdf5 reads it: of a remote file, what is missed is a request.
-        usual, width = self._head_bytes - self._address_bytes, self._entry.itemsize
-        node = self._read(address, usual + (_USUAL_ENTRIES + 1) * width)
+        usual, width = self._head_bytes - self._address_bytes, self.entry.itemsize
+        node = self._read(address, usual + (USUAL_ENTRIES + 1) * width)
         count = int.from_bytes(node[6:8], "little")
-        return node if count <= _USUAL_ENTRIES else self._read(address, usual + (count + 1) * width)
+        return node if count <= USUAL_ENTRIES else self._read(address, usual + (count + 1) * width)

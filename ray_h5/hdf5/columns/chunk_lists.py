@@ -87,15 +87,20 @@ def build_chunk_index(
     grid = ChunkGrid.of(layout)
     where = f"{path}: column {layout.name!r}"
     found = _listed(dataset, where, grid, file_bytes, lister)
-    check = _Checks(where, grid, file_bytes())
-    check.chunk_bytes(layout)
     if swmr:
         found = found.where(np.all(found.corners < np.array(grid.shape, np.uint64), axis=1))
-    index = check.index(found)
+    index = checked_index(found, layout, where, file_bytes())
     unfiltered = unfiltered_chunks(dataset, layout, index.numbers, index.sizes, index.masks)
     if not unfiltered.any():
         return index
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
+
+
+def checked_index(found: ListedChunks, layout: ColumnLayout, where: str, file_bytes: int) -> ChunkIndex:
+    """Return the index of chunks that were listed; errors as in `build_chunk_index`."""
+    check = _Checks(where, ChunkGrid.of(layout), file_bytes)
+    check.chunk_bytes(layout)
+    return check.index(found)
 
 
 def unfiltered_chunks(

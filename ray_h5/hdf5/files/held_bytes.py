@@ -104,6 +104,13 @@ class HeldBytes:
             buffer[at : at + len(part)] = part
             at += len(part)
 
+    def read_on(self, offset: int, count: int) -> bytes:
+        """Return bytes as `read` does, and ask for what whoever parses them will read next."""
+        found = self.read(offset, count)
+        if len(self._blocks) * BLOCK_BYTES < self.size:
+            self.hint(offset, memoryview(found))
+        return found
+
     def holds(self, offset: int, count: int) -> bool:
         """Return whether bytes are held."""
         last = (min(offset + count, self.size) - 1) // BLOCK_BYTES

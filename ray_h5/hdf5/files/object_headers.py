@@ -13,12 +13,17 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ray_h5.hdf5.files.file_bytes import ReadBytes
+
 SYMBOL_TABLE, CONTINUATION = 0x11, 0x10
 UNDEFINED = (1 << 64) - 1
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SIZES = 0x0808
 """Of addresses and of lengths."""
+
+_USUAL_INDEX = b"\x20\0"
+"""Half of the most entries of a node of a chunk index: libhdf5's default."""
 
 _HEAD_BYTES = 4096
 _MOST_BYTES = 1 << 20
@@ -56,27 +61,48 @@ class Message:
 class PlainBytes:
     """The bytes of a file whose superblock is known, by their address.
 
+    Parameters
+    ----------
+    read_at : callable
+        Returns the bytes of the file; an OSError of it is left to libhdf5, which meets it too.
+    nbytes : int
+        The size of the file.
+
     Raises
     ------
     NotPlainError
-        If the superblock is another one, the file is cut short, or a writer may have it open.
+        If the superblock is another one, or the file is cut short.
     """
 
-    def __init__(self, descriptor: int, nbytes: int) -> None:
-        self._descriptor = descriptor
-        self._head = os.pread(descriptor, _HEAD_BYTES, 0)
-        version = self._head[8] if self._head.startswith(_SIGNATURE) and len(self._head) > 120 else -1
+    def __init__(self, read_at: ReadBytes, nbytes: int) -> None:
+        self._read_at = read_at
+        head = read_at(0, _HEAD_BYTES)
+        version = head[8] if head.startswith(_SIGNATURE) and len(head) > 120 else -1
         if version not in _SUPERBLOCK:
             raise NotPlainError
         space, table, shared, sizes, leaf, node, flags, base, free, self.end, driver, self.root, cached = _SUPERBLOCK[
             version
-        ].unpack_from(self._head)
+        ].unpack_from(head)
         expected = 0, 0, 0, _SIZES, 0, 0, UNDEFINED, UNDEFINED
+        if version == 1 and head[24:26] != _USUAL_INDEX:
+            raise NotPlainError
         if (space, table, shared, sizes, flags, base, free, driver) != expected or cached > 1 or self.end > nbytes:
             raise NotPlainError
         self._most_entries, self._most_leaves = 2 * leaf, 2 * node
         self._bytes_left = _MOST_BYTES_OF_FILE
+
+    @classmethod
+    def on_disk(cls, descriptor: int, nbytes: int) -> PlainBytes:
+        """Return the bytes of an open file; raise `NotPlainError` also if a writer may have it open."""
+        head = os.pread(descriptor, _HEAD_BYTES, 0)
+
+        def read_at(address: int, count: int) -> bytes:
+            is_there = address + count <= len(head)
+            return head[address : address + count] if is_there else os.pread(descriptor, count, address)
+
+        found = cls(read_at, nbytes)
         _check_no_writer(descriptor)
+        return found
 
     def read(self, address: int, count: int) -> bytes:
         """Return bytes that must be there."""
@@ -123,8 +149,8 @@ class PlainBytes:
         if len(table) < _PAIR.size:
             raise NotPlainError
         tree, heap = _PAIR.unpack_from(table)
-        names = self._heap(heap)
-        for low, leaf, high in self._leaves(tree):
+        leaves, names = self._leaves(tree), self._heap(heap)
+        for low, leaf, high in leaves:
             found = self.read(leaf, _LEAF.size + self._most_entries * _ENTRY.size)
             signature, version, count = _LEAF.unpack_from(found)
             if signature != b"SNOD" or version != 1 or not 0 < count <= self._most_entries:
@@ -147,12 +173,10 @@ class PlainBytes:
         if count <= 0:
             return b""
         self._count(count)
-        if address + count <= len(self._head):
-            return self._head[address : address + count]
         try:
-            return os.pread(self._descriptor, count, address)
+            return self._read_at(address, count)
         except OSError:
-            raise NotPlainError from None  # libhdf5 meets it too, and its error is translated
+            raise NotPlainError from None
 
     def _count(self, nbytes: int) -> None:
         self._bytes_left -= nbytes

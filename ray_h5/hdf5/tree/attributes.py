@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.manifest.layout import ColumnNotes
 
-_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 _MAX_NAME_BYTES = 256
 _MAX_TEXT = 1 << 20
@@ -24,7 +24,7 @@ CF_TIME = re.compile(r"(?P<unit>[A-Za-z]+) since (?P<date>\d+-\d+-\d+)(?:(?: ?T 
 
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     """Return what the file says about the values of `dataset`."""
-    packing = {name: text for name in _PACKING if (text := _number(dataset, name))}
+    packing = {name: text for name in PACKING if (text := _number(dataset, name))}
     kind = dataset.id.get_type()  # h5py has no dtype for some
     members = (h5py.check_enum_dtype(kind.dtype) or {} if isinstance(kind, h5py.h5t.TypeEnumID) else {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.columns.value_types import without_rows
+from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.object_headers import SYMBOL_TABLE, UNDEFINED, Message, NotPlainError, PlainBytes
 from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
 from ray_h5.lru import LRU
@@ -59,9 +60,11 @@ class DatasetHeader:
     chunk_shape : tuple of int, optional
         Shape of a chunk.
     offset : int, optional
-        Where contiguous values begin.
+        Where contiguous values, or the index of chunks, begin; None if nothing was written.
     nbytes : int
         Bytes of contiguous or compact values; in chunks, of one value.
+    attributes : tuple of bytes
+        Its attributes.
     """
 
     key: Key
@@ -69,6 +72,7 @@ class DatasetHeader:
     chunk_shape: tuple[int, ...] | None
     offset: int | None
     nbytes: int
+    attributes: tuple[bytes, ...]
 
     def layout(self, name: str, path: str, end: int) -> ColumnLayout:
         """Describe the dataset as a column of a file that ends at `end`."""
@@ -91,7 +95,7 @@ class DatasetHeader:
             storage=like.storage,
             chunk_shape=self.chunk_shape,
             pipeline=like.pipeline,
-            offset=self.offset,
+            offset=self.offset if self.chunk_shape is None else None,
             fill=like.fill,
             element=like.element,
             enum=like.enum,
@@ -118,18 +122,19 @@ class KnownHeaders:
         The file, for messages.
     group : str
         The group that names are relative to.
-    descriptor, nbytes : int
-        The open file, and its size.
+    plain : PlainBytes
+        Its bytes.
     """
 
-    def __init__(self, path: str, group: str, descriptor: int, nbytes: int) -> None:
+    def __init__(self, path: str, group: str, plain: PlainBytes) -> None:
         self._path = path
-        self._bytes = PlainBytes(descriptor, nbytes)
+        self.plain = plain
         self._groups: dict[int, dict[str, int]] = {}
-        top = self._bytes.root
+        self._found: dict[str, DatasetHeader] = {}
+        top = self.plain.root
         for part in _parts(group):
             top = _found(self._entries(top), part)
-        self._top = dict(self._bytes.entries(_table(self._bytes.messages(top), _CONVENTIONS)))
+        self._top = dict(self.plain.entries(_table(self.plain.messages(top), _CONVENTIONS)))
         if not _NAMES_OF_CONVENTIONS.isdisjoint(self._top):
             raise NotPlainError
 
@@ -139,7 +144,8 @@ class KnownHeaders:
         refused: dict[str, RayH5Error] = {}
         for name, header in self._headers().items():
             if header.shape:
-                columns[name] = header.layout(name, self._path, self._bytes.end)
+                self._found[name] = header
+                columns[name] = header.layout(name, self._path, self.plain.end)
                 refused.update(lost_fields(columns[name]))
             else:
                 refused[name] = without_rows(f"{self._path}: column {name!r} {SINGLE_VALUE}")
@@ -150,31 +156,35 @@ class KnownHeaders:
         headers: dict[str, DatasetHeader] = {}
         for name in columns:
             with contextlib.suppress(NotPlainError):
-                headers[name] = self._header_of(name)
+                headers[name] = self.header(name)
         if is_unchanged():
             for name, header in headers.items():
                 header.learn(columns[name])
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column."""
-        return self._header_of(name).layout(name, self._path, self._bytes.end)
+        return self.header(name).layout(name, self._path, self.plain.end)
 
-    def _header_of(self, name: str) -> DatasetHeader:
+    def header(self, name: str) -> DatasetHeader:
+        """Return what the header of a column says."""
+        if name in self._found:
+            return self._found[name]
         parts = _parts(name)
         if not parts or name.startswith("//"):
             raise NotPlainError
         entries = self._top
         for part in parts[:-1]:
             entries = self._entries(_found(entries, part))
-        header = _dataset(self._bytes.messages(_found(entries, parts[-1])))
+        header = _dataset(self.plain.messages(_found(entries, parts[-1])))
         if not header.shape:
             raise NotPlainError
+        self._found[name] = header
         return header
 
     def _entries(self, address: int) -> dict[str, int]:
         """Return name and address of each object of the group at an address, in the order of their names."""
         if address not in self._groups:
-            self._groups[address] = dict(self._bytes.entries(_table(self._bytes.messages(address))))
+            self._groups[address] = dict(self.plain.entries(_table(self.plain.messages(address))))
         return self._groups[address]
 
     def _headers(self) -> dict[str, DatasetHeader]:
@@ -189,20 +199,24 @@ class KnownHeaders:
         """Add the datasets below a group, in the order of `ray_h5.hdf5.tree.tree.H5Tree`."""
         if len(prefix) > _MOST_PREFIX or prefix.count("/") > _MOST_DEPTH:
             raise NotPlainError
-        for name, address in entries:
+
+        def add(entry: tuple[str, int]) -> None:
+            name, address = entry
             if NAME_OF_LIBRARY.match(name) or address in seen:
                 raise NotPlainError  # an object with several names may be a loop
             seen.add(address)
             if len(seen) > _MOST_OBJECTS:
                 raise NotPlainError
-            messages = self._bytes.messages(address)
+            messages = self.plain.messages(address)
             table = next((each.body for each in messages if each.kind == SYMBOL_TABLE), None)
             if table is None:
                 if name in _PYRAMIDS:
                     raise NotPlainError
                 found[prefix + name] = _dataset(messages, strict=True)
             else:
-                self._list(self._bytes.entries(table), f"{prefix}{name}/", seen, found)
+                self._list(self.plain.entries(table), f"{prefix}{name}/", seen, found)
+
+        gather(add, entries)
 
 
 def _table(messages: Iterable[Message], forbidden: frozenset[bytes] = frozenset()) -> bytes:
@@ -212,7 +226,7 @@ def _table(messages: Iterable[Message], forbidden: frozenset[bytes] = frozenset(
         if message.kind == SYMBOL_TABLE and table is None:
             table = message.body
         elif message.kind == _ATTRIBUTE:
-            if forbidden and _attribute_name(message.body) in forbidden:
+            if forbidden and attribute_name(message.body) in forbidden:
                 raise NotPlainError
         elif message.kind not in _SAY_NOTHING:
             raise NotPlainError
@@ -234,6 +248,7 @@ def _parts(name: str) -> list[str]:
 def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
     """Read the header of a dataset; with `strict`, one whose attributes may say that it has no rows is not known."""
     alike: list[object] = []
+    attributes: list[bytes] = []
     space = layout = None
     for message in messages:
         kind = message.kind
@@ -244,15 +259,16 @@ def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
         elif kind == _LAYOUT and layout is None:
             layout = message.body
         elif kind == _ATTRIBUTE:
-            if strict and _attribute_name(message.body) in _ROLES:
+            if strict and attribute_name(message.body) in _ROLES:
                 raise NotPlainError
+            attributes.append(message.body)
         elif kind not in _SAY_NOTHING:
             raise NotPlainError
     if space is None or layout is None or alike.count(_TYPE) != 1:
         raise NotPlainError
     shape, growing = _shape(space)
     stored, chunk_shape, offset, nbytes = _stored(layout, len(shape))
-    return DatasetHeader((*alike, stored, len(shape), growing), shape, chunk_shape, offset, nbytes)
+    return DatasetHeader((*alike, stored, len(shape), growing), shape, chunk_shape, offset, nbytes, tuple(attributes))
 
 
 def _shape(body: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -272,7 +288,7 @@ def _shape(body: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _stored(body: bytes, rank: int) -> tuple[int, tuple[int, ...] | None, int | None, int]:
-    """Return how values are stored, the shape of a chunk, where contiguous values begin, and their bytes."""
+    """Return how values are stored, the shape of a chunk, where values or their index begin, and their bytes."""
     if len(body) < 4 or body[0] != 3:
         raise NotPlainError
     stored = body[1]
@@ -281,14 +297,18 @@ def _stored(body: bytes, rank: int) -> tuple[int, tuple[int, ...] | None, int | 
         return stored, None, None, nbytes
     if stored == _CONTIGUOUS and len(body) >= 18:
         offset, nbytes = struct.unpack_from("<QQ", body, 2)
-        return stored, None, None if offset == UNDEFINED else offset, nbytes
+        return stored, None, _address(offset), nbytes
     if stored == _CHUNKED and body[2] == rank + 1 and len(body) >= 11 + 4 * body[2]:
-        *chunk_shape, nbytes = struct.unpack_from(f"<{rank + 1}I", body, 11)
-        return stored, tuple(chunk_shape), None, nbytes
+        offset, *chunk_shape, nbytes = struct.unpack_from(f"<Q{rank + 1}I", body, 3)
+        return stored, tuple(chunk_shape), _address(offset), nbytes
     raise NotPlainError
 
 
-def _attribute_name(body: bytes) -> bytes:
+def _address(found: int) -> int | None:
+    return None if found == UNDEFINED else found
+
+
+def attribute_name(body: bytes) -> bytes:
     """Return the name of an attribute."""
     if len(body) < 9 or body[0] not in {1, 2, 3} or (body[0] > 1 and body[1]):
         raise NotPlainError

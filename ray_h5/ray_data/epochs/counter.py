@@ -17,19 +17,21 @@ import copy
 import logging
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import ray.data
 from ray.data import DataContext, DataIterator
 
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, position_of, resume
-from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore, RunningEpoch
 from ray_h5.ray_data.internals.cluster import cluster_id, process_id
 from ray_h5.ray_data.internals.executions import DatasetExecution, running_execution
+
+if TYPE_CHECKING:  # a dataset without a name needs none of it
+    from ray_h5.order.position import Position
+    from ray_h5.ray_data.epochs.job_store import EpochSetting, JobStore
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ def store_with(name: str) -> JobStore:
 
     The dataset may have been registered in a cluster that has ended; it is then registered in this one.
     """
+    from ray_h5.ray_data.epochs.job_store import JobStore
+
     counter = _COUNTERS.get(name)
     if counter is not None:
         counter.register()
@@ -117,6 +121,7 @@ class EpochCounter:
         dataset = self.name or execution.dataset
         logger.debug("dataset %s: epoch %d, %d rows", dataset, remainder.epoch, remainder.block_layout(plan).num_rows)
         if self.name is not None and execution.iterates:
+            from ray_h5.ray_data.epochs.job_store import RunningEpoch
             from ray_h5.ray_data.epochs.resumable import why_not_resumable
 
             why = why_not_resumable(self.name, plan, remainder.world_size, execution, context, self.is_resumable)
@@ -128,6 +133,8 @@ class EpochCounter:
 
     def register(self) -> JobStore:
         """Return the store of the job that read the dataset; of this job, if that was in another cluster."""
+        from ray_h5.ray_data.epochs.job_store import JobStore
+
         assert self.name is not None
         # A dataset may outlive its cluster: by ray.shutdown and ray.init, or by Dataset.serialize_lineage.
         cluster = cluster_id()

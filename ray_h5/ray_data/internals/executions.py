@@ -14,8 +14,6 @@ from ray.data._internal.execution.operators.limit_operator import LimitOperator
 from ray.data._internal.logical.operators import Aggregate, Count, StreamingSplit, Write
 from ray.data.context import MAX_SAFE_BLOCK_SIZE_FACTOR
 
-from ray_h5.ray_data.internals.logical_plans import row_count_changers
-
 _LIMITS_WAIT_SECONDS = 0.1
 """How long an execution waits for the resources of the cluster; an answer takes a few milliseconds."""
 
@@ -53,6 +51,8 @@ class DatasetExecution(NamedTuple):
     @property
     def row_count_changers(self) -> list[str]:
         """Names of the operators that may change the number of rows, or of rows in a block."""
+        from ray_h5.ray_data.internals.logical_plans import row_count_changers
+
         return row_count_changers(self.operators)
 
     @property

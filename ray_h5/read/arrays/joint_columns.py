@@ -31,9 +31,6 @@ from ray_h5.read.kernel.run_tables import HINTED, run_compiled
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary
 
-MOST_FILES = 64
-"""Files that are planned together at most: each has a descriptor."""
-
 MOST_CHUNKS = 1 << 22
 """Chunks of all files and columns at most; each takes 36 bytes."""
 

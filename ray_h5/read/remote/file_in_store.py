@@ -16,9 +16,11 @@ from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.held_bytes import HeldBytes, has_missed, replay
+from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
@@ -89,10 +91,18 @@ class FileInStore(OpenFile):
             if has_missed() and shared.pop(self, None) is not None:
                 once.replaced.append(opened)
 
+    def _plain_bytes(self) -> PlainBytes:
+        return PlainBytes(self.held.read_on, self.held.size)
+
+    def _is_same(self) -> bool:
+        """Return whether libhdf5 had all bytes that it asked for; they are those that headers were read from."""
+        return not has_missed()
+
     def look(self) -> None:
         """Look at the group of the file, to find out now whether it is HDF5."""
-        with self.library() as library:
-            library.tree.enter()
+        if self.headers() is None:
+            with self.library() as library:
+                library.tree.enter()
 
     def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None], libraries: contextlib.ExitStack) -> list[Job]:  # noqa: ARG002  no job has the file open
         """Return the work of a read; the other files that it reads are added to it."""
@@ -180,10 +190,25 @@ class FileInStore(OpenFile):
             return {name: notes for name, notes in known.items() if notes is not None}
         return super().notes(names)
 
+    def _notes(self, name: str, library: OpenLibrary) -> ColumnNotes:
+        headers = self.headers()
+        with contextlib.suppress(NotPlainError):
+            if headers is not None:
+                return known_notes(headers, name)
+        found = super()._notes(name, library)
+        with contextlib.suppress(NotPlainError):
+            if headers is not None and self._is_same():
+                learn_notes(headers, name, found)
+        return found
+
     def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
         with self._lock:
             if name not in self._indexes and name in self._known and self._known[name].index is not None:
                 self._indexes[name] = self._counted(self._known[name].chunks(self.path, self._size()))
+            if name not in self._indexes and (headers := self.headers()) is not None:
+                with contextlib.suppress(NotPlainError):
+                    found = chunk_index(headers, name, self.column(name, library), self._size())
+                    self._indexes[name] = self._counted(found)
             return super().index_of(name, library)
 
     def group_table(

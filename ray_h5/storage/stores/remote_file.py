@@ -18,7 +18,7 @@ class InStore:
 
     __slots__ = ()
 
-    opened_at_once = 16
+    opened_at_once = IN_FLIGHT
     kept_open = 1024
     call_bytes = 64 << 20
     """What counts is how many rows are asked for at once. One batch at a time read 30 MB/s, 16 batches 93 MB/s (60 ms

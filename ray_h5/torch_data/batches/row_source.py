@@ -17,7 +17,6 @@ from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.plan_reads import by_file
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.read.arrays.joint_columns import MOST_FILES, JointFiles
 from ray_h5.read.file_reads import Later, run_reads
 from ray_h5.read.kernel.run_tables import COLD_ON, new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
@@ -37,6 +36,7 @@ from ray_h5.torch_data.batches.row_cache import (
 from ray_h5.torch_data.batches.tensors import new_arrays
 
 if TYPE_CHECKING:
+    from ray_h5.read.arrays.joint_columns import JointFiles
     from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.rows.row_view import FileReader
     from ray_h5.storage.storage_of_path import Storage
@@ -48,6 +48,9 @@ MOST_KEPT_BYTES = 512 << 20
 
 _SHARED_BYTES = 64 << 20
 """Decoded chunks that stay in memory during an epoch; a call of a loader may read as much."""
+
+MOST_FILES = 64
+"""Files that are planned together at most: each has a descriptor."""
 
 _MAX_TOGETHER = 256
 _MAX_STATES = 4096
@@ -427,6 +430,8 @@ class RowSource:
             readers = [self._readers.get(file) for file in self._with_rows.tolist()]
             if None in readers:
                 return None
+            from ray_h5.read.arrays.joint_columns import JointFiles  # one file needs none of it
+
             plain = [each.opened for each in readers if isinstance(each, RowReader)]
             joints[names] = JointFiles.of(plain, out) if len(plain) == len(readers) else None
         return joints[names]
