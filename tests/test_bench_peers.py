@@ -21,7 +21,7 @@ from ray_h5.bench.peers.report import Report
 from ray_h5.bench.peers.report import main as report_main
 from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
-from ray_h5.read.kernel.run_tables import CHUNKS_DECODED
+from ray_h5.read.kernel.job_table import CHUNKS_DECODED
 
 # torchdata calls what this torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

@@ -7,14 +7,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
-from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field
+from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field, HeldColumn
 from ray_h5.read.shared_work import Turns
 from ray_h5.storage.byte_source import ByteSource, Identity
 
@@ -27,13 +27,6 @@ Key: TypeAlias = "tuple[int, ...]"
 """The column, and the offset, stored size, mask and decoded size of a chunk."""
 
 _KEY_FIELDS = [Field.OFFSET, Field.SIZE, Field.MASK, Field.DECODED]
-
-
-class HeldColumn(NamedTuple):
-    """A column whose chunks are held, and its number there."""
-
-    chunks: HeldChunks
-    number: int
 
 
 class HeldChunks:

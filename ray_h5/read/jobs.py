@@ -13,8 +13,8 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
-from ray_h5.read.kernel.job_table import Field, JobTable
-from ray_h5.read.kernel.run_tables import BYTES_READ, CHUNKS_DECODED, HINTED, REQUESTS, new_times, run_table
+from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, HINTED, REQUESTS, Field, JobTable
+from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span
 
 _PARTS_A_THREAD = 4

@@ -21,8 +21,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.read.arrays import joint_columns
+from ray_h5.read.kernel.job_table import CHUNKS_DECODED
 from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import CHUNKS_DECODED
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,

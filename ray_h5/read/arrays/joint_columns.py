@@ -17,6 +17,7 @@ from ray_h5.manifest.row_requests import RunRequest, request_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job, TableJob
 from ray_h5.read.kernel.job_table import (
+    HINTED,
     IN_PYTHON,
     NO_BOXES,
     NO_DESCRIPTOR,
@@ -26,7 +27,7 @@ from ray_h5.read.kernel.job_table import (
     pipeline_number,
 )
 from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import HINTED, run_compiled
+from ray_h5.read.kernel.run_tables import run_compiled
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Span
-
-if TYPE_CHECKING:
-    from ray_h5.read.held_chunks import HeldColumn
 
 
 class Field(IntEnum):
@@ -50,6 +47,9 @@ NO_DESCRIPTOR = -2
 RAW = -1
 IN_PYTHON = -2
 PLAIN = -1
+
+REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, HINTED = range(5)
+"""What a run counts; and up to which job hints were given."""
 
 MAX_BOX_AXES = 32
 """As many as HDF5 allows."""
@@ -119,6 +119,20 @@ def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
     for step in pipeline.steps:
         found += [_NUMBERS[step.id], step.client_data[0] if step.id == filters.SHUFFLE else 0]
     return tuple(found)
+
+
+class ChunkHolder(Protocol):
+    """Keeps decoded chunks in memory; see `HeldChunks`."""
+
+    def run(self, job: Any, worker: Any) -> int:
+        """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
+
+
+class HeldColumn(NamedTuple):
+    """A column whose decoded chunks are held, and its number there."""
+
+    chunks: ChunkHolder
+    number: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ray_h5.read.kernel.job_table import JobTable, pipeline_rows
+from ray_h5.read.kernel.job_table import HINTED, JobTable, pipeline_rows
 from ray_h5.read.kernel.library import Loop, compiled_loop
 
 DONE, NOT_RUN = 0, 3
 """The status of a job; loop.c has the others."""
-
-REQUESTS, BYTES_READ, CHUNKS_DECODED, HINTS, HINTED = range(5)
-"""What a run counts; and up to which job hints were given."""
 
 COLD_ON, HINTS_OFF = 1, 4
 """Of `new_times`: whether bytes come from a disk or a server, so that hints help; whether none are given."""

@@ -12,8 +12,16 @@ from numpy.lib.stride_tricks import as_strided
 from ray_h5.buffers import empty
 from ray_h5.codecs.codec import DecodeError
 from ray_h5.fork import PerProcess
-from ray_h5.read.kernel.job_table import IN_MEMORY, PLAIN, RAW, Field, JobTable
-from ray_h5.read.kernel.run_tables import BYTES_READ, CHUNKS_DECODED, REQUESTS
+from ray_h5.read.kernel.job_table import (
+    BYTES_READ,
+    CHUNKS_DECODED,
+    IN_MEMORY,
+    PLAIN,
+    RAW,
+    REQUESTS,
+    Field,
+    JobTable,
+)
 
 _SPAN_BYTES, _CHUNK_GAP, _ROW_GAP = 1 << 20, 512, 4096
 

@@ -13,9 +13,9 @@ from ray_h5.errors import CorruptChunkError, TransientIOError, TruncatedFileErro
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel import job_table as table
 from ray_h5.read.kernel import steps_in_python as steps
-from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, PLAIN, RAW, Field, JobTable, Origin, Piece
+from ray_h5.read.kernel.job_table import HINTED, HINTS, NO_BOXES, NO_PIECES, PLAIN, RAW, Field, JobTable, Origin, Piece
 from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import COLD_ON, HINTED, HINTS, HINTS_OFF, new_times, run_table
+from ray_h5.read.kernel.run_tables import COLD_ON, HINTS_OFF, new_times, run_table
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, write
