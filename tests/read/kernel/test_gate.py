@@ -14,7 +14,7 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel.job_table import IN_MEMORY, NO_BOXES, NO_PIECES, Field, JobTable, Origin, pipeline_number
 from ray_h5.read.kernel.library import compiled_loop, gate_for
 from ray_h5.read.kernel.run_tables import new_times, run_table
-from ray_h5.torch_data import loader
+from ray_h5.torch_data import h5_data_loader, loader
 from tests.hdf5.h5kit import write
 
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
@@ -79,8 +79,9 @@ def test_a_thread_that_entered_no_gate_waits_for_none_and_gates_go_with_their_th
     assert (out == values).all()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_one_thread_more_than_asked_for_plans_reads(tmp_path, threads):
+@pytest.mark.parametrize(("threads", "cpus", "expected"), [(1, 2, 2), (2, 4, 3), (2, 2, 2), (1, 1, 1)])
+def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, monkeypatch, threads, cpus, expected):
+    monkeypatch.setattr(h5_data_loader, "cpu_count", lambda: cpus)
     values = np.arange(4000, dtype="<f4").reshape(400, 10)
     path = write(tmp_path / "a.h5", {"x": values}, chunks=(1, 10))
     names = set()
@@ -93,4 +94,4 @@ def test_one_thread_more_than_asked_for_plans_reads(tmp_path, threads):
     for _ in range(3):
         rows = np.concatenate([noted(batch)["x"].numpy() for batch in batches])
         np.testing.assert_array_equal(rows[np.argsort(rows[:, 0])], values)
-    assert len(names) == threads + 1
+    assert len(names) == expected
