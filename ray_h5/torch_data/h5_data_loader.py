@@ -77,7 +77,7 @@ class H5DataLoader(DataLoader[Any]):
         torch are seeded by the seed, the epoch and the samples. Each makes 2 batches ahead, or 1 where all of them
         together would have more than 256 MiB.
     prefetch_factor : int, optional
-        Batches that one call of a thread reads; by default up to 256 of 32 MiB together. As many calls as threads, and
+        Batches that one call of a thread reads; by default up to 256 of 16 MiB together. As many calls as threads, and
         two more, are read or wait. With `workers`, batches that each makes ahead.
     drop_last : bool
         Leave out the last batch if it is smaller than the others.

@@ -16,8 +16,8 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("options", "row_bytes", "threads", "expected"),
     [
-        ({}, MIB // 32, 0, [1, 4, 16, 16, 3]),  # at most 32 MiB
-        ({}, MIB // 8, 0, [1, *[4] * 9, 3]),
+        ({}, MIB // 64, 0, [1, 4, 16, 16, 3]),  # at most 16 MiB
+        ({}, MIB // 16, 0, [1, *[4] * 9, 3]),
         ({}, None, 0, [1] * 40),
         ({}, MIB // 64, 2, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small, so that threads end together
         ({"least_bytes": 8 * MIB}, MIB // 64, 2, [1, 4, 16, 10, 8, 1]),  # not below 8 MiB
@@ -25,7 +25,7 @@ MIB = 1 << 20
         ({"bounds": OF_RANGES}, MIB // 8, 0, [1, *[10] * 3, 9]),
         ({"bounds": OF_SHARED_CHUNKS}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB
         ({"bounds": OF_SHARED_CHUNKS}, MIB // 8, 0, [1, *[5] * 7, 4]),
-        ({"call_bytes": 8 * MIB}, MIB // 32, 0, [4, 16, 16, 4]),
+        ({"call_bytes": 8 * MIB}, MIB // 64, 0, [4, 16, 16, 4]),
         ({"prefetch_factor": 7}, MIB // 64, 0, [1, 4, *[7] * 5]),
     ],
 )

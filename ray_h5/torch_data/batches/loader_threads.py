@@ -48,7 +48,8 @@ class CallBounds(NamedTuple):
         return batches <= self.batches and batches * batch_bytes <= self.nbytes
 
 
-ROWS_ALONE = CallBounds(256, 32 << 20, 4, shared=False)
+ROWS_ALONE = CallBounds(256, 16 << 20, 4, shared=False)
+"""Calls of 32 MiB read 1.04 times as fast from memory, and 0.85 times as fast from a disk (measured)."""
 
 OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
 """Where rows of chunks of many rows, or blocks, are shuffled."""
