@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.source import Source, SourceOptions
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.layouts import Layout
@@ -153,7 +153,8 @@ def repack(
 def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], options: SourceOptions) -> bool:
     """Return whether `out` is in a store, and nothing that is read can be."""
     further = {"filesystem", "sidecar", "zip_files"} & options.keys()
-    return not further and is_url(os.fspath(out)) and not any(is_url(os.fspath(path)) for path in paths)
+    urls, _ = split_urls(os.fspath(path) for path in (out, *paths))
+    return not further and urls == [os.fspath(out)]
 
 
 def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
