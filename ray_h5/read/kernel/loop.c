@@ -7,7 +7,8 @@
  * fails has its status set, and is run again by the same steps in Python, which raise the error with its place. So this
  * file needs no messages, and it may decline whatever it does not know.
  *
- * There is no state but that of the caller's context. Several threads may run, each with a context of its own.
+ * There is no state but that of the caller's context, and of a gate that contexts share. Several threads may run, each
+ * with a context of its own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -622,6 +623,7 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
 
 /* ---- rows of columns whose chunks are one row each ------------------------------------------------------------- */
 
+/* One row in so many may follow its neighbour: the others are read one by one in any case. */
 enum { MANY = 16 };
 
 /* A row: its job in the first column, its file and place. */
@@ -634,10 +636,10 @@ static int by_job(const void *one, const void *other) {
   return (a > b) - (a < b);
 }
 
-/* Fills a table of jobs, of `columns` times `count`, with those of some rows, in the order of the files. Job
- * `first[column * files + file] + row` of `all`, in which each job has its fields side by side, reads a row. Place i of a column begins at `arrays[column]` plus i times
- * `row_bytes[column]`. Returns 0 if there is no memory, or if fewer jobs would read the rows: some are asked for twice,
- * or many are neighbours that go to neighbouring places. */
+/* Fills a table of jobs, of `columns` times `count`, with those of some rows, in the order of the files. A row is read by
+ * job `first[column * files + file] + row` of `all`, in which the fields of a job lie side by side. Place i of a column
+ * begins at `arrays[column]` plus i times `row_bytes[column]`. Returns 0 if there is no memory, or if fewer jobs would
+ * read the rows: some are asked for twice, or many are neighbours that go to neighbouring places. */
 int ray_h5_plan_rows(const int64_t *all, const int64_t *first, int64_t files, int64_t columns,
                      const int64_t *row_bytes, const int64_t *arrays, const int64_t *file, const int64_t *row,
                      const int64_t *place_of, int64_t count, int64_t *jobs) {

@@ -149,8 +149,8 @@ def in_threads(
 ) -> Iterator[Result]:
     """Yield what `work` returns for each call, in their order. Threads work ahead of that.
 
-    `stop` ends requests that hang when the iteration ends early. If so many threads read through a gate, there is one
-    thread more: it plans the next reads meanwhile.
+    `stop` ends requests that hang when the iteration ends early. With a `gate`, which lets that many threads read at a
+    time, there is one thread more: it plans the next reads meanwhile.
 
     Raises
     ------

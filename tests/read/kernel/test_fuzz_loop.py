@@ -11,7 +11,14 @@ from ray_h5.read.kernel.job_table import pipeline_number, pipeline_rows
 from ray_h5.read.kernel.library import _brought, compiled_loop
 from tests.read.kernel.test_decode import stored  # noqa: F401  a fixture
 
-FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+FLAGS = (
+    "-O1",
+    "-g",
+    "-pthread",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+)
 
 
 @pytest.mark.slow
