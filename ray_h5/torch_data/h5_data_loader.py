@@ -19,6 +19,7 @@ from ray_h5.order.position import PositionLike
 from ray_h5.read.kernel.library import gate_for
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
+    LEAST_BYTES,
     LEAST_SHARED_BYTES,
     OF_RANGES,
     OF_SHARED_CHUNKS,
@@ -218,7 +219,7 @@ class H5DataLoader(DataLoader[Any]):
         elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
             bounds, window = OF_SHARED_CHUNKS, self._batches_of_few_chunks(dataset)
 
-        least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else 0
+        least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else LEAST_BYTES
         sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, least)
         return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
 

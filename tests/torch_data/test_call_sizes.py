@@ -20,7 +20,9 @@ MIB = 1 << 20
         ({}, MIB // 16, 0, [1, *[4] * 9, 3]),
         ({}, None, 0, [1] * 40),
         ({}, MIB // 64, 2, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small, so that threads end together
-        ({"least_bytes": 8 * MIB}, MIB // 64, 2, [1, 4, 16, 10, 8, 1]),  # not below 8 MiB
+        ({"least_bytes": 8 * MIB}, MIB // 64, 2, [1, 8, 16, 8, 7]),  # not below 8 MiB
+        ({}, MIB // 1024, 2, [1, 16, 16, 7]),  # not below 1 MiB
+        ({}, 64, 1, [1, 39]),
         ({"bounds": OF_RANGES}, MIB // 64, 0, [1, 16, 23]),  # at most 80 MiB: chunks are decoded once a call
         ({"bounds": OF_RANGES}, MIB // 8, 0, [1, *[10] * 3, 9]),
         ({"bounds": OF_SHARED_CHUNKS}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -73,12 +75,16 @@ class BareLoops:
                     imagecodecs.lzf_decode(part, out=row)
         return len(self._files)
 
-    def compiled(self) -> int:
-        """Read an epoch by one call of the compiled loop a batch; return the number of its rows."""
+    def compiled(self, threads: int = 1) -> int:
+        """Read an epoch by one call of the compiled loop a batch, in threads; return the number of its rows."""
         descriptors = np.array([source.descriptor for source in self._sources])
         times = new_times()
-        for rows in self._batches():
+
+        def read(rows: np.ndarray) -> None:
             run_table(self._table(rows, descriptors), times)
+
+        with ThreadPoolExecutor(threads) as pool:
+            deque((pool.map if threads > 1 else map)(read, self._batches()), maxlen=0)
         return len(self._files)
 
     def _table(self, rows: np.ndarray, descriptors: np.ndarray) -> JobTable:

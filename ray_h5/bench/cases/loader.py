@@ -13,7 +13,8 @@ follow epochs that have read the files, and both sides hold rows that were decod
 ``imagecodecs.lzf_decode`` in Python, and our compiled loop, called once a batch. One thread reads at a time in each;
 ours has a second one, which plans meanwhile what is read next.
 
-`loader, 2 threads` compares two threads, the default, with one, nothing kept.
+`loader, 2 threads` compares two threads, the default, with one, nothing kept. `bare compiled loop, 2 threads` does so
+for that loop: what a second thread can give on this machine.
 
 `combined` is `CombinedHDF5Dataset` in a `DataLoader`. `warm, kept` has all samples in its LRU cache and holds no other
 rows. `preload` reads the shard of one rank of `RankMemCachedH5Dataset`; its peak is the growth of
@@ -73,7 +74,7 @@ def bench_loader(options: BenchOptions) -> list[Result]:
     workload = make_workload("signals", options.folder, options.size)
     results = [result for workers in (0, 2) for result in _against_plain(workload, workers, options.turns, kept=False)]
     results += _against_loops(workload, options.turns)
-    results.append(_threads(workload, options.turns))
+    results += _threads(workload, options.turns)
     for workers in (0, 2):
         results += _against_plain(workload, workers, options.turns, kept=True)
         results.append(_against_lazy(workload, workers, options.turns))
@@ -146,17 +147,29 @@ def _process(workers: int) -> dict[str, Any]:
     return {"batch_size": _BATCH_SIZE, "shuffle": True, "num_workers": workers, "persistent_workers": workers > 0}
 
 
-def _threads(workload: Workload, turns: int) -> Result:
-    """Compare two threads with one. Their epochs are short, so there are more turns."""
+def _threads(workload: Workload, turns: int) -> list[Result]:
+    """Compare two threads with one: ours, and those of the bare compiled loop. Epochs are short, so turns are more."""
+    files = list(workload.paths)
     one, two = (
-        loader(list(workload.paths), _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0)
-        for threads in (1, 2)
+        loader(files, _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0) for threads in (1, 2)
     )
-    contestants = {OURS: partial(count_rows, two, workload.rows), "1 thread": partial(count_rows, one, workload.rows)}
+    bare = BareLoops(files, _COLUMNS, _BATCH_SIZE)
+    contestants = {
+        "loader, 2 threads": partial(count_rows, two, workload.rows),
+        "1 thread": partial(count_rows, one, workload.rows),
+        "bare compiled loop, 2 threads": partial(bare.compiled, 2),
+        "bare, 1 thread": bare.compiled,
+    }
     seconds = run_turns(contestants, max(turns, 15))
-    return Contest("loader", "loader, 2 threads", seconds).against(
-        "1 thread", amount=workload.rows, unit="rows/s", goal=1.7
-    )
+    return [
+        Contest("loader", name, {**seconds, OURS: seconds[name]}).against(
+            against, amount=workload.rows, unit="rows/s", goal=goal
+        )
+        for name, against, goal in (
+            ("loader, 2 threads", "1 thread", 1.7),
+            ("bare compiled loop, 2 threads", "bare, 1 thread", None),
+        )
+    ]
 
 
 def _against_lazy(workload: Workload, workers: int, turns: int) -> Result:

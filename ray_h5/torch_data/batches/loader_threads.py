@@ -57,8 +57,8 @@ OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
 OF_RANGES = CallBounds(256, 80 << 20, 16)
 """Where rows are ranges of longer arrays."""
 
-LEAST_SHARED_BYTES = 8 << 20
-"""Where threads share decoded chunks: to plan a smaller call takes longer than to copy its rows."""
+LEAST_BYTES, LEAST_SHARED_BYTES = 1 << 20, 8 << 20
+"""To plan a smaller call takes longer than to read its rows; or to copy them, where threads share decoded chunks."""
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
@@ -85,7 +85,7 @@ class CallSizes:
     window_batches : int, optional
         The batches of a window of ranges, or of a small epoch: it is read at once, and its chunks are decoded once.
     least_bytes : int
-        Calls of so many bytes are not made smaller for threads to end together.
+        Only the first call is smaller than that, if there are as many batches.
     """
 
     row_bytes: Callable[[], int | None]
@@ -93,7 +93,7 @@ class CallSizes:
     call_bytes: int = 0
     prefetch_factor: int | None = None
     window_batches: int | None = None
-    least_bytes: int = 0
+    least_bytes: int = LEAST_BYTES
 
     def calls(self, batches: Iterator[list[int]], left: float, threads: int) -> Iterator[Call]:
         """Yield the batches that each call reads; `left` is their number.
@@ -114,11 +114,11 @@ class CallSizes:
             row_bytes = self.row_bytes()
             if row_bytes is None:
                 continue
-            fitting = max(1, most_bytes // max(1, len(call[0]) * row_bytes))
-            grown = most_batches if self.call_bytes else growth * count
+            batch_bytes = max(1, len(call[0]) * row_bytes)
+            fitting, least = max(1, most_bytes // batch_bytes), max(1, self.least_bytes // batch_bytes)
+            grown = most_batches if self.call_bytes else max(growth * count, least)
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
-                least = max(1, self.least_bytes // max(1, len(call[0]) * row_bytes))
                 count = int(min(count, max(least, -(-left // threads))))
 
 
