@@ -87,6 +87,12 @@ class JoinedDataset(BatchedDataset):
         return any(part.decodes for part in self._parts)
 
     @property
+    def is_compiled(self) -> bool | None:
+        """Whether the compiled loop does most of the work of a call; None before all datasets were read."""
+        found = [part.is_compiled for part in self._parts]
+        return None if None in found and False not in found else all(found)
+
+    @property
     def has_own_samples(self) -> bool:
         """Whether a dataset is a subclass that makes samples or batches itself."""
         return any(part.has_own_samples for part in self._parts)

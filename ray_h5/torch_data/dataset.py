@@ -245,6 +245,11 @@ class H5Dataset(BatchedDataset):
         return self._source.holds_chunks
 
     @property
+    def is_compiled(self) -> bool | None:
+        """Whether the compiled loop does most of the work of a call; None before rows were read."""
+        return self._source.is_compiled
+
+    @property
     def has_dense_batches(self) -> bool:
         """Whether batches are made dense of rows of a sparse matrix."""
         return any(spec.dense for spec in self._sparse.values())

@@ -16,13 +16,14 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
-from ray_h5.read.kernel.library import gate_for
+from ray_h5.read.kernel.library import pool_of
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
     LEAST_BYTES,
     LEAST_SHARED_BYTES,
     OF_RANGES,
     OF_SHARED_CHUNKS,
+    PLANNERS,
     ROWS_ALONE,
     Call,
     CallSizes,
@@ -210,7 +211,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self) -> Iterator[Call]:
+    def _calls(self, at_once: Callable[[], int] | None = None) -> Iterator[Call]:
         dataset = self.dataset
         bounds = ROWS_ALONE
         window: int | None = None
@@ -221,7 +222,7 @@ class H5DataLoader(DataLoader[Any]):
 
         least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else LEAST_BYTES
         sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, least)
-        return sizes.calls(self._index_batches(), self._num_batches(), self.threads)
+        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, at_once)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""
@@ -274,15 +275,21 @@ class H5DataLoader(DataLoader[Any]):
         return (batch for batch in self.batch_sampler)
 
     def _reads(self, read: Callable[[Call], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
-        calls, threads = with_later(self._calls(), max(1, self.threads)), self.threads
-        work = partial(self._announced, read)
+        threads, dataset, work = self.threads, self.dataset, partial(self._announced, read)
+        # Images are decoded by the threads, too, and a store is asked by each: more of them would be too many.
+        is_alone = not threads or dataset.decodes or dataset.call_bytes
+        # On two CPUs, an epoch by three threads took 1.1 times as long as by two (measured).
+        most = max(1, threads) if is_alone else threads + (threads < cpu_count())
+        planners = min(PLANNERS, most)
+        pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
+
+        def at_once() -> int:
+            return planners if pool is not None and dataset.is_compiled in {True, None} else most
+
+        calls = with_later(self._calls(at_once), at_once)
         if not threads:
             return self._sharing_chunks(itertools.starmap(work, calls))
-        # Images are decoded by the threads, too, and a store is asked by each: there may be no more of them. Nor where
-        # they have all CPUs: on two, an epoch by three threads took 1.1 times as long (measured).
-        alone = self.dataset.decodes or self.dataset.call_bytes or threads >= cpu_count()
-        gate = None if alone else gate_for(threads)
-        return self._sharing_chunks(in_threads(calls, work, threads, self.timeout, self._what, stop, gate))
+        return self._sharing_chunks(in_threads(calls, work, most, at_once, self.timeout, self._what, stop, pool))
 
     def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
         with self.dataset.sharing_chunks(self.threads):

@@ -57,12 +57,12 @@ class Loop:
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
         entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
         dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]
-        gate, free_gate, use_gate = (
-            getattr(self.library, f"ray_h5_{name}") for name in ("gate", "free_gate", "use_gate")
+        pool, free_pool, use_pool = (
+            getattr(self.library, f"ray_h5_{name}") for name in ("pool", "free_pool", "use_pool")
         )
-        gate.restype, gate.argtypes = void, [number]
-        free_gate.restype, free_gate.argtypes = None, [void]
-        use_gate.restype, use_gate.argtypes = None, [void, void]
+        pool.restype, pool.argtypes = void, [void, number, number]
+        free_pool.restype, free_pool.argtypes = None, [void]
+        use_pool.restype, use_pool.argtypes = None, [void, void]
         plan = self.library.ray_h5_plan_rows
         plan.restype, plan.argtypes = ctypes.c_int, [void, void, number, number, *[void] * 5, number, void]
         found = {name: _functions(name) for name in _LIBRARIES}
@@ -81,11 +81,18 @@ class Loop:
         address: int = mine.context.address
         return address
 
-    def use(self, gate: Gate) -> None:
-        """Let the calling thread run through a gate."""
+    def use(self, pool: Pool) -> None:
+        """Let the calling thread run jobs in a pool."""
         context = self.context
-        self._contexts.value.gate = gate  # as long as the context
-        self.library.ray_h5_use_gate(context, gate.address)
+        self._contexts.value.pool = pool  # as long as the context
+        self.library.ray_h5_use_pool(context, pool.address)
+
+    def new_pool(self, threads: int, helpers: int) -> int:
+        """Return the address of a new pool; raise `MemoryError` if there is no memory."""
+        address = self.library.ray_h5_pool(self._codecs, threads, helpers)
+        if not address:
+            raise MemoryError
+        return int(address)
 
     def new_context(self) -> int:
         """Return the address of a new context; raise `MemoryError` if there is no memory."""
@@ -106,28 +113,28 @@ class _Context:
             self._free(address)
 
 
-class Gate:
-    """Lets so many of some threads run the compiled loop at one time.
+class Pool:
+    """Threads that run the compiled loop together: all of them jobs of one table, then of the next.
 
-    The others wait for their turn in the loop, without Python's lock: one that has planned its reads begins at once
-    where another one ends.
+    Those that plan tables wait for their turn in the loop, without Python's lock: one that is ready begins at once
+    where another one ends. Helpers never need that lock.
 
     Parameters
     ----------
     loop : Loop
         The loop.
     threads : int
-        How many run at one time.
+        How many run jobs at one time.
+    helpers : int
+        Threads that run jobs and nothing else.
     """
 
-    def __init__(self, loop: Loop, threads: int) -> None:
-        self._loop, self._free = loop, loop.library.ray_h5_free_gate
-        self.address = loop.library.ray_h5_gate(threads)
-        if not self.address:
-            raise MemoryError
+    def __init__(self, loop: Loop, threads: int, helpers: int) -> None:
+        self._loop, self._free = loop, loop.library.ray_h5_free_pool
+        self.address = loop.new_pool(threads, helpers)
 
     def enter(self) -> None:
-        """Let the calling thread run through this gate from now on."""
+        """Let the calling thread run jobs in this pool from now on."""
         self._loop.use(self)
 
     def __del__(self) -> None:
@@ -135,10 +142,10 @@ class Gate:
             self._free(address)
 
 
-def gate_for(threads: int) -> Gate | None:
-    """Return a gate for so many threads; None without the compiled loop."""
+def pool_of(threads: int, helpers: int) -> Pool | None:
+    """Return a pool; None without the compiled loop."""
     loop = compiled_loop()
-    return None if loop is None else Gate(loop, threads)
+    return None if loop is None else Pool(loop, threads, helpers)
 
 
 @functools.cache

@@ -7,13 +7,14 @@
  * fails has its status set, and is run again by the same steps in Python, which raise the error with its place. So this
  * file needs no messages, and it may decline whatever it does not know.
  *
- * There is no state but that of the caller's context, and of a gate that contexts share. Several threads may run, each
- * with a context of its own.
+ * There is no state but that of the caller's context, and of a pool of threads that contexts share. Several threads may
+ * run, each with a context of its own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -55,6 +56,7 @@ enum { IN_MEMORY = -1, NO_DESCRIPTOR = -2 };
 enum { RAW = -1, IN_PYTHON = -2 };
 
 static const int64_t SPAN_BYTES = 1 << 20, CHUNK_GAP = 512, ROW_GAP = 4096, AHEAD_READS = 96, AHEAD_BYTES = 16 << 20;
+static const int64_t SLICE_BYTES = 256 << 10; /* what a thread of a pool runs at once */
 static const int64_t SLICE_NS = 100000000; /* after this the call returns, so that Python sees signals */
 
 typedef struct {
@@ -73,19 +75,13 @@ typedef struct {
   int64_t size;
 } buffer;
 
-/* Lets so many threads run at one time. Others wait here, where they do not need the interpreter's lock: each begins at
- * once when another one ends. */
-typedef struct {
-  pthread_mutex_t lock;
-  pthread_cond_t left;
-  int64_t free;
-} gate;
+typedef struct pool pool;
 
 typedef struct {
   codecs codecs;
   void *deflate, *zstd;
   buffer stored, chunk, between[2];
-  gate *gate; /* or NULL */
+  pool *pool; /* in which this context's thread runs jobs; or NULL */
 } context;
 
 static const int64_t KEPT_BYTES = 8 << 20; /* larger buffers are freed after a call */
@@ -125,45 +121,6 @@ void ray_h5_free(context *of) {
   free(of->between[0].bytes);
   free(of->between[1].bytes);
   free(of);
-}
-
-/* ---- how many threads run at one time ------------------------------------------------------------------------- */
-
-gate *ray_h5_gate(int64_t threads) {
-  gate *made = calloc(1, sizeof *made);
-  if (made == NULL) return NULL;
-  pthread_mutex_init(&made->lock, NULL);
-  pthread_cond_init(&made->left, NULL);
-  made->free = threads;
-  return made;
-}
-
-/* No thread may be at the gate. */
-void ray_h5_free_gate(gate *of) {
-  pthread_cond_destroy(&of->left);
-  pthread_mutex_destroy(&of->lock);
-  free(of);
-}
-
-/* Lets the thread that has a context run through a gate from now on; through none if it is NULL. */
-void ray_h5_use_gate(context *of, gate *used) {
-  of->gate = used;
-}
-
-static void enter(gate *at) {
-  if (at == NULL) return;
-  pthread_mutex_lock(&at->lock);
-  while (at->free == 0) pthread_cond_wait(&at->left, &at->lock);
-  at->free--;
-  pthread_mutex_unlock(&at->lock);
-}
-
-static void leave(gate *at) {
-  if (at == NULL) return;
-  pthread_mutex_lock(&at->lock);
-  at->free++;
-  pthread_cond_signal(&at->left);
-  pthread_mutex_unlock(&at->lock);
 }
 
 /* ---- decoders: each returns 1 if it filled `out` to the last byte --------------------------------------------- */
@@ -402,28 +359,42 @@ static int64_t now(void) {
   return time.tv_sec * (int64_t)1000000000 + time.tv_nsec;
 }
 
+/* Threads share what follows. It is a guess: a count that another thread overwrites does no harm. */
+static int64_t peek(const int64_t *at) {
+  return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
+static void poke(int64_t *at, int64_t value) {
+  __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
 /* Counts one more time: a level rises by 4 or falls by 1; it is on above 14, and off at 0. */
 static void count(int64_t *level, int64_t *on, int happened) {
+  int64_t at = peek(level);
   if (happened) {
-    *level = *level + 4 < 64 ? *level + 4 : 64;
-    if (*level > 14) *on = 1;
-  } else if (*level > 0) {
-    *level -= 1;
-    if (*level == 0) *on = 0;
+    poke(level, at + 4 < 64 ? at + 4 : 64);
+    if (at + 4 > 14) poke(on, 1);
+  } else if (at > 0) {
+    poke(level, at - 1);
+    if (at == 1) poke(on, 0);
   }
 }
 
 /* Counts whether bytes come from a disk, as `count`, but slower: many small rows lie in pages that were fetched for others,
  * so a short time shows little, and a hint that was not needed takes less than a microsecond. */
 static void count_cold(int64_t *times, int happened, int64_t size) {
-  int64_t *level = &times[COLD_LEVEL];
+  int64_t at = peek(&times[COLD_LEVEL]), step = size < 4096 ? 1 : 8;
   if (happened) {
-    *level = *level + 32 < 8192 ? *level + 32 : 8192;
-    if (*level > 112) times[COLD_ON] = 1;
-  } else if (*level > 0) {
-    *level -= size < 4096 ? 1 : *level < 8 ? *level : 8;
-    if (*level == 0) times[COLD_ON] = 0;
+    poke(&times[COLD_LEVEL], at + 32 < 8192 ? at + 32 : 8192);
+    if (at + 32 > 112) poke(&times[COLD_ON], 1);
+  } else if (at > 0) {
+    poke(&times[COLD_LEVEL], at > step ? at - step : 0);
+    if (at <= step) poke(&times[COLD_ON], 0);
   }
+}
+
+static int gives_hints(const int64_t *times) {
+  return peek(&times[COLD_ON]) && !peek(&times[HINTS_OFF]);
 }
 
 static int read_at(int64_t file, int64_t offset, int64_t size, uint8_t *to) {
@@ -535,17 +506,10 @@ static int64_t joined(const table *jobs, int64_t first, int64_t stop, int64_t *e
 
 /* Runs the jobs from `first` to `stop`, and returns the first one that was not begun. Hints are given about the jobs up
  * to `total`; `counts` says how far. */
-int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
-                   int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, int64_t first, int64_t stop,
-                   int64_t total, int8_t *status, int64_t *counts, int64_t *times) {
-  table jobs;
+static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t stop, int64_t total, int8_t *status,
+                        int64_t *counts, int64_t *times) {
   int64_t *hinted = &counts[HINTED];
-  for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
-  for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
-  jobs.pipelines = pipelines;
-  jobs.boxes = boxes;
-  const int64_t *file = jobs.field[FILE_DESCRIPTOR], *offset = jobs.field[OFFSET], *size = jobs.field[SIZE];
-  enter(of->gate);
+  const int64_t *file = jobs->field[FILE_DESCRIPTOR], *offset = jobs->field[OFFSET], *size = jobs->field[SIZE];
   int64_t began = now(), last = began, at = first, ahead = 0;
   while (at < stop) {
     if (last - began > SLICE_NS) break;
@@ -553,21 +517,21 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
       status[at++] = NOT_READ;
       continue;
     }
-    if (jobs.field[PIPELINE][at] == IN_PYTHON) {
+    if (jobs->field[PIPELINE][at] == IN_PYTHON) {
       status[at++] = NOT_RUN;
       continue;
     }
-    if (at > first && status[at - 1] == DONE && is_again(&jobs, at)) { /* a row that was asked for several times */
-      memcpy((void *)(intptr_t)jobs.field[DESTINATION][at], (void *)(intptr_t)jobs.field[DESTINATION][at - 1],
+    if (at > first && status[at - 1] == DONE && is_again(jobs, at)) { /* a row that was asked for several times */
+      memcpy((void *)(intptr_t)jobs->field[DESTINATION][at], (void *)(intptr_t)jobs->field[DESTINATION][at - 1],
              (size_t)size[at]);
       status[at++] = DONE;
       continue;
     }
-    int64_t end, next = joined(&jobs, at, stop, &end), nbytes = end - offset[at];
+    int64_t end, next = joined(jobs, at, stop, &end), nbytes = end - offset[at];
 #if defined(POSIX_FADV_WILLNEED)
-    if (times[COLD_ON] && !times[HINTS_OFF]) {
+    if (gives_hints(times)) {
       if (*hinted < next) *hinted = next, ahead = 0;
-      while (*hinted < total && *hinted - next < AHEAD_READS && ahead < AHEAD_BYTES && times[COLD_ON]) {
+      while (*hinted < total && *hinted - next < AHEAD_READS && ahead < AHEAD_BYTES && peek(&times[COLD_ON])) {
         int64_t job = (*hinted)++;
         if (file[job] == IN_MEMORY) continue;
         int64_t before = now();
@@ -581,8 +545,8 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
       ahead = ahead > nbytes ? ahead - nbytes : 0;
     }
 #endif
-    int alone = next == at + 1 && jobs.field[PIPELINE][at] < 0;
-    uint8_t *place_of = (uint8_t *)(intptr_t)jobs.field[DESTINATION][at];
+    int alone = next == at + 1 && jobs->field[PIPELINE][at] < 0;
+    uint8_t *place_of = (uint8_t *)(intptr_t)jobs->field[DESTINATION][at];
     uint8_t *to = alone && place_of != NULL ? place_of : NULL;
     const uint8_t *stored = NULL;
     if (to == NULL && file[at] == IN_MEMORY)
@@ -608,18 +572,200 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
       if (!found)
         status[job] = NOT_READ;
       else
-        status[job] = place(of, &jobs, job, stored + (offset[job] - offset[at]), counts) ? DONE : NOT_DECODED;
+        status[job] = place(of, jobs, job, stored + (offset[job] - offset[at]), counts) ? DONE : NOT_DECODED;
     }
     at = next;
-    if (jobs.field[PIPELINE][at - 1] >= 0) last = now();
+    if (jobs->field[PIPELINE][at - 1] >= 0) last = now();
   }
-  leave(of->gate);
+  return at;
+}
+
+static void shrink_all(context *of) {
   shrink(&of->stored);
   shrink(&of->chunk);
   shrink(&of->between[0]);
   shrink(&of->between[1]);
+}
+
+/* ---- threads that share the jobs of a table --------------------------------------------------------------------- */
+
+/* A table that waits in a pool, or is run there. */
+typedef struct task {
+  const table *jobs;
+  int64_t next, stop, total, running; /* the first job that nobody has begun; how many threads run jobs */
+  int8_t *status;
+  int64_t *counts, *times;
+  pthread_cond_t done;
+  struct task *later;
+} task;
+
+/* Threads that run tables together: those that gave them, and helpers, which never need Python's lock. All of them run
+ * jobs of the first table that has some left, so that it is done soon, and the next one begins where it ends. So few
+ * threads of Python plan for many; each of the many would wait for the lock most of the time. */
+struct pool {
+  pthread_mutex_t lock;
+  pthread_cond_t given;
+  task *first, *last;
+  int ends;
+  int64_t most, running; /* how many threads run jobs, at most and now */
+  int64_t helpers;
+  pthread_t *ids;
+  pid_t process; /* a fork has no helpers */
+};
+
+/* Returns the end of the jobs that one thread runs next: those of so many bytes. */
+static int64_t slice_end(const table *jobs, int64_t first, int64_t stop) {
+  int64_t at = first;
+  for (int64_t nbytes = 0; at < stop && nbytes < SLICE_BYTES; at++)
+    nbytes += jobs->field[SIZE][at] > jobs->field[DECODED][at] ? jobs->field[SIZE][at] : jobs->field[DECODED][at];
   return at;
 }
+
+/* Returns up to which job the thread that runs those up to `stop` gives hints: others do not give them again. */
+static int64_t hints_end(const task *of, int64_t stop) {
+  int64_t at = of->counts[HINTED], ahead = 0;
+  if (!gives_hints(of->times)) return at;
+  for (int64_t job = stop; job < at; job++) ahead += of->jobs->field[SIZE][job];
+  for (; at < of->total && at - stop < AHEAD_READS && ahead < AHEAD_BYTES; at++)
+    if (at >= stop) ahead += of->jobs->field[SIZE][at];
+  return at;
+}
+
+static int has_part(const pool *of) {
+  return of->first != NULL && of->running < of->most;
+}
+
+static int is_done(const task *of) {
+  return of->next == of->stop && of->running == 0;
+}
+
+/* Runs a part of the first table. The lock is held before and after. */
+static void run_part(pool *of, context *mine) {
+  task *table = of->first;
+  int64_t first = table->next, stop = slice_end(table->jobs, first, table->stop);
+  int64_t counts[COUNTS] = {0}, hints = hints_end(table, stop);
+  counts[HINTED] = table->counts[HINTED];
+  table->counts[HINTED] = hints;
+  table->next = stop;
+  if (stop == table->stop) {
+    of->first = table->later;
+    if (of->first == NULL) of->last = NULL;
+  }
+  table->running++;
+  of->running++;
+  pthread_mutex_unlock(&of->lock);
+  while (first < stop) first = run_jobs(mine, table->jobs, first, stop, hints, table->status, counts, table->times);
+  pthread_mutex_lock(&of->lock);
+  of->running--;
+  table->running--;
+  for (int i = 0; i < HINTED; i++) table->counts[i] += counts[i];
+  if (is_done(table)) pthread_cond_signal(&table->done);
+}
+
+static void *help(void *given) {
+  context *mine = given;
+  pool *of = mine->pool;
+  pthread_mutex_lock(&of->lock);
+  while (!of->ends) {
+    if (has_part(of)) {
+      run_part(of, mine);
+    } else {
+      shrink_all(mine);
+      pthread_cond_wait(&of->given, &of->lock);
+    }
+  }
+  pthread_mutex_unlock(&of->lock);
+  ray_h5_free(mine);
+  return NULL;
+}
+
+/* Ends the helpers of a pool. No table may be in it. */
+void ray_h5_free_pool(pool *of) {
+  if (of->process == getpid()) {
+    pthread_mutex_lock(&of->lock);
+    of->ends = 1;
+    pthread_cond_broadcast(&of->given);
+    pthread_mutex_unlock(&of->lock);
+    for (int64_t i = 0; i < of->helpers; i++) pthread_join(of->ids[i], NULL);
+    pthread_cond_destroy(&of->given);
+    pthread_mutex_destroy(&of->lock);
+  }
+  free(of->ids);
+  free(of);
+}
+
+/* Returns a pool in which so many threads run jobs at one time, with helpers, or as many of them as the system gives;
+ * NULL if there is no memory. */
+pool *ray_h5_pool(const codecs *given, int64_t most, int64_t helpers) {
+  pool *made = calloc(1, sizeof *made);
+  if (made == NULL) return NULL;
+  made->most = most;
+  made->process = getpid();
+  made->ids = calloc((size_t)(helpers > 0 ? helpers : 1), sizeof *made->ids);
+  pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->given, NULL);
+  sigset_t all, before; /* signals are for the threads of Python */
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  while (made->ids != NULL && made->helpers < helpers) {
+    context *its = ray_h5_context(given);
+    if (its != NULL) its->pool = made;
+    if (its == NULL || pthread_create(&made->ids[made->helpers], NULL, help, its) != 0) {
+      ray_h5_free(its);
+      break;
+    }
+    made->helpers++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return made;
+}
+
+/* Lets the thread that has a context run jobs in a pool from now on; alone if it is NULL. */
+void ray_h5_use_pool(context *of, pool *used) {
+  of->pool = used;
+}
+
+/* Gives a table to a pool, and runs jobs there until it is done. */
+static void run_in_pool(pool *in, context *mine, task *given) {
+  pthread_cond_init(&given->done, NULL);
+  pthread_mutex_lock(&in->lock);
+  if (in->last == NULL)
+    in->first = given;
+  else
+    in->last->later = given;
+  in->last = given;
+  if (in->helpers > 0) pthread_cond_broadcast(&in->given);
+  while (!is_done(given)) {
+    if (has_part(in))
+      run_part(in, mine);
+    else
+      pthread_cond_wait(&given->done, &in->lock);
+  }
+  if (has_part(in)) { /* somebody else may run jobs instead of this thread */
+    pthread_cond_signal(&in->first->done);
+    pthread_cond_signal(&in->given);
+  }
+  pthread_mutex_unlock(&in->lock);
+  pthread_cond_destroy(&given->done);
+}
+
+/* As `run_jobs`, but in a pool all jobs are run. */
+int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
+                   int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, int64_t first, int64_t stop,
+                   int64_t total, int8_t *status, int64_t *counts, int64_t *times) {
+  table jobs = {.pipelines = pipelines, .boxes = boxes};
+  for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
+  for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
+  if (of->pool != NULL && slice_end(&jobs, first, stop) < stop) { /* else it is not worth it to wake a thread */
+    task given = {&jobs, first, stop, total, 0, status, counts, times, .later = NULL};
+    run_in_pool(of->pool, of, &given);
+    first = stop;
+  }
+  int64_t at = run_jobs(of, &jobs, first, stop, total, status, counts, times);
+  shrink_all(of);
+  return at;
+}
+
 
 /* ---- rows of columns whose chunks are one row each ------------------------------------------------------------- */
 

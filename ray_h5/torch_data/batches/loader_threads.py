@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from ray_h5.errors import RayH5Error
-from ray_h5.read.kernel.library import Gate
+from ray_h5.read.kernel.library import Pool
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.row_cache import copy_alone
 
@@ -60,6 +60,12 @@ OF_RANGES = CallBounds(256, 80 << 20, 16)
 LEAST_BYTES, LEAST_SHARED_BYTES = 1 << 20, 8 << 20
 """To plan a smaller call takes longer than to read its rows; or to copy them, where threads share decoded chunks."""
 
+_MOST_SHARED_BYTES = 64 << 20
+"""Of calls whose jobs many threads share."""
+
+PLANNERS = 3
+"""Calls that are planned side by side for threads that share their jobs."""
+
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
 
@@ -95,10 +101,13 @@ class CallSizes:
     window_batches: int | None = None
     least_bytes: int = LEAST_BYTES
 
-    def calls(self, batches: Iterator[list[int]], left: float, threads: int) -> Iterator[Call]:
+    def calls(
+        self, batches: Iterator[list[int]], left: float, threads: int, at_once: Callable[[], int] | None = None
+    ) -> Iterator[Call]:
         """Yield the batches that each call reads; `left` is their number.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
+        Where fewer calls are done `at_once` than there are threads, which share their jobs, each reads more.
         """
         if self.window_batches is not None:
             window = self.window_batches
@@ -114,23 +123,26 @@ class CallSizes:
             row_bytes = self.row_bytes()
             if row_bytes is None:
                 continue
-            batch_bytes = max(1, len(call[0]) * row_bytes)
-            fitting, least = max(1, most_bytes // batch_bytes), max(1, self.least_bytes // batch_bytes)
+            batch_bytes, side_by_side = max(1, len(call[0]) * row_bytes), threads if at_once is None else at_once()
+            shared_bytes = min(most_bytes * threads // max(1, side_by_side), _MOST_SHARED_BYTES)
+            fitting = max(1, max(most_bytes, shared_bytes) // batch_bytes)
+            least = max(1, self.least_bytes // batch_bytes)
             grown = most_batches if self.call_bytes else max(growth * count, least)
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
             if threads > 1:
-                count = int(min(count, max(least, -(-left // threads))))
+                count = int(min(count, max(least, -(-left // side_by_side))))
 
 
-def with_later(calls: Iterable[Call], distance: int) -> Iterator[tuple[Call, Call | None]]:
+def with_later(calls: Iterable[Call], distance: Callable[[], int]) -> Iterator[tuple[Call, Call | None]]:
     """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
-    calls = iter(calls)
-    window: deque[Call | None] = deque(itertools.islice(calls, distance))
-    for later in itertools.chain(calls, itertools.repeat(None, distance)):
-        window.append(later)
+    calls, window = iter(calls), deque[Call]()
+    while True:
+        while len(window) <= distance() and (call := next(calls, None)) is not None:
+            window.append(call)
+        if not window:
+            return
         call = window.popleft()
-        if call is not None:
-            yield call, later
+        yield call, window[distance() - 1] if len(window) >= distance() else None
 
 
 def indices_of(call: Call) -> np.ndarray:
@@ -142,15 +154,16 @@ def in_threads(
     calls: Iterator[tuple[Call, Call | None]],
     work: Callable[[Call, Call | None], Result],
     threads: int,
+    at_once: Callable[[], int],
     timeout: float,
     what: Callable[[], str],
     stop: Stop,
-    gate: Gate | None = None,
+    pool: Pool | None = None,
 ) -> Iterator[Result]:
     """Yield what `work` returns for each call, in their order. Threads work ahead of that.
 
-    `stop` ends requests that hang when the iteration ends early. With a `gate`, which lets that many threads read at a
-    time, there is one thread more: it plans the next reads meanwhile.
+    `at_once` returns how many calls they do side by side, of at most `threads`. `stop` ends requests that hang when
+    the iteration ends early. With a `pool`, its threads run what the compiled loop does.
 
     Raises
     ------
@@ -164,15 +177,17 @@ def in_threads(
         own.add(threading.get_ident())
         copy_alone()
         stop.enter()
-        if gate is not None:
-            gate.enter()
+        if pool is not None:
+            pool.enter()
 
-    threads += gate is not None
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
+    def ahead() -> None:
+        # One call more than are done side by side: a thread that is done has the next one at once.
+        for each in itertools.islice(calls, max(0, at_once() + 1 - len(waiting))):
+            waiting.append(executor.submit(work, *each))
+
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
     try:
-        # One call more than threads: a thread that is done has the next one at once.
-        for each in itertools.islice(calls, threads + 1):
-            waiting.append(pool.submit(work, *each))
+        ahead()
         while waiting:
             try:
                 waiting[0].exception(timeout or None)  # an error of `work` is raised below
@@ -183,8 +198,7 @@ def in_threads(
                     "or mount answers, or give it more time"
                 ) from None
             result = waiting.popleft().result()
-            for each in itertools.islice(calls, 1):
-                waiting.append(pool.submit(work, *each))
+            ahead()
             yield result
         done = True
     finally:
@@ -193,4 +207,4 @@ def in_threads(
         # A read that hangs is not waited for, and no thread waits for itself: the garbage collector may run this in one
         # of them. At exit the threads have ended already, and modules may be cleared.
         if not at_exit():
-            pool.shutdown(wait=in_time and threading.get_ident() not in own, cancel_futures=True)
+            executor.shutdown(wait=in_time and threading.get_ident() not in own, cancel_futures=True)

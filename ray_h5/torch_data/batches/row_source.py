@@ -119,6 +119,16 @@ class RowSource:
         small, large, _ = self._row_caches()
         return len(small.columns) + len(large.columns) == len(self.plan.of_files)
 
+    @property
+    def is_compiled(self) -> bool | None:
+        """Whether the compiled loop does most of the work of a read; None before rows were read."""
+        joints = tuple(self._cached.value.joint.items())
+        if not joints:
+            return None
+        if self.keeps_all:
+            return False
+        return all(joint is not None and len(joint.columns) == len(names) for names, joint in joints)
+
     def is_held(self, indices: np.ndarray) -> np.ndarray:
         """Return, as bools, which rows lie in memory with all their columns."""
         return self._is_held(self.split(indices)[0])
@@ -420,7 +430,7 @@ class RowSource:
         names, joints = tuple(out), self._cached.value.joint
         if names not in joints:
             if len(self._with_rows) > min(MOST_FILES, max_open()):
-                return None
+                return joints.setdefault(names)
             try:
                 # Each file is opened when its rows are read: one that does not answer holds up no other.
                 for file in sorted({*files.tolist()}):  # np.unique would import numpy.ma

@@ -35,7 +35,7 @@ class ClosesItself:
 
 def through_pool(closes):
     calls = iter([(each, None) for each in range(10)])
-    return in_threads(calls, lambda call, _: closes.of(call), 2, 0, str, Stop())
+    return in_threads(calls, lambda call, _: closes.of(call), 2, lambda: 2, 0, str, Stop())
 
 
 def through_one_thread(closes):

@@ -1,0 +1,176 @@
+"""Threads that run the compiled loop together."""
+
+import gc
+import os
+import shutil
+import subprocess
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ray_h5.codecs import filters
+from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.errors import CorruptChunkError
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.read.kernel.job_table import CHUNKS_DECODED, IN_MEMORY, NO_BOXES, NO_PIECES, Field, JobTable, Origin, pipeline_number
+from ray_h5.read.kernel.library import compiled_loop, pool_of
+from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.torch_data import h5_data_loader, loader
+from tests.hdf5.h5kit import write
+
+pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
+
+
+def decoding(count):
+    """Return a table of jobs that take some milliseconds each, and where their values go."""
+    pipeline = FilterPipeline((FilterStep(filters.DEFLATE, (6,)),))
+    values = np.arange(1 << 18, dtype="<i4")
+    decoder = ChunkDecoder(pipeline, values.nbytes)
+    stored = np.frombuffer(zlib.compress(values.tobytes()), np.uint8).copy()
+    out = np.zeros((count, len(values)), "<i4")
+    jobs = np.zeros((len(Field), count), np.int64)
+    jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = IN_MEMORY, stored.ctypes.data, len(stored)
+    jobs[Field.PIPELINE], jobs[Field.DECODED] = pipeline_number(pipeline), values.nbytes
+    jobs[Field.DESTINATION] = out.ctypes.data + np.arange(count) * values.nbytes
+    return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(count, None, decoder, None)], [out, stored]), out, values
+
+
+def test_threads_run_one_after_the_other_in_a_pool_for_one():
+    pool, done = pool_of(1, 0), []
+
+    def run():
+        pool.enter()
+        table, out, values = decoding(20)
+        ready.wait()
+        began = time.thread_time()
+        run_table(table, new_times())
+        done.append(time.thread_time() - began)
+        assert (out == values).all()
+
+    ready = threading.Barrier(4, timeout=60)
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for each in threads:
+        each.start()
+    ready.wait()
+    began = time.perf_counter()
+    for each in threads:
+        each.join()
+    assert len(done) == 3
+    # Side by side they would take less time than the sum, on two cores; a busy machine makes it longer.
+    assert time.perf_counter() - began >= 0.9 * sum(done)
+
+
+@pytest.mark.parametrize(("threads", "helpers", "planners"), [(1, 0, 2), (2, 2, 1), (3, 2, 3), (2, 5, 4), (16, 13, 3)])
+def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
+    pool = pool_of(threads, helpers)
+
+    def run(count):
+        table, out, values = decoding(count)
+        counts = run_table(table, new_times())
+        assert counts[CHUNKS_DECODED] == count
+        return (out == values).all()
+
+    with ThreadPoolExecutor(planners, initializer=pool.enter) as executor:
+        assert all(executor.map(run, [1, 2, 7, 20, 3, 1, 1, 11] * 4))
+
+
+def test_damaged_chunks_of_a_pool_are_named(tmp_path):
+    def corrupt(job, reason):
+        return CorruptChunkError(f"chunk {job}: {reason}")
+
+    def run(place):
+        table, out, values = decoding(12)
+        table.origins[0] = replace(table.origins[0], corrupt=corrupt)
+        stored = table.keeps[1]
+        stored[len(stored) // 2 :] = 0  # of all chunks: the first one is named
+        with pytest.raises(CorruptChunkError, match="chunk 0"):
+            run_table(table, new_times())
+        return place
+
+    with ThreadPoolExecutor(2, initializer=pool_of(2, 2).enter) as executor:
+        assert list(executor.map(run, range(6))) == list(range(6))
+
+
+def test_a_thread_outside_of_pools_waits_for_none_and_pools_go_with_their_threads():
+    gc.collect()
+    before = _num_threads()
+    pools = [pool_of(1, 2) for _ in range(50)]
+
+    def run():
+        for each in pools:  # the last one counts
+            each.enter()
+        table, out, values = decoding(3)
+        run_table(table, new_times())
+        assert (out == values).all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    pools.clear()
+    gc.collect()
+    table, out, values = decoding(3)
+    run_table(table, new_times())
+    assert (out == values).all()
+    assert _num_threads() <= before
+
+
+def _num_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_a_fork_goes_on_without_the_threads_of_a_pool():
+    pool = pool_of(2, 2)
+    pool.enter()
+    try:
+        child = os.fork()
+        if child == 0:  # nothing may be raised here
+            table, out, values = decoding(5)
+            run_table(table, new_times())
+            is_right = (out == values).all()
+            del pool
+            gc.collect()
+            os._exit(0 if is_right else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        compiled_loop().library.ray_h5_use_pool(compiled_loop().context, None)
+
+
+@pytest.mark.slow
+def test_pools_have_no_data_races(tmp_path):
+    compiler = shutil.which("cc")
+    program, source = tmp_path / "pool", Path(__file__).with_name("race_pool.c")
+    flags = ["-O1", "-g", "-pthread", "-fsanitize=thread"]
+    made = subprocess.run([compiler, *flags, "-o", program, source], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no ThreadSanitizer: {made.stderr[-200:]}")
+    with open(tmp_path / "bytes", "wb") as file:
+        file.write(np.random.default_rng(0).bytes(8 << 20))
+    run = subprocess.run([program, tmp_path / "bytes"], capture_output=True, text=True, check=False, timeout=300)
+    if "unexpected memory mapping" in run.stderr:
+        pytest.skip("ThreadSanitizer does not run here")
+    assert run.returncode == 0, run.stderr[-4000:]
+
+
+@pytest.mark.parametrize(("threads", "cpus", "expected"), [(1, 2, 2), (2, 4, 3), (2, 2, 2), (1, 1, 1)])
+def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, monkeypatch, threads, cpus, expected):
+    monkeypatch.setattr(h5_data_loader, "cpu_count", lambda: cpus)
+    values = np.arange(800_000, dtype="<f4").reshape(800, 1000)
+    path = write(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
+    names, read = set(), h5_data_loader.H5DataLoader._read
+    monkeypatch.setattr(h5_data_loader.H5DataLoader, "_read", lambda *given: (time.sleep(0.02), read(*given))[1])
+
+    def noted(batch):
+        names.update(each.name for each in threading.enumerate() if each.name.startswith("ray_h5_loader"))
+        return batch
+
+    batches = loader(path, 8, columns=["x"], threads=threads, kept_bytes=0, shuffle=True)
+    for _ in range(3):
+        rows = np.concatenate([noted(batch)["x"].numpy() for batch in batches])
+        np.testing.assert_array_equal(rows[np.argsort(rows[:, 0])], values)
+    assert len(names) == expected
