@@ -182,7 +182,12 @@ class H5DataLoader(DataLoader[Any]):
             batches = ahead(batches, _bytes_of, stop)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
-        return (batch for _, batch in counted if batch is not _NOTHING)
+        found = (batch for _, batch in counted if batch is not _NOTHING)
+        if not self.workers:
+            return found
+        from ray_h5.torch_data.batches.processes import with_errors
+
+        return with_errors(found, self.timeout, self._what)
 
     def __len__(self) -> int:
         ordered = self._ordered

@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import time
 from pathlib import Path
 
 import h5py
@@ -19,6 +20,7 @@ from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
     OrderBatchSampler,
+    OrderSampler,
     Sample,
     create_optimized_dataloader,
     h5_worker_init_fn,
@@ -269,6 +271,19 @@ def test_errors_in_workers_are_those_of_threads(files):
         list(loader(files, 7, columns=["fhr_st"], transform=return_what_is_gone, workers=1, collate_fn=list))
     with pytest.raises(OptionError, match=r"workers=1: .* expected a batch_size"):
         H5DataLoader(H5Dataset(files), None, workers=1)
+
+
+def test_a_worker_may_end_while_its_batches_are_used(files, monkeypatch):
+    counted = OrderSampler.counted
+
+    def slowly(self, batches, count):
+        for each in counted(self, batches, count):
+            time.sleep(10)  # torch raises here
+            yield each
+
+    monkeypatch.setattr(OrderSampler, "counted", slowly)
+    with pytest.raises(WorkerError, match="ended while it made batches of 60 samples"):
+        list(loader(files, 7, columns=["fhr_st"], transform=end_process, workers=1, shuffle=False))
 
 
 def test_workers_decode_images_and_leave_batches_out(tmp_path):

@@ -97,12 +97,7 @@ def in_processes(
 ) -> Iterator[tuple[int, Any]]:
     """Yield how many samples each batch has and what `make` returns for it, in the order of the tasks.
 
-    Raises
-    ------
-    ReadTimeoutError
-        If a batch takes longer than `timeout` seconds, if that is not 0.
-    WorkerError
-        If a worker ends.
+    Errors of torch are those of `with_errors`.
     """
     few = _BATCHES if _BATCHES * workers * batch_bytes <= _WAITING_BYTES else 1
     loader = DataLoader(
@@ -121,20 +116,36 @@ def in_processes(
             made: Made = pickle.loads(next(batches))  # noqa: S301  from our own worker
         except StopIteration:
             return
-        except RuntimeError as exc:
-            if not str(exc).startswith("DataLoader "):
-                raise
-            if "timed out" in str(exc):
-                raise ReadTimeoutError(
-                    f"no batch was made in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
-                    "or mount answers, or give it more time"
-                ) from exc
-            raise _ended(exc, what) from exc
         except (OSError, EOFError) as exc:  # the memory of a batch that it sent has ended with it
             raise _ended(exc, what) from exc
         if made.error is not None:
             raise made.error
         yield made.num_samples, made.batch
+
+
+def with_errors(batches: Iterator[Any], timeout: float, what: Callable[[], str]) -> Iterator[Any]:
+    """Yield batches that are made of what `in_processes` yields.
+
+    torch raises its error where the process is when a worker ends, so this stands around all that is done with them.
+
+    Raises
+    ------
+    ReadTimeoutError
+        If a batch takes longer than `timeout` seconds, if that is not 0.
+    WorkerError
+        If a worker ends.
+    """
+    try:
+        yield from batches
+    except RuntimeError as exc:
+        if not str(exc).startswith("DataLoader "):
+            raise
+        if "timed out" in str(exc):
+            raise ReadTimeoutError(
+                f"no batch was made in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
+                "or mount answers, or give it more time"
+            ) from exc
+        raise _ended(exc, what) from exc
 
 
 def _ended(exc: Exception, what: Callable[[], str]) -> WorkerError:
