@@ -15,6 +15,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
+from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.position import PositionLike
 from ray_h5.read.kernel.library import pool_of
 from ray_h5.storage.stop import Stop
@@ -216,18 +217,20 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, at_once: Callable[[], int] | None = None) -> Iterator[Call]:
+    def _calls(self, are_shared: Callable[[], bool] = bool) -> Iterator[Call]:
         dataset = self.dataset
         bounds = ROWS_ALONE
-        window: int | None = None
+        window: float | None = None
         if isinstance(dataset, H5Dataset) and dataset.has_ranges:
-            bounds, window = OF_RANGES, self._window_batches
+            bounds, window = OF_RANGES, self._window_batches()
         elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
-            bounds, window = OF_SHARED_CHUNKS, self._batches_of_few_chunks(dataset)
+            bounds, window = OF_SHARED_CHUNKS, self._window_batches() or self._batches_of_few_chunks(dataset)
 
         least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else LEAST_BYTES
-        sizes = CallSizes(self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, least)
-        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, at_once)
+        sizes = CallSizes(
+            self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, self._num_done, least
+        )
+        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, are_shared)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""
@@ -254,16 +257,20 @@ class H5DataLoader(DataLoader[Any]):
         """Whether batches take more memory than what is read for them."""
         return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
 
-    @property
-    def _window_batches(self) -> int | None:
-        """The batches of a window of rows that are ranges of longer arrays; None without windows."""
+    def _window_batches(self) -> float | None:
+        """Return the batches of a window of the order, if its rows are read at once: its chunks are decoded once."""
         ordered = self._ordered
-        if ordered is None or self.prefetch_factor is not None:
+        if ordered is None or self.prefetch_factor is not None or ordered.order.window_rows is None:
             return None
-        order = ordered.order
-        if order.range_chunks is None or order.window_rows is None:
+        order, rows = ordered.order, ordered.order.window_rows / ordered.world_size
+        if order.range_chunks is None and rows * (self._row_bytes() or math.inf) > MAX_BLOCK_BYTES:
             return None
-        return max(1, order.window_rows // (ordered.run_length * ordered.world_size))
+        return max(1.0, rows / ordered.run_length)
+
+    def _num_done(self) -> float:
+        """Return how many batches were done before this iteration, which has begun."""
+        ordered = self._ordered
+        return 0.0 if ordered is None else ordered.rows_done / ordered.run_length
 
     def _num_batches(self) -> float:
         try:
@@ -288,10 +295,13 @@ class H5DataLoader(DataLoader[Any]):
         planners = min(PLANNERS, most)
         pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
 
-        def at_once() -> int:
-            return planners if pool is not None and dataset.is_compiled in {True, None} else most
+        def are_shared() -> bool:
+            return pool is not None and bool(dataset.is_compiled)
 
-        calls = with_later(self._calls(at_once), at_once)
+        def at_once() -> int:
+            return planners if are_shared() or (pool is not None and dataset.is_compiled is None) else most
+
+        calls = with_later(self._calls(are_shared), at_once)
         if not threads:
             return self._sharing_chunks(itertools.starmap(work, calls))
         return self._sharing_chunks(in_threads(calls, work, most, at_once, self.timeout, self._what, stop, pool))

@@ -459,6 +459,11 @@ class OrderSampler(RankSampler):
             yield batch
         self._state.end()
 
+    @property
+    def rows_done(self) -> int:
+        """How many samples of this rank's epoch are done, of the iteration that began last."""
+        return 0 if self._state.run is None else self._state.run[1]
+
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
         self._state.advances = True

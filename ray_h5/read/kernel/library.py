@@ -30,6 +30,9 @@ _LIBRARIES = {
 }
 """The libraries whose functions the loop calls, in the order of the struct `codecs` in loop.c."""
 
+_IDLE_NS = 20_000_000
+"""Many times what it takes to plan a call."""
+
 _CODECS = {"libdeflate": filters.DEFLATE, "libzstd": filters.ZSTD, "liblz4": filters.LZ4, "libblosc": filters.BLOSC}
 
 
@@ -57,12 +60,14 @@ class Loop:
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
         entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
         dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]
-        pool, free_pool, use_pool = (
-            getattr(self.library, f"ray_h5_{name}") for name in ("pool", "free_pool", "use_pool")
+        pool, free_pool, end_pool, use_pool, help_pool = (
+            getattr(self.library, f"ray_h5_{name}") for name in ("pool", "free_pool", "end_pool", "use_pool", "help")
         )
         pool.restype, pool.argtypes = void, [void, number, number]
-        free_pool.restype, free_pool.argtypes = None, [void]
-        use_pool.restype, use_pool.argtypes = None, [void, void]
+        for each in (free_pool, end_pool):
+            each.restype, each.argtypes = None, [void]
+        help_pool.restype, help_pool.argtypes = None, [void, number]
+        use_pool.restype, use_pool.argtypes = None, [void, void, number]
         plan = self.library.ray_h5_plan_rows
         plan.restype, plan.argtypes = ctypes.c_int, [void, void, number, number, *[void] * 5, number, void]
         found = {name: _functions(name) for name in _LIBRARIES}
@@ -81,11 +86,11 @@ class Loop:
         address: int = mine.context.address
         return address
 
-    def use(self, pool: Pool) -> None:
+    def use(self, pool: Pool, number: int) -> None:
         """Let the calling thread run jobs in a pool."""
         context = self.context
         self._contexts.value.pool = pool  # as long as the context
-        self.library.ray_h5_use_pool(context, pool.address)
+        self.library.ray_h5_use_pool(context, pool.address, number)
 
     def new_pool(self, threads: int, helpers: int) -> int:
         """Return the address of a new pool; raise `MemoryError` if there is no memory."""
@@ -133,9 +138,17 @@ class Pool:
         self._loop, self._free = loop, loop.library.ray_h5_free_pool
         self.address = loop.new_pool(threads, helpers)
 
-    def enter(self) -> None:
-        """Let the calling thread run jobs in this pool from now on."""
-        self._loop.use(self)
+    def enter(self, number: int = 0) -> None:
+        """Let the calling thread run jobs in this pool from now on; those of tables with a lower number come first."""
+        self._loop.use(self, number)
+
+    def help(self) -> None:
+        """Run jobs of other threads in this thread, which has entered, until there are none for a while, or `end`."""
+        self._loop.library.ray_h5_help(self._loop.context, _IDLE_NS)
+
+    def end(self) -> None:
+        """Let nobody help any more."""
+        self._loop.library.ray_h5_end_pool(self.address)
 
     def __del__(self) -> None:
         if address := self.__dict__.pop("address", None):

@@ -82,6 +82,7 @@ typedef struct {
   void *deflate, *zstd;
   buffer stored, chunk, between[2];
   pool *pool; /* in which this context's thread runs jobs; or NULL */
+  int64_t number; /* of the tables that it gives: those with a lower number come first */
 } context;
 
 static const int64_t KEPT_BYTES = 8 << 20; /* larger buffers are freed after a call */
@@ -595,6 +596,7 @@ typedef struct task {
   int64_t next, stop, total, running; /* the first job that nobody has begun; how many threads run jobs */
   int8_t *status;
   int64_t *counts, *times;
+  int64_t number;
   pthread_cond_t done;
   struct task *later;
 } task;
@@ -605,7 +607,7 @@ typedef struct task {
 struct pool {
   pthread_mutex_t lock;
   pthread_cond_t given;
-  task *first, *last;
+  task *first;
   int ends;
   int64_t most, running; /* how many threads run jobs, at most and now */
   int64_t helpers;
@@ -647,10 +649,7 @@ static void run_part(pool *of, context *mine) {
   counts[HINTED] = table->counts[HINTED];
   table->counts[HINTED] = hints;
   table->next = stop;
-  if (stop == table->stop) {
-    of->first = table->later;
-    if (of->first == NULL) of->last = NULL;
-  }
+  if (stop == table->stop) of->first = table->later;
   table->running++;
   of->running++;
   pthread_mutex_unlock(&of->lock);
@@ -662,30 +661,56 @@ static void run_part(pool *of, context *mine) {
   if (is_done(table)) pthread_cond_signal(&table->done);
 }
 
-static void *help(void *given) {
-  context *mine = given;
+/* Waits until somebody gives a table. Returns 0 after so many nanoseconds without one. */
+static int is_given(pool *of, int64_t most) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  int64_t at = until.tv_nsec + most;
+  until.tv_sec += (time_t)(at / 1000000000);
+  until.tv_nsec = (long)(at % 1000000000);
+  return pthread_cond_timedwait(&of->given, &of->lock, &until) != ETIMEDOUT;
+}
+
+/* Runs jobs of the tables in the pool of a context, until the pool ends or nothing is left to be done for a while. */
+void ray_h5_help(context *mine, int64_t idle) {
   pool *of = mine->pool;
   pthread_mutex_lock(&of->lock);
   while (!of->ends) {
-    if (has_part(of)) {
+    if (has_part(of))
       run_part(of, mine);
-    } else {
-      shrink_all(mine);
-      pthread_cond_wait(&of->given, &of->lock);
-    }
+    else if (!is_given(of, idle) && of->first == NULL)
+      break;
   }
   pthread_mutex_unlock(&of->lock);
+  shrink_all(mine);
+}
+
+static int has_ended(pool *of) {
+  pthread_mutex_lock(&of->lock);
+  int ends = of->ends;
+  pthread_mutex_unlock(&of->lock);
+  return ends;
+}
+
+static void *helper(void *given) {
+  context *mine = given;
+  while (!has_ended(mine->pool)) ray_h5_help(mine, 1000000000);
   ray_h5_free(mine);
   return NULL;
 }
 
-/* Ends the helpers of a pool. No table may be in it. */
+/* Lets nobody help any more. Who gave a table runs it alone. */
+void ray_h5_end_pool(pool *of) {
+  pthread_mutex_lock(&of->lock);
+  of->ends = 1;
+  pthread_cond_broadcast(&of->given);
+  pthread_mutex_unlock(&of->lock);
+}
+
+/* Ends a pool in which nobody is. */
 void ray_h5_free_pool(pool *of) {
   if (of->process == getpid()) {
-    pthread_mutex_lock(&of->lock);
-    of->ends = 1;
-    pthread_cond_broadcast(&of->given);
-    pthread_mutex_unlock(&of->lock);
+    ray_h5_end_pool(of);
     for (int64_t i = 0; i < of->helpers; i++) pthread_join(of->ids[i], NULL);
     pthread_cond_destroy(&of->given);
     pthread_mutex_destroy(&of->lock);
@@ -710,7 +735,7 @@ pool *ray_h5_pool(const codecs *given, int64_t most, int64_t helpers) {
   while (made->ids != NULL && made->helpers < helpers) {
     context *its = ray_h5_context(given);
     if (its != NULL) its->pool = made;
-    if (its == NULL || pthread_create(&made->ids[made->helpers], NULL, help, its) != 0) {
+    if (its == NULL || pthread_create(&made->ids[made->helpers], NULL, helper, its) != 0) {
       ray_h5_free(its);
       break;
     }
@@ -721,20 +746,20 @@ pool *ray_h5_pool(const codecs *given, int64_t most, int64_t helpers) {
 }
 
 /* Lets the thread that has a context run jobs in a pool from now on; alone if it is NULL. */
-void ray_h5_use_pool(context *of, pool *used) {
+void ray_h5_use_pool(context *of, pool *used, int64_t number) {
   of->pool = used;
+  of->number = number;
 }
 
 /* Gives a table to a pool, and runs jobs there until it is done. */
 static void run_in_pool(pool *in, context *mine, task *given) {
   pthread_cond_init(&given->done, NULL);
   pthread_mutex_lock(&in->lock);
-  if (in->last == NULL)
-    in->first = given;
-  else
-    in->last->later = given;
-  in->last = given;
-  if (in->helpers > 0) pthread_cond_broadcast(&in->given);
+  task **at = &in->first;
+  while (*at != NULL && (*at)->number <= given->number) at = &(*at)->later;
+  given->later = *at;
+  *at = given;
+  pthread_cond_broadcast(&in->given);
   while (!is_done(given)) {
     if (has_part(in))
       run_part(in, mine);
@@ -757,7 +782,7 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
   for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
   for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
   if (of->pool != NULL && slice_end(&jobs, first, stop) < stop) { /* else it is not worth it to wake a thread */
-    task given = {&jobs, first, stop, total, 0, status, counts, times, .later = NULL};
+    task given = {&jobs, first, stop, total, 0, status, counts, times, .number = of->number};
     run_in_pool(of->pool, of, &given);
     first = stop;
   }

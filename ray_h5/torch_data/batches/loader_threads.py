@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import threading
 from collections import deque
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -88,8 +89,10 @@ class CallSizes:
         Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
     prefetch_factor : int, optional
         The batches of a call; by default what the bytes allow.
-    window_batches : int, optional
-        The batches of a window of ranges, or of a small epoch: it is read at once, and its chunks are decoded once.
+    window_batches : float, optional
+        The batches of a window of the order, or of a small epoch: it is read at once, and its chunks are decoded once.
+    done : callable
+        Returns how many batches of the epoch were done before the first one that comes, once that was taken.
     least_bytes : int
         Only the first call is smaller than that, if there are as many batches.
     """
@@ -98,20 +101,20 @@ class CallSizes:
     bounds: CallBounds = ROWS_ALONE
     call_bytes: int = 0
     prefetch_factor: int | None = None
-    window_batches: int | None = None
+    window_batches: float | None = None
+    done: Callable[[], float] = float
     least_bytes: int = LEAST_BYTES
 
     def calls(
-        self, batches: Iterator[list[int]], left: float, threads: int, at_once: Callable[[], int] | None = None
+        self, batches: Iterator[list[int]], left: float, threads: int, are_shared: Callable[[], bool] = bool
     ) -> Iterator[Call]:
         """Yield the batches that each call reads; `left` is their number.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
-        Where fewer calls are done `at_once` than there are threads, which share their jobs, each reads more.
+        Where calls `are_shared`, all threads end together, and each call reads more for many threads.
         """
         if self.window_batches is not None:
-            window = self.window_batches
-            yield from iter(lambda: list(itertools.islice(batches, window)), [])
+            yield from _in_windows(batches, self.window_batches, self.done)
             return
         most_batches, most_bytes, growth, shared = self.bounds
         count = self.prefetch_factor if shared and self.prefetch_factor else 1
@@ -123,14 +126,25 @@ class CallSizes:
             row_bytes = self.row_bytes()
             if row_bytes is None:
                 continue
-            batch_bytes, side_by_side = max(1, len(call[0]) * row_bytes), threads if at_once is None else at_once()
-            shared_bytes = min(most_bytes * threads // max(1, side_by_side), _MOST_SHARED_BYTES)
-            fitting = max(1, max(most_bytes, shared_bytes) // batch_bytes)
-            least = max(1, self.least_bytes // batch_bytes)
+            batch_bytes, nbytes, is_shared = max(1, len(call[0]) * row_bytes), most_bytes, are_shared()
+            if is_shared:
+                nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_SHARED_BYTES))
+            fitting, least = max(1, nbytes // batch_bytes), max(1, self.least_bytes // batch_bytes)
             grown = most_batches if self.call_bytes else max(growth * count, least)
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
-            if threads > 1:
-                count = int(min(count, max(least, -(-left // side_by_side))))
+            if threads > 1 and not is_shared:
+                count = int(min(count, max(least, -(-left // threads))))
+
+
+def _in_windows(batches: Iterator[list[int]], window: float, done: Callable[[], float]) -> Iterator[Call]:
+    """Yield the batches of each window; one that lies in two windows comes with the later one."""
+    call = list(itertools.islice(batches, 1))
+    at, number = done(), done() // window + 1
+    while call:
+        call += itertools.islice(batches, max(0, math.floor(number * window - at) - len(call)))
+        yield call
+        at, number = at + len(call), number + 1
+        call = list(itertools.islice(batches, 1))
 
 
 def with_later(calls: Iterable[Call], distance: Callable[[], int]) -> Iterator[tuple[Call, Call | None]]:
@@ -171,19 +185,32 @@ def in_threads(
         If a result takes longer than `timeout` seconds, if that is not 0. `what` returns what is read, for the message.
     """
     waiting: deque[Future[Result]] = deque()
+    helping: list[Future[None]] = []
+    numbers = itertools.count()
+    all_begun = False
     in_time, done, at_exit, own = True, False, sys.is_finalizing, set[int]()
 
     def begin() -> None:
         own.add(threading.get_ident())
         copy_alone()
         stop.enter()
+
+    def run(number: int, *call: Any) -> Result:
         if pool is not None:
-            pool.enter()
+            pool.enter(number)
+        return work(*call)
 
     def ahead() -> None:
+        nonlocal all_begun
         # One call more than are done side by side: a thread that is done has the next one at once.
-        for each in itertools.islice(calls, max(0, at_once() + 1 - len(waiting))):
-            waiting.append(executor.submit(work, *each))
+        while not all_begun and len(waiting) <= at_once():
+            call = next(calls, None)
+            if call is None:
+                all_begun = True
+            else:
+                waiting.append(executor.submit(run, next(numbers), *call))
+        while all_begun and pool is not None and len(helping) < len(own) - 1:
+            helping.append(executor.submit(pool.help))  # who has no call runs jobs of the last ones
 
     executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
     try:
@@ -207,4 +234,6 @@ def in_threads(
         # A read that hangs is not waited for, and no thread waits for itself: the garbage collector may run this in one
         # of them. At exit the threads have ended already, and modules may be cleared.
         if not at_exit():
+            if pool is not None:
+                pool.end()
             executor.shutdown(wait=in_time and threading.get_ident() not in own, cancel_futures=True)

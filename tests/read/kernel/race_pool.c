@@ -16,10 +16,10 @@ static void *give(void *used) {
   int64_t(*jobs)[JOBS] = calloc(JOB_FIELDS, sizeof *jobs), wrong = 0;
   uint8_t *out = malloc((size_t)JOBS * ROW), *expected = malloc(ROW);
   int8_t status[JOBS];
-  ray_h5_use_pool(mine, used);
   for (int table = 0; table < TABLES; table++) {
     poke(&times[COLD_ON], table % 2);
     int count = 1 + (table * 37) % JOBS;
+    ray_h5_use_pool(mine, used, TABLES - table);
     int64_t counts[COUNTS] = {0};
     for (int i = 0; i < count; i++) {
       jobs[FILE_DESCRIPTOR][i] = file_of_all;

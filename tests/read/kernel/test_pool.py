@@ -138,7 +138,7 @@ def test_a_fork_goes_on_without_the_threads_of_a_pool():
             os._exit(0 if is_right else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
-        compiled_loop().library.ray_h5_use_pool(compiled_loop().context, None)
+        compiled_loop().library.ray_h5_use_pool(compiled_loop().context, None, 0)
 
 
 @pytest.mark.slow
