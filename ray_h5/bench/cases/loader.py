@@ -150,11 +150,9 @@ def _process(workers: int) -> dict[str, Any]:
 def _threads(workload: Workload, turns: int) -> list[Result]:
     """Compare two threads with one: ours, and those of the bare compiled loop. Epochs are short, so turns are more."""
     files = list(workload.paths)
-    one, two = (
-        loader(files, _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0) for threads in (1, 2)
-    )
+    one, two = (loader(files, _BATCH_SIZE, columns=list(_COLUMNS), threads=threads, kept_bytes=0) for threads in (1, 2))
     bare = BareLoops(files, _COLUMNS, _BATCH_SIZE)
-    contestants = {
+    contestants: dict[str, Callable[[], object]] = {
         "loader, 2 threads": partial(count_rows, two, workload.rows),
         "1 thread": partial(count_rows, one, workload.rows),
         "bare compiled loop, 2 threads": partial(bare.compiled, 2),

@@ -597,7 +597,6 @@ typedef struct task {
   int8_t *status;
   int64_t *counts, *times;
   int64_t number;
-  pthread_cond_t done;
   struct task *later;
 } task;
 
@@ -606,7 +605,7 @@ typedef struct task {
  * threads of Python plan for many; each of the many would wait for the lock most of the time. */
 struct pool {
   pthread_mutex_t lock;
-  pthread_cond_t given;
+  pthread_cond_t given, freed; /* helpers wait for a table; who gave one, until it is done or there is a turn to run jobs */
   task *first;
   int ends;
   int64_t most, running; /* how many threads run jobs, at most and now */
@@ -658,7 +657,14 @@ static void run_part(pool *of, context *mine) {
   of->running--;
   table->running--;
   for (int i = 0; i < HINTED; i++) table->counts[i] += counts[i];
-  if (is_done(table)) pthread_cond_signal(&table->done);
+  if (is_done(table)) pthread_cond_broadcast(&of->freed);
+}
+
+/* Lets another thread run jobs instead of this one, which leaves. */
+static void hand_over(pool *of) {
+  if (!has_part(of)) return;
+  pthread_cond_signal(&of->given);
+  pthread_cond_signal(&of->freed);
 }
 
 /* Waits until somebody gives a table. Returns 0 after so many nanoseconds without one. */
@@ -674,6 +680,7 @@ static int is_given(pool *of, int64_t most) {
 /* Runs jobs of the tables in the pool of a context, until the pool ends or nothing is left to be done for a while. */
 void ray_h5_help(context *mine, int64_t idle) {
   pool *of = mine->pool;
+  if (of == NULL) return;
   pthread_mutex_lock(&of->lock);
   while (!of->ends) {
     if (has_part(of))
@@ -681,6 +688,7 @@ void ray_h5_help(context *mine, int64_t idle) {
     else if (!is_given(of, idle) && of->first == NULL)
       break;
   }
+  hand_over(of);
   pthread_mutex_unlock(&of->lock);
   shrink_all(mine);
 }
@@ -713,6 +721,7 @@ void ray_h5_free_pool(pool *of) {
     ray_h5_end_pool(of);
     for (int64_t i = 0; i < of->helpers; i++) pthread_join(of->ids[i], NULL);
     pthread_cond_destroy(&of->given);
+    pthread_cond_destroy(&of->freed);
     pthread_mutex_destroy(&of->lock);
   }
   free(of->ids);
@@ -729,6 +738,7 @@ pool *ray_h5_pool(const codecs *given, int64_t most, int64_t helpers) {
   made->ids = calloc((size_t)(helpers > 0 ? helpers : 1), sizeof *made->ids);
   pthread_mutex_init(&made->lock, NULL);
   pthread_cond_init(&made->given, NULL);
+  pthread_cond_init(&made->freed, NULL);
   sigset_t all, before; /* signals are for the threads of Python */
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -753,7 +763,6 @@ void ray_h5_use_pool(context *of, pool *used, int64_t number) {
 
 /* Gives a table to a pool, and runs jobs there until it is done. */
 static void run_in_pool(pool *in, context *mine, task *given) {
-  pthread_cond_init(&given->done, NULL);
   pthread_mutex_lock(&in->lock);
   task **at = &in->first;
   while (*at != NULL && (*at)->number <= given->number) at = &(*at)->later;
@@ -764,14 +773,10 @@ static void run_in_pool(pool *in, context *mine, task *given) {
     if (has_part(in))
       run_part(in, mine);
     else
-      pthread_cond_wait(&given->done, &in->lock);
+      pthread_cond_wait(&in->freed, &in->lock);
   }
-  if (has_part(in)) { /* somebody else may run jobs instead of this thread */
-    pthread_cond_signal(&in->first->done);
-    pthread_cond_signal(&in->given);
-  }
+  hand_over(in);
   pthread_mutex_unlock(&in->lock);
-  pthread_cond_destroy(&given->done);
 }
 
 /* As `run_jobs`, but in a pool all jobs are run. */

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -164,6 +164,35 @@ def indices_of(call: Call) -> np.ndarray:
     return np.array([index for batch in call for index in batch], np.int64)
 
 
+class _Calls(Generic[Result]):
+    """Calls that threads do one after the other; who finds none left runs jobs of the last ones."""
+
+    def __init__(self, work: Callable[[Call, Call | None], Result], stop: Stop, pool: Pool | None) -> None:
+        self._work, self._stop, self.pool = work, stop, pool
+        self.threads = set[int]()
+        self.submitted = self._begun = 0
+        self.all_submitted = False
+
+    def enter(self) -> None:
+        """Let the calling thread do calls."""
+        self.threads.add(threading.get_ident())
+        copy_alone()
+        self._stop.enter()
+
+    def do(self, number: int, call: Call, later: Call | None) -> Result:
+        """Do a call."""
+        self._begun = number
+        if self.pool is not None:
+            self.pool.enter(number)
+        return self._work(call, later)
+
+    def help_others(self, _: Future[Result]) -> None:
+        """Run jobs of other threads in a thread that has done a call, if no call is left for it."""
+        none_left = self.all_submitted and self._begun == self.submitted
+        if self.pool is not None and none_left and threading.get_ident() in self.threads:
+            self.pool.help()
+
+
 def in_threads(
     calls: Iterator[tuple[Call, Call | None]],
     work: Callable[[Call, Call | None], Result],
@@ -177,7 +206,7 @@ def in_threads(
     """Yield what `work` returns for each call, in their order. Threads work ahead of that.
 
     `at_once` returns how many calls they do side by side, of at most `threads`. `stop` ends requests that hang when
-    the iteration ends early. With a `pool`, its threads run what the compiled loop does.
+    the iteration ends early. With a `pool`, jobs of the compiled loop are run there.
 
     Raises
     ------
@@ -185,34 +214,20 @@ def in_threads(
         If a result takes longer than `timeout` seconds, if that is not 0. `what` returns what is read, for the message.
     """
     waiting: deque[Future[Result]] = deque()
-    helping: list[Future[None]] = []
-    numbers = itertools.count()
-    all_begun = False
-    in_time, done, at_exit, own = True, False, sys.is_finalizing, set[int]()
-
-    def begin() -> None:
-        own.add(threading.get_ident())
-        copy_alone()
-        stop.enter()
-
-    def run(number: int, *call: Any) -> Result:
-        if pool is not None:
-            pool.enter(number)
-        return work(*call)
+    in_time, done, at_exit, found = True, False, sys.is_finalizing, _Calls(work, stop, pool)
 
     def ahead() -> None:
-        nonlocal all_begun
         # One call more than are done side by side: a thread that is done has the next one at once.
-        while not all_begun and len(waiting) <= at_once():
-            call = next(calls, None)
-            if call is None:
-                all_begun = True
-            else:
-                waiting.append(executor.submit(run, next(numbers), *call))
-        while all_begun and pool is not None and len(helping) < len(own) - 1:
-            helping.append(executor.submit(pool.help))  # who has no call runs jobs of the last ones
+        while not found.all_submitted and len(waiting) <= at_once():
+            each = next(calls, None)
+            if each is None:
+                found.all_submitted = True
+                return
+            found.submitted += 1
+            waiting.append(executor.submit(found.do, found.submitted, *each))
+            waiting[-1].add_done_callback(found.help_others)
 
-    executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=begin)
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=found.enter)
     try:
         ahead()
         while waiting:
@@ -236,4 +251,4 @@ def in_threads(
         if not at_exit():
             if pool is not None:
                 pool.end()
-            executor.shutdown(wait=in_time and threading.get_ident() not in own, cancel_futures=True)
+            executor.shutdown(wait=in_time and threading.get_ident() not in found.threads, cancel_futures=True)

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-enum { JOBS = 400, TABLES = 60, GIVERS = 3, ROW = 20000 };
+enum { JOBS = 400, TABLES = 24, GIVERS = 3, ROW = 20000 };
 
 static int file_of_all;
 static int64_t pipeline_of_all[PIPELINE_FIELDS];
@@ -44,14 +44,26 @@ static void *give(void *used) {
   return (void *)(intptr_t)wrong;
 }
 
+static void *assist(void *used) {
+  context *mine = ray_h5_context(&none);
+  ray_h5_use_pool(mine, used, 0);
+  ray_h5_help(mine, 1000000);
+  ray_h5_free(mine);
+  return NULL;
+}
+
 int main(int argc, char **argv) {
   if (argc < 2 || (file_of_all = open(argv[1], O_RDONLY)) < 0) return 2;
   int64_t wrong = 0;
-  const int64_t sizes[][2] = {{1, 0}, {2, 1}, {2, 4}, {8, 5}};
+  const int64_t sizes[][2] = {{1, 0}, {2, 0}, {2, 1}, {2, 4}, {8, 5}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     pool *used = ray_h5_pool(&none, sizes[i][0], sizes[i][1]);
-    pthread_t threads[GIVERS];
+    pthread_t threads[GIVERS], others[GIVERS];
     for (int j = 0; j < GIVERS; j++) pthread_create(&threads[j], NULL, give, used);
+    for (int j = 0; j < GIVERS; j++) pthread_create(&others[j], NULL, assist, used);
+    usleep(10000);
+    ray_h5_end_pool(used); /* while tables are run: who gave them goes on alone */
+    for (int j = 0; j < GIVERS; j++) pthread_join(others[j], NULL);
     for (int j = 0; j < GIVERS; j++) {
       void *found;
       pthread_join(threads[j], &found);

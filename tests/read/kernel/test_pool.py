@@ -18,7 +18,16 @@ from ray_h5.codecs import filters
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
-from ray_h5.read.kernel.job_table import CHUNKS_DECODED, IN_MEMORY, NO_BOXES, NO_PIECES, Field, JobTable, Origin, pipeline_number
+from ray_h5.read.kernel.job_table import (
+    CHUNKS_DECODED,
+    IN_MEMORY,
+    NO_BOXES,
+    NO_PIECES,
+    Field,
+    JobTable,
+    Origin,
+    pipeline_number,
+)
 from ray_h5.read.kernel.library import compiled_loop, pool_of
 from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.torch_data import h5_data_loader, loader
@@ -80,12 +89,12 @@ def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
         assert all(executor.map(run, [1, 2, 7, 20, 3, 1, 1, 11] * 4))
 
 
-def test_damaged_chunks_of_a_pool_are_named(tmp_path):
+def test_damaged_chunks_of_a_pool_are_named():
     def corrupt(job, reason):
         return CorruptChunkError(f"chunk {job}: {reason}")
 
     def run(place):
-        table, out, values = decoding(12)
+        table, *_ = decoding(12)
         table.origins[0] = replace(table.origins[0], corrupt=corrupt)
         stored = table.keeps[1]
         stored[len(stored) // 2 :] = 0  # of all chunks: the first one is named
