@@ -72,16 +72,19 @@ class H5DataLoader(DataLoader[Any]):
     shuffle, batch_sampler, generator
         As in `DataLoader`; frameworks that make the loader again with samplers of their own pass them.
     threads : int
-        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks. Where there are
-        more CPUs, one thread more plans what they read next from files on disks.
+        Threads that read ahead; 0 reads in the thread that asks for a batch, when it asks. Files on disks are read and
+        decoded by all of them together, one call after the other; up to 3 plan the calls, one more than `threads` if
+        there is a CPU for it.
     workers : int
         Processes that read and make batches instead, for transforms that hold Python's lock. Order, errors and state
         are the same. Each has its own copy of the transform; before each batch the generators of `random`, NumPy and
         torch are seeded by the seed, the epoch and the samples. Each makes 2 batches ahead, or 1 where all of them
         together would have more than 256 MiB.
     prefetch_factor : int, optional
-        Batches that one call of a thread reads; by default up to 256 of 16 MiB together. As many calls as threads, and
-        two more, are read or wait. With `workers`, batches that each makes ahead.
+        Batches that one call reads; by default up to 256 of 16 MiB together, or 64 MiB for many threads; where rows of
+        chunks of many rows are shuffled, those of a window of the shuffle of at most 128 MiB. At most 5 calls are
+        read or wait; as many as threads and two more, if Python has to decode or arrange values. With `workers`, batches
+        that each makes ahead.
     drop_last : bool
         Leave out the last batch if it is smaller than the others.
     pin_memory : bool
