@@ -42,13 +42,15 @@ class HeldChunks:
 
     Attributes
     ----------
+    max_bytes : int
+        The bound that there is now; see `resize`.
     threads : int
         How many threads read at a time.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
         self.threads = 1
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._columns: dict[tuple[Hashable, ...], int] = {}
         self._numbers = itertools.count()
         self._state = PerProcess(_State)
@@ -60,7 +62,7 @@ class HeldChunks:
 
     def resize(self, max_bytes: int) -> None:
         """Change the bound, and drop chunks if they are more."""
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._state.value.hold([], max_bytes)
 
     def clear(self) -> None:
@@ -81,7 +83,7 @@ class HeldChunks:
         def each(jobs: Sequence[Job]) -> list[Job]:
             return [self.sharing(other, path, source, identity) for other in jobs]
 
-        if not self._max_bytes:
+        if not self.max_bytes:
             return job
         if isinstance(job, TableJob):
             origins = list(job.table.origins)
@@ -100,7 +102,7 @@ class HeldChunks:
 
     def run(self, job: TableJob, worker: Worker) -> int:
         """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
-        state, max_bytes = self._state.value, self._max_bytes
+        state, max_bytes = self._state.value, self.max_bytes
         at, keys = _keys(job) if max_bytes else (np.empty(0, np.int64), [])
         if not keys:
             return job.run_alone(worker)
@@ -112,7 +114,7 @@ class HeldChunks:
             if new:
                 parts = planned.parts(self.threads) if self.threads > 1 else [planned]
                 hinted = state.turns.run(parts, worker)
-                state.hold(new, self._max_bytes)
+                state.hold(new, self.max_bytes)
                 return hinted
         finally:
             state.turns.end(mine)

@@ -155,7 +155,9 @@ class H5Dataset(BatchedDataset):
         joined = plan.joined
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
-        self._source = RowSource(plan, self._kept_bytes, self._kept_rows)
+        self._source = RowSource(
+            plan, self._kept_bytes, self._kept_rows, shares_chunks=self._index.chunk_group_rows > 1
+        )
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
         self._padded_shapes = {name: spec.varying_shape or () for name, spec in self._varying.items()}

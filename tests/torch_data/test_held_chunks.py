@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
 from ray_h5.read.jobs import ReadStats
-from ray_h5.torch_data import H5DataLoader, H5Dataset, loader
+from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
 from ray_h5.torch_data.batches import row_source
 from tests.hdf5.h5kit import flip
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -66,6 +66,76 @@ def test_an_epoch_decodes_each_chunk_once(volume, decoded, request, rows, compil
     for _ in range(2):  # nothing is kept from epoch to epoch
         assert check(batches, volume) in {60, 125}
         assert decoded() == CHUNKS
+
+
+IMAGES = 25
+"""Chunks of all rows of `images`."""
+
+
+@pytest.fixture
+def images(tmp_path):
+    values = np.random.default_rng(0).integers(0, 9, (400, 6, 50)).astype("<f4")
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file.create_dataset("image", data=values, chunks=(16, 6, 50), compression="gzip", shuffle=True)
+        file.create_dataset("raw", data=values, chunks=(16, 6, 50))
+        file["number"] = np.arange(400)
+    return tmp_path / "images.h5", values
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 100_000, None])
+@pytest.mark.parametrize("shuffle", ["rows", "chunks", False])
+def test_batches_one_after_the_other_decode_each_chunk_once(images, decoded, kept_bytes, shuffle):
+    path, values = images
+    dataset = H5Dataset(path, ["image", "number"], kept_bytes=kept_bytes)
+    sampler = OrderSampler(dataset, shuffle=shuffle, run_length=20)
+    for epoch in range(3):
+        numbers = []
+        for batch in DataLoader(dataset, 20, sampler=sampler):
+            np.testing.assert_array_equal(batch["image"], values[batch["number"]])
+            numbers += batch["number"].tolist()
+        assert sorted(numbers) == list(range(400))
+        count = decoded()
+        if kept_bytes == 0:  # nothing stays from epoch to epoch
+            assert count == IMAGES
+        else:  # small rows of a file are read at once when some of them were asked for
+            assert count <= (2 * IMAGES if kept_bytes is None and not epoch else IMAGES)
+            assert kept_bytes is not None or not epoch or count == 0
+
+
+def test_one_sample_after_the_other_decodes_each_chunk_once(images, decoded):
+    path, values = images
+    dataset = H5Dataset(path, ["image"], kept_bytes=0)
+    assert all(np.array_equal(dataset[i]["image"], values[i]) for i in range(len(dataset)))
+    assert decoded() == IMAGES
+
+
+def test_rows_that_are_not_decoded_hold_no_chunk(images):
+    path, values = images
+    dataset = H5Dataset(path, ["raw"], kept_bytes=0)
+    np.testing.assert_array_equal(dataset.read(np.arange(0, 400, 3))["raw"], values[::3])
+    assert dataset._source._held.total_bytes == 0
+
+
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 2}, {"threads": 2, "kept_bytes": 1000}])
+def test_threads_of_a_loader_hold_no_chunk_of_rows_but_decode_it_once(images, options):
+    path, values = images
+    batches = loader(path, 20, columns=["image", "number"], shuffle="chunks", **{"kept_bytes": 0, **options})
+    for _ in range(2):
+        for batch in batches:
+            np.testing.assert_array_equal(batch["image"], values[batch["number"]])
+            assert batches.dataset._source._held.total_bytes == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_read_batches_one_after_the_other(images, workers):
+    path, values = images
+    batches = loader(path, 20, columns=["image", "number"], shuffle="chunks", kept_bytes=0, workers=workers)
+    for _ in range(2):
+        numbers = []
+        for batch in batches:
+            np.testing.assert_array_equal(batch["image"], values[batch["number"]])
+            numbers += batch["number"].tolist()
+        assert sorted(numbers) == list(range(400))
 
 
 @pytest.mark.parametrize("dtypes", [None, {"raw": "float32"}])

@@ -251,6 +251,14 @@ class JointFiles:
     columns: Mapping[str, JointColumn]
     whole: WholeChunks | None
 
+    @property
+    def decodes_parts(self) -> bool:
+        """Whether rows lie in chunks of several rows that have to be decoded."""
+        columns = self.columns.values()
+        return any(
+            each.index is not None and each.grid.chunk_rows > 1 and each.layout.pipeline.steps for each in columns
+        )
+
     @classmethod
     def of(cls, files: Sequence[JoinedFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
         """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""

@@ -74,11 +74,16 @@ class RowSource:
         smallest rows stay, all that fit with all their rows. By default 128 MiB a file, and at most 512 MiB.
     kept_rows : int
         How many rows of the other columns stay in memory, in each process: those used last.
+    shares_chunks : bool
+        Whether chunks hold several rows. Decoded ones then stay in memory from batch to batch, up to 64 MiB; to the end
+        of an epoch if `kept_bytes` is 0.
     """
 
-    def __init__(self, plan: ReadPlan, kept_bytes: int | None = None, kept_rows: int = 0) -> None:
+    def __init__(
+        self, plan: ReadPlan, kept_bytes: int | None = None, kept_rows: int = 0, *, shares_chunks: bool = False
+    ) -> None:
         self.plan = plan
-        self._kept_rows = kept_rows
+        self._kept_rows, self._shares_chunks = kept_rows, shares_chunks
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
         self._readers: LRU[FileReader] = LRU(self._storage.kept_open, MAX_INDEX_BYTES, self._index_bytes)
@@ -90,11 +95,13 @@ class RowSource:
         self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
         self._held: HeldChunks | None = None
-        self._kept_chunk_bytes, self._epochs = 0, 0
-        if _share_chunks(plan):
+        self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
+        self._holds_in_epochs = _share_chunks(plan)
+        if self._holds_in_epochs or shares_chunks:
             from ray_h5.read.held_chunks import HeldChunks
 
             self._held = HeldChunks()
+            self._bound_chunks()
 
     def _index_bytes(self, reader: FileReader) -> int:
         return reader.base.known_bytes
@@ -175,6 +182,7 @@ class RowSource:
             If a file, or another that columns or the selection come from, changed since the dataset was made.
         """
         row_ids, draws = self.split(indices)
+        self._count_rows(len(row_ids))
         touched = sorted({*self.plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
         try:
             self._read_rows(out, row_ids, draws, places)
@@ -242,7 +250,7 @@ class RowSource:
     @property
     def holds_chunks(self) -> bool:
         """Whether decoded chunks stay in memory during an epoch."""
-        return self._held is not None
+        return self._holds_in_epochs
 
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
@@ -255,11 +263,27 @@ class RowSource:
             yield
         finally:
             self._epochs -= 1
+            if self._held is not None:
+                self._held.resize(self._kept_chunk_bytes)
             self._bound_chunks()
 
     def _bound_chunks(self) -> None:
         if self._held is not None:
-            self._held.resize(max(self._kept_chunk_bytes, _SHARED_BYTES if self._epochs else 0))
+            self._held.resize(max(self._kept_chunk_bytes, self._shared_bytes()))
+
+    def _shared_bytes(self) -> int:
+        """Return how many bytes of decoded chunks are there for other rows."""
+        # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.
+        return _SHARED_BYTES if self._holds_in_epochs or not self._epochs else 0
+
+    def _count_rows(self, count: int) -> None:
+        """Drop decoded chunks after each epoch if nothing is to stay in memory."""
+        if self._held is None or self._kept_bytes != 0 or self._epochs:
+            return
+        self._rows_read += count
+        if self._rows_read > worker_share(self.num_rows):
+            self._held.clear()
+            self._rows_read = count
 
     def close(self) -> None:
         """Let go of all files and of the rows in memory. The next read opens the files again."""
@@ -407,7 +431,7 @@ class RowSource:
         """
         files, starts = self.plan.files.files_of(row_ids), self.plan.files.starts
         joint = self._joint_of(out, files)
-        if joint is None:
+        if joint is None or (joint.decodes_parts and self._held is not None and self._held.max_bytes):
             return set(), 0
         arrays = {name: out[name] for name in joint.columns}
         coming = None
@@ -506,7 +530,8 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowSource, (self.plan, self._kept_bytes, self._kept_rows)
+        made = partial(RowSource, shares_chunks=self._shares_chunks)
+        return made, (self.plan, self._kept_bytes, self._kept_rows)
 
 
 def _share_chunks(plan: ReadPlan) -> bool:
