@@ -1,20 +1,26 @@
-"""``ray-h5 bench shuffle``: the cost of a shuffled epoch against one in path order, and against Ray's shuffles."""
+"""``ray-h5 bench shuffle``: the cost of a shuffled epoch against one in path order, and against Ray's shuffles.
+
+The cases `loader` and `DataLoader` are plain PyTorch: a `loader` with its default threads, and an `H5Dataset` with the
+same order in a `DataLoader` without workers. Nothing is kept from epoch to epoch.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray.data
+from torch.utils.data import DataLoader
 
 import ray_h5
 from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.session import ray_session
 from ray_h5.bench.verify import count_rows
 from ray_h5.bench.workloads import make_workload
+from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ray_h5.bench import BenchOptions
 
@@ -38,12 +44,43 @@ def bench_shuffle(options: BenchOptions) -> list[Result]:
     images = make_workload("images", options.folder, options.size)
     cases: dict[str, tuple[Sequence[str], list[str]]] = {"signals": (signals.paths, ["fhr_st", "target", "weight"])}
     cases |= {case: ([images.paths[number]], ["image_f4"]) for case, number in _IMAGES.items()}
+    results = [
+        result
+        for case, (paths, columns) in cases.items()
+        for name, make, goal in (("loader", _loader, _LEAST_RATIO), ("DataLoader", _data_loader, None))
+        for result in _in_torch(f"{name}, {case}", make, paths, columns, options.turns, goal)
+    ]
     with ray_session(3 << 30):
-        return [
+        return results + [
             result
             for case, (paths, columns) in cases.items()
             for result in _bench_case(case, paths, columns, options.turns)
         ]
+
+
+def _in_torch(
+    case: str,
+    make: Callable[..., Iterable[Any]],
+    paths: Sequence[str],
+    columns: list[str],
+    turns: int,
+    goal: float | None,
+) -> list[Result]:
+    epochs = {OURS: make(paths, columns, "auto"), "unshuffled": make(paths, columns, shuffle=False)}
+    rows = sum(len(batch[columns[0]]) for batch in epochs["unshuffled"])
+    contest = Contest(
+        "shuffle", case, run_turns({name: partial(count_rows, each, rows) for name, each in epochs.items()}, turns)
+    )
+    return [contest.against("unshuffled", amount=rows, unit="rows/s", goal=goal)]
+
+
+def _loader(paths: Sequence[str], columns: list[str], shuffle: str | bool) -> Iterable[Any]:
+    return loader(list(paths), _BATCH_SIZE, columns=columns, shuffle=shuffle, kept_bytes=0)
+
+
+def _data_loader(paths: Sequence[str], columns: list[str], shuffle: str | bool) -> Iterable[Any]:
+    dataset = H5Dataset(list(paths), columns, kept_bytes=0)
+    return DataLoader(dataset, _BATCH_SIZE, sampler=OrderSampler(dataset, shuffle=shuffle, run_length=_BATCH_SIZE))
 
 
 def _bench_case(case: str, paths: Sequence[str], columns: list[str], turns: int) -> list[Result]:
