@@ -16,7 +16,6 @@ import numpy as np
 
 from ray_h5.codecs import filters
 from ray_h5.codecs.codec import (
-    Blosc,
     Bytes,
     ByteShuffle,
     Codec,
@@ -24,7 +23,6 @@ from ray_h5.codecs.codec import (
     Deflate,
     Fletcher32,
     Lzf,
-    Szip,
     Zstd,
 )
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
@@ -35,9 +33,9 @@ CODECS: dict[int, type[Codec] | str] = {
     filters.DEFLATE: Deflate,
     filters.SHUFFLE: ByteShuffle,
     filters.FLETCHER32: Fletcher32,
-    filters.SZIP: Szip,
+    filters.SZIP: "ray_h5.codecs.szip:Szip",
     filters.LZF: Lzf,
-    filters.BLOSC: Blosc,
+    filters.BLOSC: "ray_h5.codecs.blosc:Blosc",
     filters.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
     filters.BITSHUFFLE: "ray_h5.codecs.bitshuffle:Bitshuffle",
     filters.ZSTD: Zstd,

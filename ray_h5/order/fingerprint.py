@@ -17,8 +17,6 @@ from ray_h5.order.epoch_order import Order
 if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes
 
-_CHUNKS = "the widest column decides: columns= of the run before, and files that are stored as they were"
-
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -109,58 +107,6 @@ class Fingerprint:
         lengths = ", by_length=..." if self.lengths else ""
         return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count}{lengths})"
 
-    def differences(self, other: Fingerprint) -> list[str]:
-        """Return the differences, each in the form ``"3 files, not 4"``: the value of this one first."""
-        found = [*self._file_differences(other), *self._row_differences(other), *self._shuffle_differences(other)]
-        if self.labels != other.labels:
-            found.append(f"{_labelled(self.labels)}, not {_labelled(other.labels)}")
-        if len(self.parts) != len(other.parts):
-            return [*found, f"{len(self.parts)} joined datasets, not {len(other.parts)}"]
-        pairs = enumerate(zip(self.parts, other.parts, strict=True))
-        return found + [f"dataset {number}: {each}" for number, (one, two) in pairs for each in one.differences(two)]
-
-    def _file_differences(self, other: Fingerprint) -> list[str]:
-        found = []
-        if self.num_files != other.num_files:
-            found.append(f"{self.num_files} files, not {other.num_files}")
-        elif self.names != other.names:
-            found.append("files of other names")
-        if self.file_rows != other.file_rows:
-            place = " in the files" if self.num_files or other.num_files else ""
-            found.append(f"{self.file_rows} rows{place}, not {other.file_rows}")
-        elif self.num_files == other.num_files and self.starts != other.starts:
-            found.append("files with other numbers of rows")
-        return found
-
-    def _row_differences(self, other: Fingerprint) -> list[str]:
-        if self.selection == other.selection:
-            return []
-        if self.num_rows != other.num_rows:
-            return [f"a predicate that selects {self._selected()}, not {other._selected()}"]
-        return [f"a predicate that selects {self._selected()}, but not the same"] if self.starts == other.starts else []
-
-    def _selected(self) -> str:
-        return f"{self.num_rows} rows" if self.selection else f"all {self.num_rows} rows"
-
-    def _shuffle_differences(self, other: Fingerprint) -> list[str]:
-        if self.unit != other.unit:
-            return [f"{_drawn(self.unit)}, not {_drawn(other.unit)}"]
-        found = []
-        if self.window_rows != other.window_rows:
-            found.append(f"window_rows {self.window_rows}, not {other.window_rows}")
-        same_rows = (self.names, self.starts, self.selection) == (other.names, other.starts, other.selection)
-        if self.chunk_group_rows != other.chunk_group_rows:
-            found.append(f"chunks of {self.chunk_group_rows} rows, not {other.chunk_group_rows} ({_CHUNKS})")
-        elif same_rows and self.chunk_groups != other.chunk_groups:
-            found.append(f"other rows that share chunks ({_CHUNKS})")
-        if self.rows_per_epoch != other.rows_per_epoch:
-            found.append(f"rows_per_epoch {self.rows_per_epoch}, not {other.rows_per_epoch}")
-        if self.draws != other.draws:
-            found.append(f"{_weighted(self.draws)}, not {_weighted(other.draws)}")
-        if self.lengths != other.lengths:
-            found.append(f"{_by_length(self.lengths)}, not {_by_length(other.lengths)}")
-        return found
-
 
 def fingerprint(
     files: FileTable | None,
@@ -189,22 +135,6 @@ def fingerprint(
         else "",
         parts=tuple(parts),
     )
-
-
-def _drawn(unit: str | None) -> str:
-    return "in path order" if unit is None else f"shuffled by {unit}"
-
-
-def _weighted(draws: str) -> str:
-    return f"weights of digest {draws}" if draws else "no weights"
-
-
-def _by_length(lengths: str) -> str:
-    return f"by_length (lengths, window_rows and run_rows of digest {lengths})" if lengths else "no by_length"
-
-
-def _labelled(labels: str) -> str:
-    return f"labels of digest {labels} (which number stands for which class)" if labels else "no labels"
 
 
 def _digest(data: bytes | memoryview) -> str:

@@ -110,13 +110,17 @@ class Position:
             If the position is of other files, another selection or another shuffle; it says what differs.
         """
         order = order.with_drawn_seed(self.seed)
-        differences = self.plan.differences(plan)
+        found: list[str] = []
+        if self.plan != plan:
+            from ray_h5.order.fingerprint_differences import differences  # few positions are of something else
+
+            found = differences(self.plan, plan)
         if order.shuffle is not None and self.plan.unit is not None and self.seed != order.seed:
-            differences.insert(0, f"seed {self.seed}, not {order.seed}")
-        if differences:
+            found.insert(0, f"seed {self.seed}, not {order.seed}")
+        if found:
             raise PositionError(
                 "the position is of other files, another predicate or another shuffle than this dataset. What differs: "
-                f"{'; '.join(differences)}. Read the data as the run before did, with "
+                f"{'; '.join(found)}. Read the data as the run before did, with "
                 f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
             )
         run_extents(order.epoch_rows, self.done, self.tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.loader_threads import (
     LEAST_BYTES,
     LEAST_SHARED_BYTES,
+    NOTHING,
     OF_RANGES,
     OF_SHARED_CHUNKS,
     PLANNERS,
     ROWS_ALONE,
     Call,
     CallSizes,
+    has_rows,
     in_threads,
     indices_of,
     with_later,
@@ -37,7 +39,6 @@ from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
 
 if TYPE_CHECKING:
-    from ray_h5.torch_data.batches.processes import Task
     from ray_h5.torch_data.concatenated import JoinedDataset
 
 _ReadBatch = tuple[int, Any]
@@ -45,9 +46,6 @@ _ReadBatch = tuple[int, Any]
 
 _FEW_CHUNKS = 4
 """Where there are at most so many chunks for each row of a batch, one batch decodes a fifth of them or more."""
-
-_NOTHING = object()
-"""Stands for a batch without rows."""
 
 
 @names_options
@@ -165,7 +163,10 @@ class H5DataLoader(DataLoader[Any]):
         finish: Callable[[Any], Any]
         stop, is_ahead = Stop(), False
         if self.workers:
-            reads: Iterator[list[_ReadBatch]] = ([each] for each in self._in_processes())
+            from ray_h5.torch_data.batches.processes import in_processes
+
+            made = in_processes(self, self._ordered, self._index_batches(), self._what)
+            reads: Iterator[list[_ReadBatch]] = ([each] for each in made)
             finish, is_ahead = self._delivered, self._pins
         elif self.dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
@@ -186,7 +187,7 @@ class H5DataLoader(DataLoader[Any]):
             batches = ahead(batches, _bytes_of, stop)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
-        found = (batch for _, batch in counted if batch is not _NOTHING)
+        found = (batch for _, batch in counted if batch is not NOTHING)
         if not self.workers:
             return found
         from ray_h5.torch_data.batches.processes import with_errors
@@ -316,37 +317,6 @@ class H5DataLoader(DataLoader[Any]):
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _in_processes(self) -> Iterator[_ReadBatch]:
-        from ray_h5.torch_data.batches.processes import in_processes
-
-        dataset, ordered = self.dataset, self._ordered
-        size = (self.batch_size if ordered is None else ordered.run_length) or 1
-        made = in_processes(
-            self._tasks(),
-            partial(_made, dataset, self.collate_fn),
-            self.workers,
-            size * dataset.row_bytes,
-            prefetch_factor=self.prefetch_factor,
-            timeout=self.timeout,
-            from_store=bool(dataset.call_bytes),
-            what=self._what,
-        )
-        return ((count, _NOTHING if batch is None else batch[0]) for count, batch in made)
-
-    def _tasks(self) -> Iterator[Task]:
-        from ray_h5.torch_data.batches.processes import Task
-
-        ordered = self._ordered
-        if ordered is None:
-            drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-            for number, batch in enumerate(self._index_batches()):
-                yield Task(batch, [drawn, number])
-            return
-        epoch = None
-        for batch in self._index_batches():
-            epoch = ordered.epoch if epoch is None else epoch  # known once the epoch has begun
-            yield Task(batch, [ordered.order.seed or 0, epoch, *batch])
-
     def _announced(
         self,
         read: Callable[[Call], list[_ReadBatch]],
@@ -365,7 +335,7 @@ class H5DataLoader(DataLoader[Any]):
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
         # A batch whose images were all skipped is not delivered.
         return [
-            (len(batch), make(arrays) if not batch or _has_rows(arrays) else _NOTHING)
+            (len(batch), make(arrays) if not batch or has_rows(arrays) else NOTHING)
             for batch, arrays in zip(call, read, strict=True)
         ]
 
@@ -404,21 +374,6 @@ class H5DataLoader(DataLoader[Any]):
         return f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, {how}: {self.dataset!r})"
 
 
-def _has_rows(arrays: Any) -> bool:
-    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
-    if isinstance(arrays, Mapping):
-        return any(len(values) for values in arrays.values()) or not arrays
-    return any(len(part.places) for part in arrays)
-
-
-def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> list[Any] | None:
-    """Return a batch, in a list; None if it has no rows."""
-    if dataset.has_own_samples:
-        return [collate(dataset.__getitems__(indices))]
-    (arrays,) = dataset.read_batches([indices])
-    return [collate(dataset.samples(arrays))] if _has_rows(arrays) else None
-
-
 def _unchanged(read: Any) -> Any:
     return read
 
@@ -450,6 +405,6 @@ def _finished(reads: Iterator[list[_ReadBatch]], finish: Callable[[Any], Any]) -
     """Yield batches as `finish` makes them. One of which it raises an error is not done, and no other is read."""
     try:
         for count, read in itertools.chain.from_iterable(reads):
-            yield count, read if read is _NOTHING else finish(read)
+            yield count, read if read is NOTHING else finish(read)
     finally:
         reads.close()  # type: ignore[attr-defined]

@@ -7,11 +7,11 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -69,6 +69,10 @@ PLANNERS = 3
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
+
+
+NOTHING = object()
+"""Stands for a batch without rows."""
 
 
 class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
@@ -157,6 +161,13 @@ def with_later(calls: Iterable[Call], distance: Callable[[], int]) -> Iterator[t
             return
         call = window.popleft()
         yield call, window[distance() - 1] if len(window) >= distance() else None
+
+
+def has_rows(arrays: Any) -> bool:
+    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
+    if isinstance(arrays, Mapping):
+        return any(len(values) for values in arrays.values()) or not arrays
+    return any(len(part.places) for part in arrays)
 
 
 def indices_of(call: Call) -> np.ndarray:

@@ -7,16 +7,20 @@ import multiprocessing
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
-from ray_h5.torch_data.batches.loader_threads import ReadTimeoutError
+from ray_h5.torch_data.batches.loader_threads import NOTHING, ReadTimeoutError, has_rows
+
+if TYPE_CHECKING:
+    from ray_h5.torch_data.samplers import OrderSampler
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,18 @@ _BATCHES, _WAITING_BYTES = 2, 256 << 20
 
 class WorkerError(RayH5Error, RuntimeError):
     """A worker process of a loader ended while it made batches; a RuntimeError, as a `DataLoader` raises it."""
+
+
+class Loader(Protocol):
+    """What is asked of a loader; see `H5DataLoader`."""
+
+    dataset: Any
+    workers: int
+    batch_size: int | None
+    prefetch_factor: int | None
+    timeout: float
+    collate_fn: Callable[[Any], Any]
+    generator: torch.Generator | None
 
 
 class Task(NamedTuple):
@@ -85,42 +101,58 @@ def _pickled(made: Made) -> bytes:
 
 
 def in_processes(
-    tasks: Iterable[Task],
-    make: Callable[[list[int]], Any],
-    workers: int,
-    batch_bytes: int,
-    *,
-    prefetch_factor: int | None,
-    timeout: float,
-    from_store: bool,
-    what: Callable[[], str],
+    loader: Loader, ordered: OrderSampler | None, batches: Iterable[list[int]], what: Callable[[], str]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield how many samples each batch has and what `make` returns for it, in the order of the tasks.
+    """Yield how many samples each batch of a loader has, and the batch that `collate_fn` made; NOTHING without rows.
 
     Errors of torch are those of `with_errors`.
     """
-    few = _BATCHES if _BATCHES * workers * batch_bytes <= _WAITING_BYTES else 1
-    loader = DataLoader(
-        _Maker(make),
+    dataset, workers = loader.dataset, loader.workers
+    size = (loader.batch_size if ordered is None else ordered.run_length) or 1
+    few = _BATCHES if _BATCHES * workers * size * dataset.row_bytes <= _WAITING_BYTES else 1
+    made_by = DataLoader(
+        _Maker(partial(_made, dataset, loader.collate_fn)),
         batch_size=None,
-        sampler=tasks,
+        sampler=_tasks(ordered, batches, loader.generator),
         num_workers=workers,
         collate_fn=_unchanged,
-        prefetch_factor=prefetch_factor or few,
-        timeout=timeout,
-        multiprocessing_context=start_method(from_store=from_store),
+        prefetch_factor=loader.prefetch_factor or few,
+        timeout=loader.timeout,
+        multiprocessing_context=start_method(from_store=bool(dataset.call_bytes)),
     )
-    batches = iter(loader)
+    received = iter(made_by)
     while True:
         try:
-            made: Made = pickle.loads(next(batches))  # noqa: S301  from our own worker
+            made: Made = pickle.loads(next(received))  # noqa: S301  from our own worker
         except StopIteration:
             return
         except (OSError, EOFError) as exc:  # the memory of a batch that it sent has ended with it
             raise _ended(exc, what) from exc
         if made.error is not None:
             raise made.error
-        yield made.num_samples, made.batch
+        yield made.num_samples, NOTHING if made.batch is None else made.batch[0]
+
+
+def _tasks(
+    ordered: OrderSampler | None, batches: Iterable[list[int]], generator: torch.Generator | None
+) -> Iterator[Task]:
+    if ordered is None:
+        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+        for number, batch in enumerate(batches):
+            yield Task(batch, [drawn, number])
+        return
+    epoch = None
+    for batch in batches:
+        epoch = ordered.epoch if epoch is None else epoch  # known once the epoch has begun
+        yield Task(batch, [ordered.order.seed or 0, epoch, *batch])
+
+
+def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> list[Any] | None:
+    """Return a batch, in a list; None if it has no rows."""
+    if dataset.has_own_samples:
+        return [collate(dataset.__getitems__(indices))]
+    (arrays,) = dataset.read_batches([indices])
+    return [collate(dataset.samples(arrays))] if has_rows(arrays) else None
 
 
 def with_errors(batches: Iterator[Any], timeout: float, what: Callable[[], str]) -> Iterator[Any]:

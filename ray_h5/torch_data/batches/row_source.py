@@ -97,11 +97,6 @@ class RowSource:
         self._held: HeldChunks | None = None
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
         self._holds_in_epochs = _share_chunks(plan)
-        if self._holds_in_epochs or shares_chunks:
-            from ray_h5.read.held_chunks import HeldChunks
-
-            self._held = HeldChunks()
-            self._bound_chunks()
 
     def _index_bytes(self, reader: FileReader) -> int:
         return reader.base.known_bytes
@@ -255,30 +250,37 @@ class RowSource:
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
         """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
-        if self._held is not None:
-            self._held.threads = threads
         self._epochs += 1
         self._bound_chunks()
+        if self._held is not None:
+            self._held.threads = threads
         try:
             yield
         finally:
             self._epochs -= 1
             if self._held is not None:
                 self._held.resize(self._kept_chunk_bytes)
-            self._bound_chunks()
 
     def _bound_chunks(self) -> None:
+        nbytes = max(self._kept_chunk_bytes, self._shared_bytes())
+        if self._held is None and nbytes:
+            from ray_h5.read.held_chunks import HeldChunks  # threads of a loader seldom need it
+
+            self._held = HeldChunks()
         if self._held is not None:
-            self._held.resize(max(self._kept_chunk_bytes, self._shared_bytes()))
+            self._held.resize(nbytes)
 
     def _shared_bytes(self) -> int:
         """Return how many bytes of decoded chunks are there for other rows."""
         # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.
-        return _SHARED_BYTES if self._holds_in_epochs or not self._epochs else 0
+        return _SHARED_BYTES if self._holds_in_epochs or (self._shares_chunks and not self._epochs) else 0
 
     def _count_rows(self, count: int) -> None:
-        """Drop decoded chunks after each epoch if nothing is to stay in memory."""
-        if self._held is None or self._kept_bytes != 0 or self._epochs:
+        """Count rows of an epoch; at its end, drop decoded chunks if nothing is to stay in memory."""
+        if self._epochs:
+            return
+        self._bound_chunks()
+        if self._held is None or self._kept_bytes != 0:
             return
         self._rows_read += count
         if self._rows_read > worker_share(self.num_rows):
