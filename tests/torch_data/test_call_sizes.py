@@ -37,6 +37,44 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(options, row_by
     assert [len(call) for call in calls] == expected
 
 
+@pytest.mark.parametrize(
+    ("window", "done", "expected"),
+    [
+        (8, 0, [8, 8, 8, 8, 8]),
+        (8, 3, [5, 8, 8, 8, 8, 3]),  # an epoch that goes on inside a window ends with it
+        (8, 16, [8, 8, 8, 8, 8]),
+        (10.24, 0, [10, 10, 10, 10]),
+        (10.24, 20, [10, 10, 11, 9]),
+        (1.0, 0, [1] * 40),
+        (1.5, 0, [1, 2] * 13 + [1]),
+        (100, 7, [40]),
+    ],
+)
+def test_a_call_is_a_window(window, done, expected):
+    calls = CallSizes(lambda: 1, window_batches=window, done=lambda: done).calls(iter([[0]] * 40), 40, 2)
+    assert [len(call) for call in calls] == expected
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(8192), chunks=64, compression="gzip")
+    options = {"columns": ["x"], "shuffle": "chunks", "kept_bytes": 0, "threads": 0, "world_size": world_size}
+    batches = loader(tmp_path / "a.h5", 16, **options, rank=0)
+    assert batches._ordered.order.window_rows == 2048
+    running = iter(batches)
+    for _ in range(9):
+        next(running)
+    again = loader(tmp_path / "a.h5", 16, **options, rank=0)
+    again.load_state_dict(batches.state_dict())
+    sizes = [len(call) for call in again._calls()]
+    window = 2048 / 16 / world_size
+    stops = np.cumsum([9, *sizes])
+    assert all(abs(stop - round(stop / window) * window) < 1 for stop in stops[1:-1])
+    again.load_state_dict(batches.state_dict())
+    assert [batch.x.tolist() for batch in running] == [batch.x.tolist() for batch in again]
+
+
 def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((4096, 8), "f4"), chunks=(16, 8), compression="gzip")

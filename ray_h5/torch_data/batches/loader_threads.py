@@ -143,11 +143,13 @@ class CallSizes:
 def _in_windows(batches: Iterator[list[int]], window: float, done: Callable[[], float]) -> Iterator[Call]:
     """Yield the batches of each window; one that lies in two windows comes with the later one."""
     call = list(itertools.islice(batches, 1))
-    at, number = done(), done() // window + 1
+    stops = (math.floor(number * window) for number in itertools.count(1))
+    at = done()
     while call:
-        call += itertools.islice(batches, max(0, math.floor(number * window - at) - len(call)))
+        stop = next(each for each in stops if each > at)
+        call += itertools.islice(batches, math.ceil(stop - at) - 1)
         yield call
-        at, number = at + len(call), number + 1
+        at += len(call)
         call = list(itertools.islice(batches, 1))
 
 
