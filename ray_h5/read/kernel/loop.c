@@ -796,7 +796,6 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
   return at;
 }
 
-
 /* ---- rows of columns whose chunks are one row each ------------------------------------------------------------- */
 
 /* One row in so many may follow its neighbour: the others are read one by one in any case. */
