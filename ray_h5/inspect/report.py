@@ -47,7 +47,8 @@ class ColumnReport:
     pipeline : tuple of str
         The HDF5 filters of its chunks, with their levels.
     stored_bytes : int
-        Bytes in the file. For values of varying length only their references are counted.
+        Bytes in the file. For values of varying length only their references are counted; a column that is made of
+        several datasets has those of its values.
     real_bytes : int, optional
         Bytes in memory; None where only reading would show it.
     direct : bool
@@ -79,7 +80,7 @@ class ColumnReport:
     follows_cf: bool = False
 
     @classmethod
-    def of(cls, layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> ColumnReport:
+    def of(cls, layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> ColumnReport:
         return cls(
             name=layout.name,
             kind=layout.kind,
@@ -89,7 +90,7 @@ class ColumnReport:
             storage=layout.storage,
             chunk_shape=layout.chunk_shape,
             pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
-            stored_bytes=stored_bytes,
+            stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
             real_bytes=_real_bytes(layout),
             direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
             advice=advice(layout, stored_bytes, notes),
@@ -247,7 +248,7 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         layout = reader.layout
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
-        columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
+        columns = tuple(ColumnReport.of(each, stored.get(name), notes[name]) for name, each in layout.columns.items())
         # What is a column of several datasets is in what read_h5 makes of the file.
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
@@ -275,6 +276,10 @@ def _shuffled(index: RowIndex, unit: str) -> str:
     shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
+
+
+def _bytes_of_values(layout: ColumnLayout) -> int:
+    return layout.num_rows * (layout.row_bytes if layout.kind in {"number", "bool"} else layout.item_bytes or 8)
 
 
 def _real_bytes(layout: ColumnLayout) -> int | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ray_h5.likely_rows.shapes import main_columns
 from ray_h5.likely_rows.tree import Seen
 from ray_h5.likely_rows.words import BOUNDS, COUNTS, OFFSETS, STARTS, last, words
+from ray_h5.messages import counted
 
 
 class _Bounds(NamedTuple):
@@ -24,7 +25,7 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         ends = columns.get(f"{name}_index")  # as NWB writes them
         if ends is not None and _is_integer(ends, 1):
             own = _of_group(columns, _group(name), ends.rows, {name, f"{name}_index"})
-            said = f"{name}_index has the end of each row of {name}, of {columns[name].rows} values"
+            said = f"{name}_index has the end of each row of {name}, of {counted(columns[name].rows, 'value')}"
             return said, [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})", *own]
     for bounds in _bounds(columns):
         longer = {
@@ -40,7 +41,7 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         beside = sorted(
             repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in bounds.names
         )
-        said = f"{' and '.join(bounds.names)}: these may say where each of {bounds.rows} rows is among {length} values"
+        said = f"{' and '.join(bounds.names)}: these may say where each of {counted(bounds.rows, 'row')} is among {length} values"
         return said, [*ragged, *beside]
     return None
 

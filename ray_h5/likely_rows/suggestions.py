@@ -24,7 +24,7 @@ from ray_h5.likely_rows.shapes import (
 )
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, PIECES, SPLITS, last, words
-from ray_h5.messages import few
+from ray_h5.messages import counted, few
 
 _FEW = 3
 _MAX_COPIED = 40
@@ -317,7 +317,7 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
     rows, names = main_columns(tree.columns)
     if len(names) <= _MAX_COPIED and not likely_samples(tree.columns):
         yield Suggestion(
-            f"{few(sorted(names), _FEW)}: of {rows} rows, these have the most values",
+            f"{few(sorted(names), _FEW)}: of {counted(rows, 'row')}, these have the most values",
             "for these rows", f"columns={sorted(names)!r}",
         )  # fmt: skip
 
