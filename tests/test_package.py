@@ -94,7 +94,7 @@ def test_an_option_of_elsewhere_says_what_to_write(name, option, says):
     ("call", "says"),
     [
         (lambda: ray_h5.Windows(pad="drop"), r"Windows: it needs offsets \(mapping.*Write Windows\(\{'actions'"),
-        (lambda: ray_h5.Sidecar(), r"Sidecar: it needs path \(.*\) and on \(str.*Write Sidecar\('labels.csv', on="),
+        (ray_h5.Sidecar, r"Sidecar: it needs path \(.*\) and on \(str.*Write Sidecar\('labels.csv', on="),
         (lambda: ray_h5.Sidecar("labels.csv"), r"Sidecar: it needs on \("),
         (lambda: ray_h5.kfold("data/*.h5"), r"kfold: it needs k \(int\)\. Write kfold\('data/\*\.h5', 5\)"),
         (lambda: ray_h5.torch_data.kfold(k=3), r"kfold: it needs paths"),

@@ -41,7 +41,8 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         beside = sorted(
             repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in bounds.names
         )
-        said = f"{' and '.join(bounds.names)}: these may say where each of {counted(bounds.rows, 'row')} is among {length} values"
+        rows = counted(bounds.rows, "row")
+        said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
         return said, [*ragged, *beside]
     return None
 

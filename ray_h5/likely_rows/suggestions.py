@@ -76,7 +76,7 @@ class Suggestion:
 def suggestions(tree: FileTree) -> list[Suggestion]:
     """Return what rows of a file probably are, the likeliest first; nothing if they are as they are read."""
     if not tree.columns:
-        return []
+        return [*_single_values(tree)]
     if _is_model(tree.columns):
         said = "this looks like the weights of a Keras model; they are no rows of samples"
         return [Suggestion(said, is_surprise=True)]
@@ -96,6 +96,18 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _cf,
     )
     return [each for rule in rules for each in rule(tree)]
+
+
+def _single_values(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield single values that are samples, such as encoded images under their names."""
+    if not tree.single_values:
+        return
+    # Values of one type that differ in length, as images do.
+    columns = {name: Seen("", (length,)) for length, name in enumerate(tree.others, start=1)}
+    for alike in likely_samples(columns)[:1]:
+        said = str(alike).replace(" columns alike", " single values alike")
+        more = "encoded images are decoded by ray_h5.DecodeImage('value')"
+        yield Suggestion(said, "if each is a sample", f"{alike.options[:-1]}, key='name')", True, more)
 
 
 def _is_model(columns: Mapping[str, Seen]) -> bool:
