@@ -27,6 +27,10 @@ NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
 
+_MAX_SHOWN = 60
+"""Characters of a value in an error: text that is not UTF-8 may be an image."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """One column as it is delivered, the same in every file.
@@ -306,9 +310,12 @@ def check_utf8(array: np.ndarray, name: str, where: Callable[[int], str]) -> Non
         return  # fast path: nothing is decoded
     row = next((i for i, value in enumerate(rows) if not _is_utf8(value)), None)
     if row is not None:
+        shown = repr(rows[row])
+        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}... ({len(shown)} characters)"
         raise UnsupportedColumnError(
-            f"{where(row)}: column {name!r} holds {rows[row]!r}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
-            "to read_h5, H5Dataset or loader to get its values as bytes."
+            f"{where(row)}: column {name!r} holds {shown}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
+            f"to read_h5, H5Dataset or loader to get its values as bytes; ray_h5.DecodeImage({name!r}) makes arrays of "
+            "those that are images."
         ) from None
 
 

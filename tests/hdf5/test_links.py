@@ -998,7 +998,7 @@ def time_type(file):
     h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((5,)))
 
 
-VLEN_INSIDE = np.dtype([("a", "i4"), ("b", h5py.vlen_dtype("i4"))])
+VLEN_INSIDE = np.dtype([("b", h5py.vlen_dtype("i4"))])
 
 UNSUPPORTED = {
     "scalar": (lambda file: file.create_dataset("bad", data=3.0), "a single value"),

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import DecodeImage, Groups, Sidecar
+from ray_h5 import DecodeImage, Files, Groups, Sidecar
 from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
@@ -46,6 +46,25 @@ def test_they_are_decoded_and_joined(by_name):
         assert batch["target"].tolist() == [0, 1, 0, 1]
         for size, image in zip(SIZES, batch["value"], strict=True):
             np.testing.assert_array_equal(image.permute(1, 2, 0), encoded(*size)[1])
+
+
+def test_a_file_an_image(tmp_path):
+    for number, size in enumerate(SIZES):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["png"], file["label"] = np.void(encoded(*size)[0]), number
+    rows = H5Dataset(tmp_path, rows=Files(), transform=DecodeImage("png"))
+    for number, size in enumerate(SIZES):
+        row = rows[number]
+        assert row["label"] == number
+        np.testing.assert_array_equal(row["png"].permute(1, 2, 0), encoded(*size)[1])
+
+
+def test_a_single_value_that_is_no_column_is_left_out_of_files(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["image"] = np.zeros((4, 4))
+        file["settings"] = np.zeros((), [("a", "i4"), ("b", "f4")])
+    assert [*H5Dataset(tmp_path / "a.h5", rows=Files())[0]] == ["image"]
+    assert "left out 1 of 2 columns: settings" in caplog.text
 
 
 def test_other_opaque_values_are_what_they_are(tmp_path):

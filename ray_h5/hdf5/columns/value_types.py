@@ -99,7 +99,9 @@ class Shared:
         return found
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
-        dtype, lost_fields = _dtype(type_id, where)
+        dtype, lost_fields = _dtype(
+            type_id, where, is_wide=item_bytes(type_id, self.address_bytes) == type_id.get_size()
+        )
         element, array_shape = split_array(dtype)
         kind = kind_of(element, where)
         return ValueType(
@@ -119,23 +121,29 @@ class Shared:
 _types: LRU[ValueType] = LRU(1024, 64 << 20, lambda found: _MEMBER_BYTES * (1 + len(found.enum)))
 
 
-def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
-    """Return the dtype of a type, and the fields that it leaves out: those of HDF5's own time, and references."""
+def _dtype(type_id: h5py.h5t.TypeID, where: str, *, is_wide: bool) -> tuple[np.dtype, tuple[str, ...]]:
+    """Return the dtype of a type, and the fields that it leaves out: see `_without_lost`."""
     try:
         dtype = type_id.dtype
-        has_references = any(h5py.check_ref_dtype(dtype[name]) is not None for name in dtype.names or ())
-        return (has_references and _without_lost(type_id)) or (dtype, ())
+        is_lost = any(_is_lost(dtype[name]) for name in dtype.names or ())
+        return (is_lost and _without_lost(type_id, is_wide=is_wide)) or (dtype, ())
     except TypeError as exc:
-        found = _without_lost(type_id)
+        found = _without_lost(type_id, is_wide=is_wide)
         if found is None:
             raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
         return found
 
 
-def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
-    """Return a compound type without its fields of HDF5's own time, as of PyTables, and its references, as of NWB.
+def _is_lost(dtype: np.dtype) -> bool:
+    return h5py.check_ref_dtype(dtype) is not None or h5py.check_vlen_dtype(dtype) is not None
 
-    None if nothing else is left, or it is odd too.
+
+def _without_lost(type_id: h5py.h5t.TypeID, *, is_wide: bool) -> tuple[np.dtype, tuple[str, ...]] | None:
+    """Return a compound type without the fields that no row has.
+
+    These are HDF5's own time, as PyTables writes it, references, as of NWB, and arrays of varying length, as ISMRMRD
+    writes them. `is_wide` says whether values of varying length take as many bytes in the file as in memory. None if nothing else is
+    left, or it is odd too.
     """
     if type_id.get_class() != h5py.h5t.COMPOUND:
         return None
@@ -145,7 +153,8 @@ def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] 
     lost: list[str] = []
     for i in range(type_id.get_nmembers()):
         member, name = type_id.get_member_type(i), type_id.get_member_name(i).decode("utf-8", "backslashreplace")
-        if member.get_class() in {h5py.h5t.TIME, h5py.h5t.REFERENCE}:
+        kind = member.get_class()
+        if kind in {h5py.h5t.TIME, h5py.h5t.REFERENCE} or (kind == h5py.h5t.VLEN and is_wide):
             lost.append(name)
             continue
         try:
@@ -166,8 +175,15 @@ def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     """Return whether the bytes of a field in the file are those in memory, so that it is read without libhdf5."""
     if type_id.get_class() == h5py.h5t.ARRAY:
         type_id, dtype = type_id.get_super(), dtype.base
-    if dtype.hasobject or dtype.names is not None or dtype.itemsize != type_id.get_size():
+    if dtype.hasobject or dtype.itemsize != type_id.get_size():
         return False
+    if dtype.fields is not None and dtype.names is not None:
+        members = range(type_id.get_nmembers()) if type_id.get_class() == h5py.h5t.COMPOUND else ()
+        return len(members) == len(dtype.names) and all(
+            type_id.get_member_offset(i) == dtype.fields[name][1]
+            and _is_as_in_memory(type_id.get_member_type(i), dtype[name])
+            for i, name in zip(members, dtype.names, strict=True)
+        )
     if type_id.get_class() == h5py.h5t.STRING:
         return True
     if type_id.get_class() == h5py.h5t.BITFIELD:

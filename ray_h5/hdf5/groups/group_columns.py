@@ -152,10 +152,8 @@ class GroupColumn:
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
         layout = describe_column(dataset, path, path=self.path, at_home=True, sources=(), single_ok=True)
-        # Files of images hold one opaque value for each, as h5py writes np.void(bytes): as long as the image has bytes.
-        is_of_bytes = not axes and layout.kind == "binary" and layout.direct and layout.storage == "contiguous"
-        if is_of_bytes:
-            axes, layout = 1, _of_bytes(layout)
+        if is_of_bytes := not axes and is_bytes(layout):
+            axes, layout = 1, as_bytes(layout)
         array_shape = layout.shape[max(1, axes) :]
         properties = dataset.get_create_plist()
         found = _Class(dataset.get_type(), properties, growing, layout, array_shape, self.described, is_of_bytes)
@@ -223,7 +221,15 @@ class GroupColumn:
         )
 
 
-def _of_bytes(layout: ColumnLayout) -> ColumnLayout:
+def is_bytes(layout: ColumnLayout) -> bool:
+    """Return whether a single value is the bytes of something, such as an image: ``np.void(data)`` as h5py writes it.
+
+    Each is a type of its own, as long as the data.
+    """
+    return layout.kind == "binary" and layout.direct and layout.storage == "contiguous"
+
+
+def as_bytes(layout: ColumnLayout) -> ColumnLayout:
     """Return an opaque value as the array of its bytes."""
     size, byte = layout.stored_dtype.itemsize, np.dtype("u1")
     fill = np.zeros((), byte)
