@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from ray_h5.order.draws.weights import balance
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_cost import shuffle_effect
 from ray_h5.read.reader import RowReader
+from ray_h5.rows.row_view import FileReader, RowView
 from ray_h5.storage.byte_source import ObjectIdentity
 
 
@@ -231,6 +233,8 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     if not files.scope.by_axis or files.scope.axes == "reversed":
         return ()
     first = reports[0]
+    with files.scope.open(first.path, files.states.get(first.path)) as reader:
+        datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
     tree = FileTree(
         {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
         tuple(each.name for each in first.refused),
@@ -238,6 +242,7 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
         rows_differ=len({max((each.rows for each in file.columns), default=0) for file in reports}) > 1,
         of_matlab=is_of_matlab(first.path),
         of_cf=tuple(each.name for each in first.columns if each.follows_cf),
+        datasets=datasets,
         single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
     )
     return tuple(suggestions(tree))
@@ -245,16 +250,30 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
 
 def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
     with scope.open(path, None if listed is None else FileState(listed)) as reader:
-        layout = reader.layout
+        layout, referred = reader.layout, _referred(reader)
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
-        columns = tuple(ColumnReport.of(each, stored.get(name), notes[name]) for name, each in layout.columns.items())
-        # What is a column of several datasets is in what read_h5 makes of the file.
+        columns = (
+            *(ColumnReport.of(each, stored.get(name), notes[name]) for name, each in layout.columns.items()),
+            *(ColumnReport.of(each, None, ColumnNotes()) for each in referred),
+        )
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
             reader.manifest([name for name, each in layout.columns.items() if each.direct])
         return FileReport(path, scope.group, layout.identity.size, columns, refused)
+
+
+def _referred(reader: FileReader) -> list[ColumnLayout]:
+    """Return the columns whose rows are what references lead to, such as cell arrays of MATLAB."""
+    if not isinstance(reader, RowReader):
+        return []
+    view, found = RowView(reader, None, None), []
+    for name, error in reader.layout.refused.items():
+        if getattr(error, "is_encoded", False):
+            with suppress(RayH5Error):  # read_h5 says why it leaves it out
+                found.append(view.find([name])[name])
+    return found
 
 
 def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:

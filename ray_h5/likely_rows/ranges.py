@@ -21,12 +21,14 @@ class _Bounds(NamedTuple):
 
 def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
     """Return what says where rows are, and the entries of ``columns=``; None if nothing does."""
-    for name in columns:
-        ends = columns.get(f"{name}_index")  # as NWB writes them
-        if ends is not None and _is_integer(ends, 1):
-            own = _of_group(columns, _group(name), ends.rows, {name, f"{name}_index"})
-            said = f"{name}_index has the end of each row of {name}, of {counted(columns[name].rows, 'value')}"
-            return said, [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})", *own]
+    if indexed := [name for name in columns if _is_indexed(columns, name)]:
+        first = max(indexed, key=lambda name: columns[name].values)
+        rows = columns[f"{first}_index"].rows
+        beside = [name for name in indexed if _group(name) == _group(first) and columns[f"{name}_index"].rows == rows]
+        taken = {each for name in beside for each in (name, f"{name}_index")}
+        said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
+        ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
+        return said, [*ragged, *_of_group(columns, _group(first), rows, taken)]
     for bounds in _bounds(columns):
         longer = {
             name: each
@@ -45,6 +47,12 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
         return said, [*ragged, *beside]
     return None
+
+
+def _is_indexed(columns: Mapping[str, Seen], name: str) -> bool:
+    """Return whether a column has the ends of its rows beside it, as NWB writes them."""
+    ends = columns.get(f"{name}_index")
+    return ends is not None and _is_integer(ends, 1) and not name.endswith("_index")
 
 
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:

@@ -23,7 +23,7 @@ from ray_h5.likely_rows.shapes import (
     time_axis,
 )
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, PIECES, SPLITS, last, words
+from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, MASKS, PIECES, SPLITS, last, words
 from ray_h5.messages import counted, few
 
 _FEW = 3
@@ -125,7 +125,7 @@ def _is_model(columns: Mapping[str, Seen]) -> bool:
 def _pieces(tree: FileTree) -> Iterator[Suggestion]:
     """Yield datasets of one group that hold rows one after the other."""
     found: dict[tuple[str, object], dict[int, str]] = {}
-    for name, each in tree.columns.items():
+    for name, each in tree.whole.items():
         if numbered := re.fullmatch(r"(.*\D)(\d+)", name):
             begin, number = numbered[1], int(numbered[2])
             found.setdefault((begin, (each.dtype, each.shape[1:])), {})[number] = name
@@ -162,7 +162,7 @@ def _glob_of(begin: str, names: Collection[str], columns: Iterable[str]) -> str:
 
 def _only_numbers_differ(tree: FileTree, lengths: Mapping[int, int]) -> bool:
     """Return whether datasets differ in length and in a number, and nothing says that they are samples."""
-    return len({*lengths.values()}) > 1 and not likely_samples(tree.columns, tree.others)
+    return len({*lengths.values()}) > 1 and not likely_samples(tree.whole, tree.others)
 
 
 def _splits(tree: FileTree) -> Iterator[Suggestion]:
@@ -181,13 +181,11 @@ def _splits(tree: FileTree) -> Iterator[Suggestion]:
         elif alike := likely_samples(below.columns):
             yield Suggestion(said, "for the samples of one", f"{group}, {alike[0].options}", True)
         return
-    by_split: dict[str, list[str]] = {}
-    for name in tree.columns:
-        for split in {*re.split(r"[_\-/]|(?=[A-Z])", last(name).lower())} & {*SPLITS}:
-            by_split.setdefault(split, []).append(name)
+    by_split = _columns_of_splits(tree)
     splits = [name for name in SPLITS if name in by_split]
-    if len(splits) > 1 and len({len(by_split[name]) for name in splits}) == 1 and len(tree.lengths) > 1:
-        names = sorted(by_split[splits[0]])
+    shared = set.intersection(*({*by_split[name]} for name in splits)) if splits else set()
+    if len(splits) > 1 and shared and len(tree.lengths) > 1:
+        names = sorted(by_split[splits[0]][name] for name in shared)
         said = f"{few(splits)}: these look like splits of one dataset"
         if len({tree.columns[name].rows for name in names}) == 1:
             yield Suggestion(said, "for the rows of one", f"columns={names!r}", True)
@@ -196,29 +194,53 @@ def _splits(tree: FileTree) -> Iterator[Suggestion]:
             yield Suggestion(said, "for the rows of one, of all groups", options, True)
 
 
+def _columns_of_splits(tree: FileTree) -> dict[str, dict[str, str]]:
+    """Return columns by the split that they name, and by their names without it.
+
+    Those of masks name samples, such as ``mask/train`` of robomimic, and hold none.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name in tree.columns:
+        end = last(name)
+        if MASKS & {*words(name[: -len(end)].strip("/").rpartition("/")[2])}:
+            continue
+        for split in {*re.split(r"[_\-/]|(?=[A-Z])", end)} & {*SPLITS}:
+            found.setdefault(split, {})[name[: -len(end)] + end.replace(split, "*", 1)] = name
+    return found
+
+
 def _samples(tree: FileTree) -> Iterator[Suggestion]:
     """Yield groups or datasets that are samples."""
     shown: list[Alike] = []
-    for alike in likely_samples(tree.columns, tree.others):
+    for alike in likely_samples(tree.whole, tree.others):
         if len(shown) >= _MAX_ALIKE or any({*alike.paths} <= {*each.paths} for each in shown):
+            continue
+        if shown and not alike.is_exact:
             continue
         shown.append(alike)
         first = _below(tree.columns, alike.paths[0])
         step = _of_steps(first) if alike.are_groups else "value"
         more = f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {_WINDOW}}})"
-        joined = ""
-        rows, last_rows = (
-            {each.rows for each in _below(tree.columns, path).values()} for path in alike.paths[:: len(alike.paths) - 1]
-        )
-        if len(rows) == len(last_rows) == 1 and rows != last_rows:
-            joined = (
-                f"if each has rows of its own, read each by itself, as with group={alike.paths[0]!r}, and join them: "
-                "ds.union(...) of what read_h5 returns, ConcatDataset for H5Dataset"
-            )
-        yield Suggestion(str(alike), "if each is a sample", alike.options, True, more, joined)
+        yield Suggestion(str(alike), "if each is a sample", alike.options, True, more)
+        if len(shown) == 1:
+            yield from _end_to_end(tree, alike)
         if blocks := _blocks_of_all(tree.columns, alike):
             options = f"rows=ray_h5.Patches({blocks!r}, groups={alike.pattern!r})"
             yield Suggestion(f"{alike}, which look like volumes", "if blocks of each are samples", options)
+
+
+def _end_to_end(tree: FileTree, alike: Alike) -> Iterator[Suggestion]:
+    """Yield the rows of all groups, one after the other, if each group has some: the images of a client."""
+    first, final = (_below(tree.columns, path) for path in alike.paths[:: len(alike.paths) - 1])
+    rows, last_rows = {each.rows for each in first.values()}, {each.rows for each in final.values()}
+    names = alike.columns or sorted(first)
+    likes = [{name: (each.dtype, each.shape[1:]) for name, each in some.items()} for some in (first, final)]
+    is_alike = all(name in likes[1] and likes[0].get(name) == likes[1][name] for name in names)
+    if len(rows) == len(last_rows) == 1 and rows != last_rows and is_alike and len(names) <= _MAX_COPIED:
+        columns = (f"ray_h5.joined({f'{alike.pattern}/{name}'!r}, name={name!r})" for name in names)
+        yield Suggestion(
+            f"{alike}, with rows in each", "for the rows of all of them", f"columns=[{', '.join(columns)}]"
+        )
 
 
 def _blocks_of_all(columns: Mapping[str, Seen], alike: Alike) -> dict[str, tuple[int, ...]]:
@@ -304,9 +326,9 @@ def _files(tree: FileTree) -> Iterator[Suggestion]:
         said = "each file looks like one bag of features, whose rows are parts of a sample"
     elif several and block_of(columns, differ=tree.rows_differ):
         said = "each file looks like one volume, whose planes are no samples"
-    elif several and len(tree.lengths) > 1 and not likely_samples(columns):
+    elif several and len(tree.lengths) > 1 and not likely_samples(tree.whole):
         said = "the columns have first axes of several lengths"
-    elif several and tree.single_values and not likely_samples(columns):
+    elif several and tree.single_values and not likely_samples(tree.whole):
         said, surprise = "each file has single values beside its columns", False
     else:
         return
@@ -327,7 +349,7 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
     if len(tree.lengths) < 2 or any(_sparse(tree)):
         return
     rows, names = main_columns(tree.columns)
-    if len(names) <= _MAX_COPIED and not likely_samples(tree.columns):
+    if len(names) <= _MAX_COPIED and not likely_samples(tree.whole):
         yield Suggestion(
             f"{few(sorted(names), _FEW)}: of {counted(rows, 'row')}, these have the most values",
             "for these rows", f"columns={sorted(names)!r}",

@@ -47,6 +47,8 @@ class FileTree:
         Whether MATLAB wrote it.
     single_values : bool
         Whether it has single values beside its columns.
+    datasets : tuple of str, optional
+        The columns that are datasets; None if all are. Columns of a frame are none.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
     """
@@ -58,6 +60,14 @@ class FileTree:
     of_matlab: bool = False
     single_values: bool = False
     of_cf: tuple[str, ...] = ()
+    datasets: tuple[str, ...] | None = None
+
+    @property
+    def whole(self) -> Mapping[str, Seen]:
+        """The columns that are datasets, which are rows of `Groups`, and pieces of `joined`."""
+        if self.datasets is None:
+            return self.columns
+        return {name: self.columns[name] for name in self.datasets if name in self.columns}
 
     @property
     def lengths(self) -> set[int]:

@@ -75,8 +75,10 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
     layout = reader.column(said["dataset"])
     if not said["field"]:
         if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or said["dtype"].startswith("datetime"):
+            held = f"{said['dtype'] or layout.kind} values"
+            held = "text or other objects, which pandas pickles" if layout.kind == "list" else held
             raise UnsupportedColumnError(
-                f"{where} is in a block of pandas' fixed format that holds {said['dtype'] or layout.kind} values; its "
+                f"{where} is in a block of pandas' fixed format that holds {held}; its "
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
         return OneOfBlock(Stored.of(layout).take((np.array([said["at"]]),)), column)  # type: ignore[arg-type]

@@ -142,8 +142,8 @@ def _without_lost(type_id: h5py.h5t.TypeID, *, is_wide: bool) -> tuple[np.dtype,
     """Return a compound type without the fields that no row has.
 
     These are HDF5's own time, as PyTables writes it, references, as of NWB, and arrays of varying length, as ISMRMRD
-    writes them. `is_wide` says whether values of varying length take as many bytes in the file as in memory. None if nothing else is
-    left, or it is odd too.
+    writes them. `is_wide` says whether values of varying length take as many bytes in the file as in memory. None if
+    nothing else is left, or it is odd too.
     """
     if type_id.get_class() != h5py.h5t.COMPOUND:
         return None

@@ -1,0 +1,86 @@
+"""Files as libraries write them, and sets of data that many people have."""
+
+import io
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.layouts.kit import Want, layout, numbers, put
+
+
+def _jpeg(number):
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.full((6 + number, 8, 3), 20 * number, "u1")).save(made := io.BytesIO(), "JPEG")
+    return np.frombuffer(made.getvalue(), "u1")
+
+
+@layout("ISIC: an image under each name", "refused", "rows=ray_h5.Groups('")
+def isic(folder):
+    put(folder / "train-image.hdf5", {f"ISIC_{i:07d}": np.void(_jpeg(i).tobytes()) for i in range(5)})
+    return Want(5, {"value": (3, _jpeg(3))})
+
+
+@layout("images under names, as texts of bytes", "refused", "rows=ray_h5.Groups('")
+def images_as_bytes(folder):
+    with h5py.File(folder / "a.h5", "w") as file:
+        for i in range(3):
+            file[f"img_{i:05d}"] = np.bytes_(b"abc" * (i + 1))
+    return Want(3, {"value": (2, "abcabcabc")})
+
+
+@layout("Federated EMNIST: a client a group", "refused", "columns=[ray_h5.joined('examples/f*/label', name='label'), ")
+def emnist(folder):
+    lengths = (5, 7, 6)
+    put(
+        folder / "fed_emnist_train.h5",
+        {
+            f"examples/f{i:04d}_4{i}/{name}": values
+            for i, n in enumerate(lengths)
+            for name, values in (("pixels", numbers(n, 4, 4, start=100 * i)), ("label", np.arange(n) + 100 * i))
+        },
+    )
+    return Want(18, {"label": (13, 201), "pixels": (13, numbers(6, 4, 4, start=200)[1])})
+
+
+@layout("robomimic with masks of splits", "refused", "rows=ray_h5.Groups('data/demo_*')")
+def masks(folder):
+    put(folder / "demos.hdf5", {f"data/demo_{i}/actions": numbers(4 + i, 2, start=i) for i in range(5)})
+    put(folder / "demos.hdf5", {"mask/train": ["demo_0", "demo_1", "demo_2"], "mask/valid": ["demo_3", "demo_4"]})
+    return Want(5, {"actions": (2, numbers(6, 2, start=2))})
+
+
+@layout("NWB: units and their spikes", "refused", "ray_h5.ragged('units/spike_times', ends='units/spike_times_index')")
+def units(folder):
+    put(
+        folder / "session.nwb.h5",
+        {
+            "acquisition/speed/data": numbers(40),
+            "units/electrodes": np.arange(3),
+            "units/electrodes_index": np.array([1, 2, 3], "u1"),
+            "units/id": np.arange(3),
+            "units/spike_times": numbers(12),
+            "units/spike_times_index": np.array([4, 6, 12], "u1"),
+        },
+    )
+    return Want(3, {"units/spike_times": (1, numbers(12)[4:6]), "units/electrodes": (2, [2]), "units/id": (2, 2)})
+
+
+@layout("METR-LA: a frame of sensors, by their numbers")
+def metr_la(folder):
+    pytest.importorskip("tables")
+    speeds = numbers(6, 40, dtype="f8")
+    when = pd.date_range("2012-03-01", periods=6, freq="5min")
+    frame = pd.DataFrame(speeds, index=when, columns=[str(773869 + i) for i in range(40)])
+    frame.to_hdf(folder / "metr-la.h5", key="df")
+    return Want(6, {"df/773870": (3, speeds[3, 1])})
+
+
+@layout("splits by name, with a mean image", "refused", "columns=['train_img', 'train_labels']")
+def splits_with_a_mean(folder):
+    arrays = {"train_mean": numbers(6, 6)}
+    for split, n in (("train", 12), ("val", 4), ("test", 4)):
+        arrays |= {f"{split}_img": numbers(n, 6, 6), f"{split}_labels": np.arange(n)}
+    put(folder / "data.hdf5", arrays)
+    return Want(12, {"train_labels": (7, 7)})
