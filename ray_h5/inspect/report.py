@@ -233,7 +233,7 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     if not files.scope.by_axis or files.scope.axes == "reversed":
         return ()
     first = reports[0]
-    with files.scope.open(first.path, files.states.get(first.path)) as reader:
+    with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
         datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
     tree = FileTree(
         {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
@@ -248,8 +248,12 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     return tuple(suggestions(tree))
 
 
+def _opened(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReader:
+    return scope.open(path, None if listed is None else FileState(listed))
+
+
 def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
-    with scope.open(path, None if listed is None else FileState(listed)) as reader:
+    with _opened(path, scope, listed) as reader:
         layout, referred = reader.layout, _referred(reader)
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))

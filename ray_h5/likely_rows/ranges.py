@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ray_h5.likely_rows.shapes import main_columns
@@ -22,13 +22,7 @@ class _Bounds(NamedTuple):
 def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
     """Return what says where rows are, and the entries of ``columns=``; None if nothing does."""
     if indexed := [name for name in columns if _is_indexed(columns, name)]:
-        first = max(indexed, key=lambda name: columns[name].values)
-        rows = columns[f"{first}_index"].rows
-        beside = [name for name in indexed if _group(name) == _group(first) and columns[f"{name}_index"].rows == rows]
-        taken = {each for name in beside for each in (name, f"{name}_index")}
-        said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
-        ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
-        return said, [*ragged, *_of_group(columns, _group(first), rows, taken)]
+        return _with_index(columns, indexed)
     for bounds in _bounds(columns):
         longer = {
             name: each
@@ -47,6 +41,17 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
         return said, [*ragged, *beside]
     return None
+
+
+def _with_index(columns: Mapping[str, Seen], indexed: Sequence[str]) -> tuple[str, list[str]]:
+    """Return those of one group that have as many rows as the largest one."""
+    first = max(indexed, key=lambda name: columns[name].values)
+    rows = columns[f"{first}_index"].rows
+    beside = [name for name in indexed if _group(name) == _group(first) and columns[f"{name}_index"].rows == rows]
+    taken = {each for name in beside for each in (name, f"{name}_index")}
+    said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
+    ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
+    return said, [*ragged, *_of_group(columns, _group(first), rows, taken)]
 
 
 def _is_indexed(columns: Mapping[str, Seen], name: str) -> bool:
