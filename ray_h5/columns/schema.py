@@ -31,6 +31,10 @@ _MAX_SHOWN = 60
 """Characters of a value in an error: text that is not UTF-8 may be an image."""
 
 
+_WITH_AXES_OF_ONE = frozenset({"number", "bool", "string", "time"})
+"""Kinds of values that are one value a row, also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """One column as it is delivered, the same in every file.
@@ -150,12 +154,23 @@ class ColumnSpec:
     @property
     def kept_type(self) -> pa.DataType:
         """Arrow type of one value in a column of all rows."""
-        return large_type(self.value_type)
+        return large_type(self._item_type if self.has_one_value else self.value_type)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a predicate can name the column: one plain value a row."""
+        """Whether a row is one plain value, without axes."""
         return self.tensor_shape == () and self.kind not in {"ragged", "sparse"}
+
+    @property
+    def has_one_value(self) -> bool:
+        """Whether a predicate can name the column: one plain value a row, also with axes of one, such as (rows, 1)."""
+        is_plain = self.kind in _WITH_AXES_OF_ONE and self.dtype.kind != "c"
+        return self.is_scalar or (is_plain and all(length == 1 for length in self.row_shape))
+
+    @property
+    def without_axes(self) -> ColumnSpec:
+        """The column without axes of one."""
+        return replace(self, row_shape=()) if self.row_shape and self.has_one_value else self
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
