@@ -32,7 +32,7 @@ _MAX_SHOWN = 60
 
 
 _WITH_AXES_OF_ONE = frozenset({"number", "bool", "string", "time"})
-"""Kinds of values that are one value a row, also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
+"""Kinds of values that are one value a row also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
