@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import Shuffle, Sidecar, balance
+from ray_h5 import Shuffle, Sidecar, Windows, balance, ragged, row_mask
 from ray_h5.cli import main
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, kfold, loader, where
@@ -83,6 +83,30 @@ def test_the_index_is_made_ahead(paths, tmp_path):
     assert main(["index", paths[1], "--dir", str(tmp_path / "index"), "--values", "label", "group"]) == 0
     MEMORY.clear()
     assert chosen(paths[1], where(label=1), index_dir=str(tmp_path / "index")) == chosen(paths[0], where(label=1))
+
+
+def test_episodes_bounds_masks_and_attributes(tmp_path):
+    steps = np.arange(ROWS)
+    columns = {"episode": steps // 10, "done": steps % 10 == 9, "train": steps < 20}
+    for name, axes in (("flat", ()), ("axes", (1,))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["obs"] = np.arange(ROWS)
+            for column, values in columns.items():
+                file[column] = values.reshape(ROWS, *axes)
+            for column, values in (("ends", [7, 30, 40]), ("offsets", [0, 7, 30, 40])):
+                file[column] = np.array(values).reshape(-1, *axes)
+            file.attrs["rate"] = np.full((1,) * (2 * len(axes)), 250.0)
+    ways = [{"episode": "episode"}, {"episode_flags": "done"}, {"episode_ends": "ends"}]
+    options = [{"windows": Windows({"obs": range(4)}, pad="drop", **way)} for way in ways]
+    options += [{"predicate": where(train=row_mask())}, {"attrs": ["rate"]}]
+    for given in options:
+        flat, axes = (H5Dataset(tmp_path / f"{name}.h5", ["obs"], **given)[:] for name in ("flat", "axes"))
+        assert flat["obs"].tolist() == axes["obs"].tolist()
+    assert H5Dataset(tmp_path / "axes.h5", ["obs", "rate"], attrs=["rate"])[0]["rate"] == 250
+    flat, axes = (
+        H5Dataset(tmp_path / f"{name}.h5", [ragged("obs", offsets="offsets")])[:] for name in ("flat", "axes")
+    )
+    assert [row.tolist() for row in flat["obs"]] == [row.tolist() for row in axes["obs"]]
 
 
 @pytest.mark.usefixtures("ray_local")

@@ -87,7 +87,7 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(found.get_type(), exc)} Or leave it "
                 "out of attrs=[...]."
             ) from exc
-        if found.shape not in {(), (1,)} or not _is_plain(dtype):
+        if any(length != 1 for length in found.shape) or not _is_plain(dtype):
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
                 "expected one number or one text. Leave it out of attrs=[...]."
