@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"
+_EMPTY = "MATLAB_empty"
 """Attribute that MATLAB writes: what values are."""
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
@@ -193,6 +194,10 @@ class FileColumns:
                 return self._referred(name)
             layout = self._dataset(name)
             if len(layout.shape) == 1:
+                if self._reader.values_of_attributes(name, [_EMPTY]):
+                    raise UnsupportedColumnError(
+                        f"{layout.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
+                    )
                 return Stored.of(layout)
             from ray_h5.columns.conventions.reversed_columns import reversed_values
 

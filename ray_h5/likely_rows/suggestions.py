@@ -48,8 +48,6 @@ class Suggestion:
         Whether what is read without them is probably not what is meant.
     more : str
         What else there is to say.
-    in_errors : str
-        What else an error says.
     """
 
     found: str
@@ -57,7 +55,6 @@ class Suggestion:
     options: str = ""
     is_surprise: bool = False
     more: str = ""
-    in_errors: str = ""
 
     @property
     def as_call(self) -> str:
@@ -70,7 +67,7 @@ class Suggestion:
     def as_advice(self) -> str:
         """Sentences with options, for a message of whatever was called."""
         said = f" {_capital(self.when)}, pass {self.options}." if self.options else ""
-        return f"{self.found}.{said}" + "".join(f" {_capital(each)}." for each in (self.more, self.in_errors) if each)
+        return f"{self.found}.{said}" + (f" {_capital(self.more)}." if self.more else "")
 
 
 def suggestions(tree: FileTree) -> list[Suggestion]:
