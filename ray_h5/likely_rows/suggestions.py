@@ -186,9 +186,14 @@ def _splits(tree: FileTree) -> Iterator[Suggestion]:
         said = f"{few(splits)}: these look like splits of one dataset"
         if len({tree.columns[name].rows for name in names}) == 1:
             yield Suggestion(said, "for the rows of one", f"columns={names!r}", True)
-        elif all(re.fullmatch(rf"[^/]+/{splits[0]}", name) for name in names):  # a group a class
+        elif all(re.fullmatch(rf"[^/]+/{splits[0]}", name) for name in names) and _are_alike(tree, names):
+            # a group a class
             options = f"columns=[ray_h5.joined({'*/' + splits[0]!r}, name={splits[0]!r})]"
             yield Suggestion(said, "for the rows of one, of all groups", options, True)
+
+
+def _are_alike(tree: FileTree, names: Iterable[str]) -> bool:
+    return len({(tree.columns[name].dtype, tree.columns[name].shape[1:]) for name in names}) == 1
 
 
 def _columns_of_splits(tree: FileTree) -> dict[str, dict[str, str]]:

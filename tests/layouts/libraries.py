@@ -84,3 +84,34 @@ def splits_with_a_mean(folder):
         arrays |= {f"{split}_img": numbers(n, 6, 6), f"{split}_labels": np.arange(n)}
     put(folder / "data.hdf5", arrays)
     return Want(12, {"train_labels": (7, 7)})
+
+
+@layout("BraTS: a volume a file, with channels first", "refused", "rows=ray_h5.Files()")
+def brats_volumes(folder):
+    for i in range(2):
+        image = numbers(2, 40, 40, 36, start=i)
+        put(folder / f"BraTS{i:03}.h5", {"image": image, "label": np.zeros((40, 40, 36), "u1")})
+    return Want(2, {"image": (1, numbers(2, 40, 40, 36, start=1))})
+
+
+@layout("CT with its spacing: a scan a file", "refused", "rows=ray_h5.Files()")
+def spacing(folder):
+    for i in range(2):
+        put(folder / f"scan{i}.h5", {"ct": numbers(10 + i, 40, 40), "spacing": np.ones(3), "case_id": f"c{i}"})
+    return Want(2, {"ct": (1, numbers(11, 40, 40)), "case_id": (1, "c1")})
+
+
+@layout("splits of data, labels and windows of patients", "refused", "columns=['data/train', 'labels/train']")
+def splits_of_groups(folder):
+    arrays = {}
+    for split, n in (("train", 12), ("val", 5)):
+        arrays |= {f"data/{split}": numbers(n, 5), f"labels/{split}": numbers(n, 2)}
+        arrays[f"patient_windows/{split}"] = np.array([[0, n, 1], [n, n, 2]])
+    put(folder / "icu.h5", arrays)
+    return Want(12, {"labels/train": (3, numbers(12, 2)[3])})
+
+
+@layout("MATLAB: labels of shape (rows, 1) with axes as stored")
+def labels_with_an_axis(folder):
+    put(folder / "a.h5", {"x": numbers(9, 4), "y": np.arange(9).reshape(9, 1)})
+    return Want(9, {"y": (3, [3])})
