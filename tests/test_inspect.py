@@ -95,7 +95,7 @@ def test_json(path, capsys):
     assert command(path, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "store", "suggestions", "unreadable"]
-    assert sorted(found["files"][0]) == ["columns", "file_bytes", "group", "path", "refused"]
+    assert sorted(found["files"][0]) == ["attributes", "columns", "file_bytes", "group", "path", "refused"]
     epoch = found["files"][0]["columns"][0]
     assert len(epoch.pop("advice")) == 1
     assert epoch == {

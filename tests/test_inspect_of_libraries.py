@@ -6,7 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import Groups
 from ray_h5.cli import main
+from ray_h5.torch_data import H5Dataset
 
 
 def shown(capsys, *argv):
@@ -71,3 +73,18 @@ def test_columns_beside_a_sparse_matrix_take_what_they_take_in_the_file(tmp_path
     assert status == 0
     assert "saves nothing" not in text
     assert f"deflate 4        {stored} B " in text
+
+
+def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.attrs.update(
+            {"site": "north", "rate": 250.0, "list": np.arange(3), "CLASS": "GROUP", "_NCProperties": "x"}
+        )
+        for i in range(4):
+            trace = file.create_dataset(f"data/ev_{i}", data=np.zeros((20 + i, 3)))
+            trace.attrs.update({"arrival": 1.5, "end": np.array([[7]]), "snr": np.zeros(3), "none": h5py.Empty("f4")})
+    text = shown(capsys, tmp_path / "a.h5")[1]
+    assert "\n2 attributes with one value, which attrs=[...] makes columns: rate, site\n" in text
+    assert "attributes of each, such as arrival, end, are columns with attrs=['arrival'] in Groups(...)" in text
+    rows = H5Dataset(tmp_path / "a.h5", rows=Groups("data/*", attrs=["arrival", "end"]), attrs=["rate", "site"])
+    assert (rows[3]["arrival"], rows[3]["end"], rows[3]["rate"], rows[3]["site"]) == (1.5, 7, 250, "north")

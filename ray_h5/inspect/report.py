@@ -124,6 +124,7 @@ class FileReport:
     file_bytes: int
     columns: tuple[ColumnReport, ...]
     refused: tuple[Unreadable, ...]
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +235,12 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
         return ()
     first = reports[0]
     with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
-        datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
-    tree = FileTree(
+        return tuple(suggestions(_tree(first, reader, reports)))
+
+
+def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
+    datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
+    return FileTree(
         {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
         tuple(each.name for each in first.refused),
         files=len(reports),
@@ -244,8 +249,15 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
         of_cf=tuple(each.name for each in first.columns if each.follows_cf),
         datasets=datasets,
         single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
+        attributes_of=lambda path: _attributes(reader, path),
     )
-    return tuple(suggestions(tree))
+
+
+def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
+    try:
+        return tuple(reader.base.attribute_names(path))
+    except RayH5Error:  # what cannot be read has no rows, which is said
+        return ()
 
 
 def _opened(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReader:
@@ -265,7 +277,7 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
             reader.manifest([name for name, each in layout.columns.items() if each.direct])
-        return FileReport(path, scope.group, layout.identity.size, columns, refused)
+        return FileReport(path, scope.group, layout.identity.size, columns, refused, _attributes(reader))
 
 
 def _referred(reader: FileReader) -> list[ColumnLayout]:

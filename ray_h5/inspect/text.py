@@ -33,6 +33,9 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     yield from _tree(first, columns, named)
     refused = first.refused
     yield from _single_values(refused)
+    if first.attributes:
+        many = counted(len(first.attributes), "attribute")
+        yield f"{many} with one value, which attrs=[...] makes columns: {few(first.attributes)}"
     yield from _section("Cannot be read:", _refused(first.path, refused))
     yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
     yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))

@@ -223,6 +223,10 @@ def _samples(tree: FileTree) -> Iterator[Suggestion]:
         first = _below(tree.columns, alike.paths[0])
         step = _of_steps(first) if alike.are_groups else "value"
         more = f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {_WINDOW}}})"
+        if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
+            more += (
+                f"; attributes of each, such as {few(names, _FEW)}, are columns with attrs={names[:1]} in Groups(...)"
+            )
         yield Suggestion(str(alike), "if each is a sample", alike.options, True, more)
         if len(shown) == 1:
             yield from _end_to_end(tree, alike)

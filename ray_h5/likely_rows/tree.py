@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,6 +49,8 @@ class FileTree:
         Whether it has single values beside its columns.
     datasets : tuple of str, optional
         The columns that are datasets; None if all are. Columns of a frame are none.
+    attributes_of : callable, optional
+        Returns the attributes with one value of a group or dataset, given its path.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
     """
@@ -61,6 +63,7 @@ class FileTree:
     single_values: bool = False
     of_cf: tuple[str, ...] = ()
     datasets: tuple[str, ...] | None = None
+    attributes_of: Callable[[str], Sequence[str]] | None = None
 
     @property
     def whole(self) -> Mapping[str, Seen]:
