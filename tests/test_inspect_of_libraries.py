@@ -81,7 +81,7 @@ def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):
             {"site": "north", "rate": 250.0, "list": np.arange(3), "CLASS": "GROUP", "_NCProperties": "x"}
         )
         for i in range(4):
-            trace = file.create_dataset(f"data/ev_{i}", data=np.zeros((20 + i, 3)))
+            trace = file.create_dataset(f"data/trace_{i}", data=np.zeros((20 + i, 3)))
             trace.attrs.update({"arrival": 1.5, "end": np.array([[7]]), "snr": np.zeros(3), "none": h5py.Empty("f4")})
     text = shown(capsys, tmp_path / "a.h5")[1]
     assert "\n2 attributes with one value, which attrs=[...] makes columns: rate, site\n" in text
