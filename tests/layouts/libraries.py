@@ -115,3 +115,10 @@ def splits_of_groups(folder):
 def labels_with_an_axis(folder):
     put(folder / "a.h5", {"x": numbers(9, 4), "y": np.arange(9).reshape(9, 1)})
     return Want(9, {"y": (3, [3])})
+
+
+@layout("a subject a file, in a group with its name", "refused", "columns=[ray_h5.joined('S*/eeg', name='eeg'), ")
+def subjects(folder):
+    for i, n in ((1, 5), (2, 7), (12, 4)):
+        put(folder / f"s{i:02}.h5", {f"S{i:02}/eeg": numbers(n, 4, start=i), f"S{i:02}/label": np.arange(n)})
+    return Want(16, {"eeg": (13, numbers(4, 4, start=12)[1]), "label": (6, 1)})
