@@ -179,6 +179,7 @@ _CALLS = {
     "balance": "balance('label')",
     "between": "between(0.5, None)",
     "build_index": "build_index('data/*.h5', index_dir='index/')",
+    "create_optimized_dataloader": "create_optimized_dataloader('data/*.h5', 64)",
     "csr": "csr('X')",
     "fields": "fields('jets', ['pt', 'eta'])",
     "joined": "joined('data/frames_*')",

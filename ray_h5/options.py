@@ -130,8 +130,12 @@ def _called(taker: Any) -> Any:
     return cast("Any", taker).__init__ if isinstance(taker, type) else taker
 
 
-def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str]) -> Any:
-    """Return `taker`, or for a function one in its place, which takes options of these names alone."""
+def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, str]) -> Any:
+    """Return `taker`, or for a function one in its place, which takes options of these names alone.
+
+    If it takes any name, whatever it passes them to checks them.
+    """
+    any_name = any(each.kind is Parameter.VAR_KEYWORD for each in known.values())
     called = _called(taker)
     kinds = [each.kind for each in inspect.signature(called, follow_wrapped=False).parameters.values()]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -142,7 +146,7 @@ def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str
 
     @functools.wraps(called)
     def checked(*given: Any, **options: Any) -> Any:
-        if len(given) > most or not options.keys() <= known.keys():
+        if len(given) > most or not (any_name or options.keys() <= known.keys()):
             from ray_h5.foreign_options import refusal
 
             raise refusal(taker.__name__, known, instead, options, len(given) - most)

@@ -100,6 +100,8 @@ def test_an_option_of_elsewhere_says_what_to_write(name, option, says):
         (lambda: ray_h5.torch_data.kfold(k=3), r"kfold: it needs paths"),
         (lambda: ray_h5.torch_data.H5LazyDataset("a.h5"), r"H5LazyDataset: it needs x_key"),
         (lambda: ray_h5.between(1), r"between: it needs high"),
+        (lambda: ray_h5.torch_data.OrderBatchSampler([1]), r"OrderBatchSampler: it needs batch_size"),
+        (ray_h5.torch_data.create_optimized_dataloader, r"create_optimized_dataloader: it needs hdf5_files"),
     ],
 )
 def test_an_argument_that_is_missing_is_named_with_a_call(call, says):
