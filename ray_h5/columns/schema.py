@@ -27,10 +27,6 @@ NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
 
-_MAX_SHOWN = 60
-"""Characters of a value in an error: text that is not UTF-8 may be an image."""
-
-
 _WITH_AXES_OF_ONE = frozenset({"number", "bool", "string", "time"})
 """Kinds of values that are one value a row also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
 
@@ -313,34 +309,10 @@ def scalar_to_arrow(
     try:
         return to_arrow(array, type_)
     except pa.ArrowInvalid:
+        from ray_h5.columns.utf8 import check_utf8
+
         check_utf8(array, spec.name, where)
         raise
-
-
-def check_utf8(array: np.ndarray, name: str, where: Callable[[int], str]) -> None:
-    """Raise an UnsupportedColumnError for the first row of a column whose text is not UTF-8; ``where(i)`` names it."""
-    rows = array.tolist()
-    flat = rows if array.ndim == 1 else array.ravel().tolist()
-    if {*map(type, flat)} <= {bytes} and b"".join(flat).isascii():
-        return  # fast path: nothing is decoded
-    row = next((i for i, value in enumerate(rows) if not _is_utf8(value)), None)
-    if row is not None:
-        shown = repr(rows[row])
-        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}... ({len(shown)} characters)"
-        raise UnsupportedColumnError(
-            f"{where(row)}: column {name!r} holds {shown}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
-            f"to read_h5, H5Dataset or loader to get its values as bytes; ray_h5.DecodeImage({name!r}) makes arrays of "
-            "those that are images."
-        ) from None
-
-
-def _is_utf8(value: object) -> bool:
-    if isinstance(value, (tuple, list, np.ndarray)):  # a compound value, and arrays in it
-        return all(map(_is_utf8, value))
-    try:
-        return not isinstance(value, bytes) or value.decode() is not None
-    except UnicodeDecodeError:
-        return False
 
 
 @lru_cache(maxsize=256)
