@@ -55,6 +55,11 @@ _ARGUMENT = re.compile(
 
 _SHUFFLE = re.compile(r"Shuffle\(unit='(?P<unit>[^']*)'\)")
 
+_ROWS = re.compile(
+    r"rows=ray_h5\.(?:Groups\('(?P<groups>[^']*)'(?:, key='(?P<key>[^']*)')?\)"
+    r"|(?P<files>Files\(\))|Grid\((?P<grid>\d+)\))"
+)
+
 # Names that are no words of English.
 _NAMED = re.compile(
     rf"(?<![\w/.='\"-])(?:{'|'.join(name for name in _FLAGS if '_' in name or name == 'dtypes')})\b(?![\w=/])"
@@ -83,7 +88,15 @@ def _as_flags(message: str) -> str:
     """Return a message with the flags of this command in place of arguments in Python."""
     message = message.replace("; any with file_extensions=None", "")  # no flag says None
     message = _SHUFFLE.sub(lambda found: f"--shuffle {shlex.quote(found['unit'])}", message)
+    message = _ROWS.sub(_rows_flags, message)
     return _NAMED.sub(lambda found: _FLAGS[found[0]], _ARGUMENT.sub(_flag, message))
+
+
+def _rows_flags(found: re.Match[str]) -> str:
+    if found["groups"] is not None:
+        key = f" --key {shlex.quote(found['key'])}" if found["key"] else ""
+        return f"--groups {shlex.quote(found['groups'])}{key}"
+    return "--each-file" if found["files"] else f"--grid {found['grid']}"
 
 
 def _flag(found: re.Match[str]) -> str:
@@ -91,7 +104,8 @@ def _flag(found: re.Match[str]) -> str:
     try:
         value = ast.literal_eval(given)
     except (ValueError, SyntaxError):
-        return f"{flag} {given}".rstrip()
+        # Columns that are made, such as ray_h5.joined(...), are for Python alone.
+        return found[0] if "ray_h5." in given else f"{flag} {given}".rstrip()
     if value is True or value is None:
         return flag
     if isinstance(value, dict):

@@ -65,7 +65,7 @@ class OptionError(RayH5Error, ValueError):
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """An argument has an unknown name, or a type that cannot be used."""
+    """An argument has an unknown name, or a type that cannot be used, or is missing."""
 
 
 class NotFoundError(RayH5Error, FileNotFoundError):

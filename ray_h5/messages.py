@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 import string
 import sys
 from collections.abc import Iterable, Sequence
@@ -39,8 +40,15 @@ def no_column(missing: Sequence[str], names: Iterable[str]) -> str:
 
 
 def near_names(name: str, names: Iterable[str], most: int = _MAX_LISTED) -> str:
-    """Return a sentence that offers the names nearest to `name`, or else lists the first ones; with `most` 0 none."""
+    """Return a sentence that offers the names nearest to `name`, or else lists the first ones; with `most` 0 none.
+
+    Several names with commas between them, as other commands take them, are told apart.
+    """
     known = sorted(set(map(str, names)))  # a pandas frame may call a column by a number
+    several = [part for part in re.split(r"[,;\s]+", name) if part]
+    if len(several) > 1 and {*several} <= {*known}:
+        said = ", ".join(map(repr, several))
+        return f" These are {len(several)} names: {said}. Write each by itself; in a command, spaces separate them."
     if near := _nearest(name, known):
         return f" Did you mean {' or '.join(repr(each) for each in near)}?"
     if not most:

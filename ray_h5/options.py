@@ -130,19 +130,30 @@ def _called(taker: Any) -> Any:
     return cast("Any", taker).__init__ if isinstance(taker, type) else taker
 
 
-def _checking(taker: Any, known: Mapping[str, object], instead: Mapping[str, str]) -> Any:
-    """Return `taker`, or for a function one in its place, which takes options of these names alone."""
+def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, str]) -> Any:
+    """Return `taker`, or for a function one in its place, which takes options of these names alone.
+
+    If it takes any name, whatever it passes them to checks them.
+    """
+    any_name = any(each.kind is Parameter.VAR_KEYWORD for each in known.values())
     called = _called(taker)
     kinds = [each.kind for each in inspect.signature(called, follow_wrapped=False).parameters.values()]
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     most = sys.maxsize if Parameter.VAR_POSITIONAL in kinds else sum(kind in by_position for kind in kinds)
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    own = enumerate(inspect.signature(called).parameters.values())
+    needed = {each.name: at for at, each in own if each.default is each.empty and each.kind not in variable}
 
     @functools.wraps(called)
     def checked(*given: Any, **options: Any) -> Any:
-        if len(given) > most or not options.keys() <= known.keys():
+        if len(given) > most or not (any_name or options.keys() <= known.keys()):
             from ray_h5.foreign_options import refusal
 
             raise refusal(taker.__name__, known, instead, options, len(given) - most)
+        if absent := [name for name, at in needed.items() if at >= min(len(given), most) and name not in options]:
+            from ray_h5.foreign_options import missing
+
+            raise missing(taker.__name__, absent, documented(taker))
         return called(*given, **options)
 
     if not isinstance(taker, type):

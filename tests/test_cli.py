@@ -225,6 +225,13 @@ def test_errors_speak_of_flags(tmp_path, capsys):
     )
     assert f"pass --allow-external {tmp_path}/elsewhere" in said(*index, b, "--columns", "link")
     assert "--group /a names no group" in said(*index, a, "--group", "/a")
+    for name, n in (("demo_0", 3), ("demo_1", 4)):
+        with h5py.File(tmp_path / "c.h5", "a") as file:
+            file[f"{name}/x"] = np.arange(n)
+    message = said(*index, str(tmp_path / "c.h5"))
+    assert "If each is a sample, pass --groups 'demo_*'. " in message
+    assert "pass columns=[ray_h5.joined('demo_*/x', name='x')]." in message  # which a command cannot say
+    assert "If each file is one sample, a bag of features or a volume, pass --each-file." in message
     assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
     assert "--shuffle row: expected one of 'auto', 'rows'" in said(
         "inspect", a, "--columns", "long", "--shuffle", "row"

@@ -95,7 +95,7 @@ def test_json(path, capsys):
     assert command(path, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert sorted(found) == ["delivery", "files", "ok", "problem", "shuffle", "store", "suggestions", "unreadable"]
-    assert sorted(found["files"][0]) == ["columns", "file_bytes", "group", "path", "refused"]
+    assert sorted(found["files"][0]) == ["attributes", "columns", "file_bytes", "group", "path", "refused"]
     epoch = found["files"][0]["columns"][0]
     assert len(epoch.pop("advice")) == 1
     assert epoch == {
@@ -120,7 +120,7 @@ def test_several_files(path, other, tmp_path, capsys):
     assert command(str(tmp_path / "*.h5")) == 1
     shown = capsys.readouterr().out
     assert "2 files, " in shown
-    assert "1 have the columns of the first" in shown
+    assert "; no other has the columns of the first, which is shown below" in shown
     assert "1 file cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
     assert "read_h5 refuses this:\n  SchemaMismatchError: 1 of 2 files" in shown
     report = inspect_files(FileOptions.of([path, other]))
@@ -155,7 +155,7 @@ def test_other_endings(other, tmp_path, capsys):
         command(str(tmp_path))
     assert command(str(tmp_path), "--file-extensions", "nc", "nc4") == 0
     assert command(str(tmp_path / "*.nc")) == 0
-    assert capsys.readouterr().out.count("1 columns\n") == 2
+    assert capsys.readouterr().out.count("1 column\n") == 2
 
 
 def test_bad_files(tmp_path):

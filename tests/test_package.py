@@ -1,3 +1,4 @@
+import ast
 import pickle
 import re
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 import ray_h5
 import ray_h5.torch_data
-from ray_h5 import errors
+from ray_h5 import errors, foreign_options
 
 
 def run(code):
@@ -87,6 +88,33 @@ def test_an_option_that_is_not_there_has_a_near_name():
 def test_an_option_of_elsewhere_says_what_to_write(name, option, says):
     with pytest.raises(errors.UnknownOptionError, match=rf"^{name}: there is no option '{option}'\. .*{says}"):
         getattr(ray_h5, name)(**{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: ray_h5.Windows(pad="drop"), r"Windows: it needs offsets \(mapping.*Write Windows\(\{'actions'"),
+        (ray_h5.Sidecar, r"Sidecar: it needs path \(.*\) and on \(str.*Write Sidecar\('labels.csv', on="),
+        (lambda: ray_h5.Sidecar("labels.csv"), r"Sidecar: it needs on \("),
+        (lambda: ray_h5.kfold("data/*.h5"), r"kfold: it needs k \(int\)\. Write kfold\('data/\*\.h5', 5\)"),
+        (lambda: ray_h5.torch_data.kfold(k=3), r"kfold: it needs paths"),
+        (lambda: ray_h5.torch_data.H5LazyDataset("a.h5"), r"H5LazyDataset: it needs x_key"),
+        (lambda: ray_h5.between(1), r"between: it needs high"),
+        (lambda: ray_h5.torch_data.OrderBatchSampler([1]), r"OrderBatchSampler: it needs batch_size"),
+        (ray_h5.torch_data.create_optimized_dataloader, r"create_optimized_dataloader: it needs hdf5_files"),
+    ],
+)
+def test_an_argument_that_is_missing_is_named_with_a_call(call, says):
+    with pytest.raises(TypeError, match=rf"^{says}") as caught:
+        call()
+    assert isinstance(caught.value, errors.RayH5Error)
+
+
+def test_the_calls_in_errors_have_all_that_is_needed():
+    for name, call in foreign_options._CALLS.items():
+        given = ast.parse(call, mode="eval").body
+        assert given.func.id == name
+        signature(getattr(ray_h5, name)).bind(*given.args, **{each.arg: None for each in given.keywords})
 
 
 def test_errors_and_the_classes_of_elsewhere_are_there_too():

@@ -16,6 +16,7 @@ from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
+from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"
+_EMPTY = "MATLAB_empty"
 """Attribute that MATLAB writes: what values are."""
 
 _COMPOUND_CATEGORIES = "uns/{}_categories"
@@ -74,6 +76,7 @@ class FileColumns:
         self._layout: FileLayout | None = None
         self._known: dict[str, Values] = {}
         self._singles: dict[str, Stored | None] = {}
+        self._bytes: dict[str, JoinedArray] = {}
 
     @cached_property
     def _form(self) -> Form:
@@ -153,6 +156,10 @@ class FileColumns:
             )
         return found
 
+    def bytes_of(self, name: str) -> JoinedArray | None:
+        """Return a single opaque value as the array of its bytes; None if it is none."""
+        return None if self.single(name) is not None else self._bytes.get(self.dataset_of(name))
+
     def _single(self, name: str) -> Stored | None:
         if self._layout is not None and name in self._layout.columns:
             return None
@@ -165,6 +172,9 @@ class FileColumns:
         if error is None or not is_single(error) or any(each in name for each in "*?["):
             return None
         joined = self._reader.single(name)
+        if joined is not None and not joined.single:
+            self._bytes[name] = joined
+            return None
         return None if joined is None else Stored.of(joined)
 
     # What a column is made of ---------------------------------------------------------------------
@@ -184,6 +194,10 @@ class FileColumns:
                 return self._referred(name)
             layout = self._dataset(name)
             if len(layout.shape) == 1:
+                if self._reader.values_of_attributes(name, [_EMPTY]):
+                    raise UnsupportedColumnError(
+                        f"{layout.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
+                    )
                 return Stored.of(layout)
             from ray_h5.columns.conventions.reversed_columns import reversed_values
 
@@ -357,8 +371,21 @@ class FileColumns:
         if self._form == "anndata":
             return self._field_of_anndata(name, found)
         if found is None or found[0].dtype.names is None:
-            return self._decoded(self._dataset(name))  # raises, with near names
+            return self._decoded(self._find_field(name))  # raises, with near names
+        for lost, error in lost_fields(found[0]):
+            if f"{name.strip('/')}/".startswith(f"{lost}/"):
+                raise error
         return stored_fields(found[0], (found[1],), name, is_one=True)
+
+    def _find_field(self, name: str) -> ColumnLayout:
+        """Raise the error of a field whose dataset cannot be read: that of the dataset."""
+        try:
+            return self._dataset(name)
+        except UnsupportedColumnError as exc:
+            parent = name.rpartition("/")[0]
+            if exc.is_encoded and parent:
+                self._find_field(parent)
+            raise
 
     def _field_of_anndata(self, name: str, found: tuple[ColumnLayout, str] | None) -> Values:
         """Return a field of a table as AnnData before 0.7 wrote it: of ``obs``, it may have codes of categories."""

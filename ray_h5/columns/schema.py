@@ -27,6 +27,10 @@ NULLABLE_KINDS = frozenset({"category", "optional", "string"})
 _ARROW_UNITS = frozenset({("s", 1), ("ms", 1), ("us", 1), ("ns", 1)})
 
 
+_WITH_AXES_OF_ONE = frozenset({"number", "bool", "string", "time"})
+"""Kinds of values that are one value a row also with axes of one: MATLAB and others write labels of shape (rows, 1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """One column as it is delivered, the same in every file.
@@ -146,12 +150,23 @@ class ColumnSpec:
     @property
     def kept_type(self) -> pa.DataType:
         """Arrow type of one value in a column of all rows."""
-        return large_type(self.value_type)
+        return large_type(self._item_type if self.has_one_value else self.value_type)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a predicate can name the column: one plain value a row."""
+        """Whether a row is one plain value, without axes."""
         return self.tensor_shape == () and self.kind not in {"ragged", "sparse"}
+
+    @property
+    def has_one_value(self) -> bool:
+        """Whether a predicate can name the column: one plain value a row, also with axes of one, such as (rows, 1)."""
+        is_plain = self.kind in _WITH_AXES_OF_ONE and self.dtype.kind != "c"
+        return self.is_scalar or (is_plain and all(length == 1 for length in self.row_shape))
+
+    @property
+    def without_axes(self) -> ColumnSpec:
+        """The column without axes of one."""
+        return replace(self, row_shape=()) if self.row_shape and self.has_one_value else self
 
     def is_read_from(self, stored: ColumnSpec, is_cast: bool) -> bool:
         """Return whether a column of a file is delivered as this one; `is_cast` if the user asked for another dtype."""
@@ -294,31 +309,10 @@ def scalar_to_arrow(
     try:
         return to_arrow(array, type_)
     except pa.ArrowInvalid:
+        from ray_h5.columns.utf8 import check_utf8
+
         check_utf8(array, spec.name, where)
         raise
-
-
-def check_utf8(array: np.ndarray, name: str, where: Callable[[int], str]) -> None:
-    """Raise an UnsupportedColumnError for the first row of a column whose text is not UTF-8; ``where(i)`` names it."""
-    rows = array.tolist()
-    flat = rows if array.ndim == 1 else array.ravel().tolist()
-    if {*map(type, flat)} <= {bytes} and b"".join(flat).isascii():
-        return  # fast path: nothing is decoded
-    row = next((i for i, value in enumerate(rows) if not _is_utf8(value)), None)
-    if row is not None:
-        raise UnsupportedColumnError(
-            f"{where(row)}: column {name!r} holds {rows[row]!r}, which is not UTF-8. Pass dtypes={{{name!r}: bytes}} "
-            "to read_h5, H5Dataset or loader to get its values as bytes."
-        ) from None
-
-
-def _is_utf8(value: object) -> bool:
-    if isinstance(value, (tuple, list, np.ndarray)):  # a compound value, and arrays in it
-        return all(map(_is_utf8, value))
-    try:
-        return not isinstance(value, bytes) or value.decode() is not None
-    except UnicodeDecodeError:
-        return False
 
 
 @lru_cache(maxsize=256)

@@ -27,8 +27,8 @@ def ragged(
 ) -> Ragged:
     """Return a column whose rows are ranges of a longer array, as an entry of ``columns=[...]``.
 
-    Pass one of `offsets`, `ends` and `bounds`, or `starts` with `counts` or with `ends`: datasets of integers, or
-    fields of compound values such as ``"events/start"``.
+    Pass one of `offsets`, `ends`, `bounds` and `counts`, or `starts` with `counts` or with `ends`: datasets of
+    integers, or fields of compound values such as ``"events/start"``.
 
     Parameters
     ----------
@@ -43,7 +43,8 @@ def ragged(
     bounds : str, optional
         Start and end of each row: pairs, of shape ``(rows, 2)``.
     starts, counts : str, optional
-        The first value, and the number of values, of each row. Rows may overlap.
+        The first value, and the number of values, of each row. Rows may overlap. `counts` without `starts` is for rows
+        that follow each other, such as the jets of each event.
     base : int
         The number of the first value in these datasets: 1 where a program counts from 1, as MATLAB does.
     inclusive : bool
@@ -64,14 +65,17 @@ def ragged(
     content = as_path("ragged: content", content)
     given = {"offsets": offsets, "ends": ends, "bounds": bounds, "starts": starts, "counts": counts}
     paths = {option: as_path(f"ragged: {option}", each) for option, each in given.items() if each is not None}
-    if {*paths} not in ({"offsets"}, {"ends"}, {"bounds"}, {"starts", "counts"}, {"starts", "ends"}):
+    if {*paths} not in ({"offsets"}, {"ends"}, {"bounds"}, {"counts"}, {"starts", "counts"}, {"starts", "ends"}):
         raise OptionError(
             f"ragged({content!r}): found {', '.join(f'{each}=' for each in paths) or 'none of them'}; expected "
             "offsets=, a dataset with the first value of each row and the end of the last one; or ends=, with the end "
-            "of each row; or bounds=, with pairs of both; or starts= with counts= or ends="
+            "of each row; or bounds=, with pairs of both; or counts=, how many values each row has; or starts= with "
+            "counts= or ends="
         )
     if not is_integer(base):
         raise OptionError(f"ragged({content!r}): base={base!r}: expected 0, or 1 for programs that count from 1")
+    if base and {*paths} == {"counts"}:
+        raise OptionError(f"ragged({content!r}): base={base!r}: counts= alone have no number of a first value")
     if not isinstance(inclusive, (bool, np.bool_)):
         raise OptionError(f"ragged({content!r}): inclusive={inclusive!r}: expected True or False")
     if inclusive and not {"ends", "bounds"} & {*paths}:

@@ -125,7 +125,7 @@ def _with(files: FileOptions, option: str, name: str, columns: list[str], spread
         hint = _EPISODES if name == EPISODE and isinstance(exc, UnknownColumnError) else ""
         raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint}") from None
     spec = index.find([name])[name]
-    if not spec.is_scalar:
+    if not spec.has_one_value:
         raise PredicateError(
             f"kfold: {option}={name!r}: the column holds an array of shape {spec.shown_shape} a row; expected a column "
             "with one value a row, such as a patient or a class"

@@ -67,7 +67,7 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
         if all(each.spec.kind == "category" and each.enum for each in facts) and all(texts):
             return classes_of(name, (value for each in facts for value, _ in each.enum), asked.others)
     spec = index.find([name])[name]
-    if not spec.is_scalar:
+    if not spec.has_one_value:
         raise OptionError(
             f"labels={{{name!r}: 'auto'}}: a row holds several values of shape {spec.shown_shape}; pass the classes in "
             "a list"

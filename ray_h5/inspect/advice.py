@@ -8,6 +8,7 @@ from ray_h5.codecs.filters import UNCOMPRESSED
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
+from ray_h5.messages import counted
 from ray_h5.storage.addresses import is_url
 from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
 
@@ -16,15 +17,15 @@ _SAVED = 0.98
 """A filter pipeline that saves less than the rest is not worth its decoding."""
 
 
-def advice(layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> tuple[str, ...]:
+def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> tuple[str, ...]:
     """Return advice for a column, one text for each problem; nothing for a good layout.
 
     Parameters
     ----------
     layout : ColumnLayout
         The column.
-    stored_bytes : int
-        Bytes of its values in the file.
+    stored_bytes : int, optional
+        Bytes of its values in the file, if it is one dataset.
     notes : ColumnNotes
         What its attributes say about its values.
     """
@@ -54,8 +55,8 @@ def _packed(notes: ColumnNotes) -> str:
     return f"values are delivered as stored, without applying {applied}: {notes.conversion}."
 
 
-def _never_written(layout: ColumnLayout, stored_bytes: int) -> str:
-    if stored_bytes or not layout.row_bytes or layout.storage not in {"chunked", "contiguous"}:
+def _never_written(layout: ColumnLayout, stored_bytes: int | None) -> str:
+    if stored_bytes != 0 or not layout.row_bytes or layout.storage not in {"chunked", "contiguous"}:
         return ""
     return "was never written: all of its rows are the fill value."
 
@@ -92,7 +93,7 @@ def is_elsewhere(layout: ColumnLayout) -> bool:
 class _Chunks:
     layout: ColumnLayout
     grid: ChunkGrid
-    stored_bytes: int
+    stored_bytes: int | None
 
     def tiny(self) -> str:
         chunks, size = -(-self.layout.num_rows // self.grid.chunk_rows) * self.grid.per_row, self.layout.chunk_bytes
@@ -100,7 +101,7 @@ class _Chunks:
             return ""
         return (
             f"{chunks} chunks of {size} bytes: each costs more to find than to read. Write it contiguous, or with "
-            f"chunks of {self._good_rows} rows."
+            f"chunks of {counted(self._good_rows, 'row')}."
         )
 
     def of_many_rows(self) -> str:
@@ -110,7 +111,7 @@ class _Chunks:
             return ""
         return (
             f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times as "
-            f"much is decoded as is delivered. Shuffle by chunks, or write chunks of {self._good_rows} rows."
+            f"much is decoded as is delivered. Shuffle by chunks, or write chunks of {counted(self._good_rows, 'row')}."
         )
 
     def split(self) -> str:
@@ -125,14 +126,14 @@ class _Chunks:
             return ""
         return (
             f"a chunk is {size >> 20} MiB, and each thread that reads holds one. Write chunks of "
-            f"{self._good_rows} rows."
+            f"{counted(self._good_rows, 'row')}."
         )
 
     def save_nothing(self) -> str:
         layout, stored = self.layout, self.stored_bytes
         real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
         compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
-        if not compressed or not real or stored < _SAVED * real:
+        if stored is None or not compressed or not real or stored < _SAVED * real:
             return ""
         return f"{layout.pipeline} makes {stored} bytes of {real}: it costs its decoding and saves nothing."
 

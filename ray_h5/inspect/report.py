@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from ray_h5.order.draws.weights import balance
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_cost import shuffle_effect
 from ray_h5.read.reader import RowReader
+from ray_h5.rows.row_view import FileReader, RowView
 from ray_h5.storage.byte_source import ObjectIdentity
 
 
@@ -47,7 +49,8 @@ class ColumnReport:
     pipeline : tuple of str
         The HDF5 filters of its chunks, with their levels.
     stored_bytes : int
-        Bytes in the file. For values of varying length only their references are counted.
+        Bytes in the file. For values of varying length only their references are counted; a column that is made of
+        several datasets has those of its values.
     real_bytes : int, optional
         Bytes in memory; None where only reading would show it.
     direct : bool
@@ -79,7 +82,7 @@ class ColumnReport:
     follows_cf: bool = False
 
     @classmethod
-    def of(cls, layout: ColumnLayout, stored_bytes: int, notes: ColumnNotes) -> ColumnReport:
+    def of(cls, layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> ColumnReport:
         return cls(
             name=layout.name,
             kind=layout.kind,
@@ -89,7 +92,7 @@ class ColumnReport:
             storage=layout.storage,
             chunk_shape=layout.chunk_shape,
             pipeline=tuple(describe_filter(step) for step in layout.pipeline.steps),
-            stored_bytes=stored_bytes,
+            stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
             real_bytes=_real_bytes(layout),
             direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
             advice=advice(layout, stored_bytes, notes),
@@ -121,6 +124,7 @@ class FileReport:
     file_bytes: int
     columns: tuple[ColumnReport, ...]
     refused: tuple[Unreadable, ...]
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,30 +234,62 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
     if not files.scope.by_axis or files.scope.axes == "reversed":
         return ()
     first = reports[0]
-    tree = FileTree(
+    with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
+        return tuple(suggestions(_tree(first, reader, reports)))
+
+
+def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
+    datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
+    return FileTree(
         {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
         tuple(each.name for each in first.refused),
         files=len(reports),
         rows_differ=len({max((each.rows for each in file.columns), default=0) for file in reports}) > 1,
         of_matlab=is_of_matlab(first.path),
         of_cf=tuple(each.name for each in first.columns if each.follows_cf),
+        datasets=datasets,
         single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
+        attributes_of=lambda path: _attributes(reader, path),
     )
-    return tuple(suggestions(tree))
+
+
+def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
+    try:
+        return tuple(reader.base.attribute_names(path))
+    except RayH5Error:  # what cannot be read has no rows, which is said
+        return ()
+
+
+def _opened(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReader:
+    return scope.open(path, None if listed is None else FileState(listed))
 
 
 def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> FileReport:
-    with scope.open(path, None if listed is None else FileState(listed)) as reader:
-        layout = reader.layout
+    with _opened(path, scope, listed) as reader:
+        layout, referred = reader.layout, _referred(reader)
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
-        columns = tuple(ColumnReport.of(each, stored[name], notes[name]) for name, each in layout.columns.items())
-        # What is a column of several datasets is in what read_h5 makes of the file.
+        columns = (
+            *(ColumnReport.of(each, stored.get(name), notes[name]) for name, each in layout.columns.items()),
+            *(ColumnReport.of(each, None, ColumnNotes()) for each in referred),
+        )
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
             reader.manifest([name for name, each in layout.columns.items() if each.direct])
-        return FileReport(path, scope.group, layout.identity.size, columns, refused)
+        return FileReport(path, scope.group, layout.identity.size, columns, refused, _attributes(reader))
+
+
+def _referred(reader: FileReader) -> list[ColumnLayout]:
+    """Return the columns whose rows are what references lead to, such as cell arrays of MATLAB."""
+    if not isinstance(reader, RowReader):
+        return []
+    view, found = RowView(reader, None, None), []
+    for name, error in reader.layout.refused.items():
+        if getattr(error, "is_encoded", False):
+            with suppress(RayH5Error):  # read_h5 says why it leaves it out
+                found.append(view.find([name])[name])
+    return found
 
 
 def _stored_bytes(reports: Sequence[FileReport], index: RowIndex) -> int:
@@ -275,6 +311,10 @@ def _shuffled(index: RowIndex, unit: str) -> str:
     shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
+
+
+def _bytes_of_values(layout: ColumnLayout) -> int:
+    return layout.num_rows * (layout.row_bytes if layout.kind in {"number", "bool"} else layout.item_bytes or 8)
 
 
 def _real_bytes(layout: ColumnLayout) -> int | None:

@@ -33,6 +33,9 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     yield from _tree(first, columns, named)
     refused = first.refused
     yield from _single_values(refused)
+    if first.attributes:
+        many = counted(len(first.attributes), "attribute")
+        yield f"{many} with one value, which attrs=[...] makes columns: {few(first.attributes)}"
     yield from _section("Cannot be read:", _refused(first.path, refused))
     yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
     yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))
@@ -53,14 +56,19 @@ def _summary(report: Report) -> Iterator[str]:
     names = {file.path: [(each.name, each.dtype, each.row_shape) for each in file.columns] for file in report.files}
     alike = sum(columns == names[report.files[0].path] for columns in names.values())
     stored = sum(file.file_bytes for file in report.files)
-    yield f"{len(report.files)} files, {size(stored)}; {alike} have the columns of the first, which is shown below"
+    if len(report.files) == 1:
+        have = "it is shown below"
+    else:
+        who = {1: "no other has", len(report.files): "all have"}.get(alike, f"{alike} have")
+        have = f"{who} the columns of the first, which is shown below"
+    yield f"{counted(len(report.files), 'file')}, {size(stored)}; {have}"
     listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
     yield from _section(f"{counted(len(report.unreadable), 'file')} cannot be opened:", listed)
 
 
 def _tree(file: FileReport, columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[str]:
     below = "" if file.group == "/" else f", below {printable(file.group)}"
-    yield f"{printable(file.path)}: {size(file.file_bytes)}, {len(columns)} columns{below}"
+    yield f"{printable(file.path)}: {size(file.file_bytes)}, {counted(len(columns), 'column')}{below}"
     yield from table(columns, named)
 
 
@@ -72,11 +80,8 @@ def _is_mended(columns: Iterable[ColumnReport]) -> bool:
 def _single_values(refused: Sequence[Unreadable]) -> Iterator[str]:
     names = [each.name for each in refused if each.message.endswith(SINGLE_VALUE)]
     if names:
-        many = (
-            "1 single value, which is no column"
-            if len(names) == 1
-            else f"{len(names)} single values, which are no columns"
-        )
+        are = "which is no column" if len(names) == 1 else "which are no columns"
+        many = f"{counted(len(names), 'single value')}, {are}"
         yield f"{many}: {few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])}"
 
 
@@ -119,7 +124,8 @@ def _together(said: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _delivered(delivery: Delivery) -> Iterator[str]:
-    yield f"{delivery.rows} rows of {size(delivery.row_bytes)}, in {delivery.blocks} blocks of {delivery.block_rows}"
+    blocks = f"{counted(delivery.blocks, 'block')} of {delivery.block_rows}"
+    yield f"{counted(delivery.rows, 'row')} of {size(delivery.row_bytes)}, in {blocks}"
     found = list(leaves(merge_similar(delivery.columns)))
     if len(found) > MAX_LINES:
         found = list(leaves(merge_similar(delivery.columns, any_name=True)))

@@ -53,12 +53,15 @@ class Alike:
         A glob that matches them alone, if there is one.
     columns : tuple of str
         The columns that all of them have, if some have others; otherwise empty.
+    is_exact : bool
+        Whether the pattern matches nothing else.
     """
 
     paths: tuple[str, ...]
     are_groups: bool
     pattern: str
     columns: tuple[str, ...] = ()
+    is_exact: bool = True
 
     @property
     def options(self) -> str:
@@ -202,11 +205,12 @@ def _alike(members: Sequence[_Node], level: Sequence[_Node]) -> Alike:
     others = [each for each in level if each.path in matched]
     # Groups that the pattern matches too are rows as well, if they have columns in common.
     together = [*members, *others]
-    if others and is_group and all(each.is_group for each in others) and _common(together):
+    is_joined = is_group and all(each.is_group for each in others) and bool(_common(together))
+    if others and is_joined:
         members = together
     columns = _common(members) if any(each.holds != members[0].holds for each in members) else ()
     paths = sorted(("/".join(each.path) for each in members), key=natural_key)
-    return Alike(tuple(paths), is_group, pattern, tuple(columns))
+    return Alike(tuple(paths), is_group, pattern, tuple(columns), not others or is_joined)
 
 
 # Whether they are samples --------------------------------------------------------------------------

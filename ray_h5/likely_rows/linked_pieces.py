@@ -44,8 +44,8 @@ def pieces_in_links(
 def _error(refused: RayH5Error, count: int, call: str) -> RayH5Error:
     said = str(refused).partition(" If you trust it,")[0]
     error = ExternalDataError(
-        f"{said} If you trust these {count} files, and their rows follow each other, pass {call}. Columns with a value "
-        "for each of these rows go beside it."
+        f"{said} If you trust these {count} files, and their rows follow each other, read this file without them, and "
+        f"pass {call}. Columns with a value for each of these rows go beside it."
     )
     error.__dict__.update(refused.__dict__)
     return error

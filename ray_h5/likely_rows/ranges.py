@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ray_h5.likely_rows.shapes import main_columns
 from ray_h5.likely_rows.tree import Seen
 from ray_h5.likely_rows.words import BOUNDS, COUNTS, OFFSETS, STARTS, last, words
+from ray_h5.messages import counted
 
 
 class _Bounds(NamedTuple):
@@ -20,12 +21,8 @@ class _Bounds(NamedTuple):
 
 def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
     """Return what says where rows are, and the entries of ``columns=``; None if nothing does."""
-    for name in columns:
-        ends = columns.get(f"{name}_index")  # as NWB writes them
-        if ends is not None and _is_integer(ends, 1):
-            own = _of_group(columns, _group(name), ends.rows, {name, f"{name}_index"})
-            said = f"{name}_index has the end of each row of {name}, of {columns[name].rows} values"
-            return said, [f"ray_h5.ragged({name!r}, ends={name + '_index'!r})", *own]
+    if indexed := [name for name in columns if _is_indexed(columns, name)]:
+        return _with_index(columns, indexed)
     for bounds in _bounds(columns):
         longer = {
             name: each
@@ -40,9 +37,27 @@ def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
         beside = sorted(
             repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in bounds.names
         )
-        said = f"{' and '.join(bounds.names)}: these may say where each of {bounds.rows} rows is among {length} values"
+        rows = counted(bounds.rows, "row")
+        said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
         return said, [*ragged, *beside]
     return None
+
+
+def _with_index(columns: Mapping[str, Seen], indexed: Sequence[str]) -> tuple[str, list[str]]:
+    """Return those of one group that have as many rows as the largest one."""
+    first = max(indexed, key=lambda name: columns[name].values)
+    rows = columns[f"{first}_index"].rows
+    beside = [name for name in indexed if _group(name) == _group(first) and columns[f"{name}_index"].rows == rows]
+    taken = {each for name in beside for each in (name, f"{name}_index")}
+    said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
+    ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
+    return said, [*ragged, *_of_group(columns, _group(first), rows, taken)]
+
+
+def _is_indexed(columns: Mapping[str, Seen], name: str) -> bool:
+    """Return whether a column has the ends of its rows beside it, as NWB writes them."""
+    ends = columns.get(f"{name}_index")
+    return ends is not None and _is_integer(ends, 1) and not name.endswith("_index")
 
 
 def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:

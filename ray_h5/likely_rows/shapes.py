@@ -13,6 +13,9 @@ _IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
 _VOLUME_AXES, _VOLUME_SIDE, _BLOCK_SIDE, _MOST_COLOURS = 3, 32, 64, 4
 """Axes of a volume; least length of two of them; length of a block; a shorter axis is the colours of an image."""
 
+_FEW_NUMBERS = 16
+"""Numbers about a volume are no more."""
+
 
 def is_image(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
@@ -50,17 +53,26 @@ def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, 
     With `differ`, files have other shapes, and names say less.
     """
     volumes = {name: each for name, each in columns.items() if len(each.shape) >= _VOLUME_AXES}
-    if not volumes or len(volumes) < len(columns):
+    if not volumes:
         return {}
     named = any(OF_VOLUMES & (set(words(name)) | {*name.lower().split("/")}) for name in columns)
-    shape = next(iter(volumes.values())).shape[:_VOLUME_AXES]
-    plain = all(each.shape == shape for each in volumes.values())
-    if not plain or not (named or differ) or None in shape[1:]:
+    shape = min((each.shape for each in volumes.values()), key=len)[:_VOLUME_AXES]
+    # Channels before the axes of a volume, such as those of BraTS, beside an array without them.
+    channels = [each for each in volumes.values() if each.shape != shape and each.shape[1:] == shape]
+    plain = all(each.shape == shape or each in channels for each in volumes.values())
+    if not plain or not (named or differ or channels) or None in shape[1:] or shape[0] is None:
+        return {}
+    if any(_has_rows(each, shape[0]) for name, each in columns.items() if name not in volumes):
         return {}
     if sum((n or 0) >= _VOLUME_SIDE for n in shape) < _VOLUME_AXES - 1:
         return {}
     block = tuple(min(n or 1, _BLOCK_SIDE) for n in shape)
     return dict.fromkeys(volumes, block)
+
+
+def _has_rows(each: Seen, planes: int) -> bool:
+    """Return whether a column is more than a few numbers about a volume, such as its spacing."""
+    return len(each.shape) != 1 or each.rows == planes or each.rows > _FEW_NUMBERS
 
 
 def time_axis(columns: Mapping[str, Seen]) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,6 +47,10 @@ class FileTree:
         Whether MATLAB wrote it.
     single_values : bool
         Whether it has single values beside its columns.
+    datasets : tuple of str, optional
+        The columns that are datasets; None if all are. Columns of a frame are none.
+    attributes_of : callable, optional
+        Returns the attributes with one value of a group or dataset, given its path.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
     """
@@ -58,6 +62,15 @@ class FileTree:
     of_matlab: bool = False
     single_values: bool = False
     of_cf: tuple[str, ...] = ()
+    datasets: tuple[str, ...] | None = None
+    attributes_of: Callable[[str], Sequence[str]] | None = None
+
+    @property
+    def whole(self) -> Mapping[str, Seen]:
+        """The columns that are datasets, which are rows of `Groups`, and pieces of `joined`."""
+        if self.datasets is None:
+            return self.columns
+        return {name: self.columns[name] for name in self.datasets if name in self.columns}
 
     @property
     def lengths(self) -> set[int]:

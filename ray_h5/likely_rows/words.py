@@ -47,6 +47,9 @@ PIECES = _words_of("bucket shard part piece chunk block data frames rows")
 
 SPLITS = ("train", "training", "tr", "valid", "validation", "val", "dev", "test", "testing", "te")
 
+MASKS = _words_of("mask masks split splits fold folds")
+"""Groups of what names the samples of a split."""
+
 OFFSETS = _words_of("offset offsets indptr ptr splits seqlens")
 STARTS = _words_of("start starts begin first")
 COUNTS = _words_of("count counts length lengths")

@@ -62,7 +62,7 @@ def check_names(names: Iterable[str], columns: Mapping[str, ColumnSpec]) -> None
     """
     for name in names:
         spec = columns[name]
-        if not spec.is_scalar:
+        if not spec.has_one_value:
             are_numbers = spec.kind in TENSOR_KINDS and spec.dtype.kind != "c"
             raise no_scalar(name, spec.ragged_shape or spec.tensor_shape, are_numbers=are_numbers)
 

@@ -131,11 +131,11 @@ def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
     where = f"{reader.path}: row_mask: {column!r}"
     if isinstance(reader, RowView) and layout.kind == "string" and not layout.row_shape:
         return reader.rows_named(base.read_whole(column).tolist(), where)
-    if layout.row_shape or layout.dtype.kind not in "biu":
+    if any(length != 1 for length in layout.row_shape) or layout.dtype.kind not in "biu":
         raise PredicateError(
             f"{where} holds {layout.dtype} values of shape {layout.row_shape}; expected a boolean a row, or row numbers"
         )
-    values = base.read_whole(column)
+    values = base.read_whole(column).reshape(-1)
     # A mask is about the rows of the file. With windows, these are the steps, of which not each has a window.
     windowed = reader if isinstance(reader, RowView) and reader.has_windows else None
     expected, what = (num_rows, "rows") if windowed is None else (windowed.num_steps, "steps")

@@ -70,8 +70,16 @@ def _scalars(column: BlockColumn, name: str) -> pa.Array | pa.ChunkedArray:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
         raise PredicateError(f"predicate: column {name!r} holds values of several types: {exc}") from exc
     if isinstance(values.type, pa.BaseExtensionType) and hasattr(values.type, "shape"):
-        raise no_scalar(name, values.type.shape, are_numbers=True)
+        if any(length != 1 for length in values.type.shape):
+            raise no_scalar(name, values.type.shape, are_numbers=True)
+        return _without_axes(values)
     return values
+
+
+def _without_axes(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return tensors of one value each as these values."""
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    return pa.chunked_array([pc.list_flatten(each.storage) for each in chunks], values.type.storage_type.value_type)
 
 
 def _like(passes: pa.ChunkedArray, column: BlockColumn) -> BlockColumn:

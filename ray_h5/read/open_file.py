@@ -263,6 +263,15 @@ class OpenFile(ABC):
         with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
             return short_attributes(library.dataset(column), names)
 
+    def attribute_names(self, path: str) -> list[str]:
+        """Return the names of attributes with one value, of a group or dataset below the group; of the group for ""."""
+        from ray_h5.hdf5.groups.group_attributes import names_of_values
+
+        with self.library() as library, translated(self.path, "listing its attributes"):
+            group, trail = library.tree.enter()
+            found = trail.follow(group, path, where="below the group") if path else group
+            return names_of_values(found)
+
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group."""
         from ray_h5.hdf5.groups.group_attributes import attributes_of

@@ -484,6 +484,10 @@ class RowReader:
         """Return a dataset with a single value as a joined array of one dataset; None if its value is of no column."""
         return self._retrying(lambda: self._file().single(name))
 
+    def attribute_names(self, path: str = "") -> list[str]:
+        """Return the names of attributes with one number or one text, of a group or dataset; of the whole for ""."""
+        return self._retrying(lambda: self._file().attribute_names(path))
+
     def attributes(self, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
         """Return attributes of the group that names are relative to: an array of one number each, or a text.
 

@@ -51,7 +51,10 @@ def error_of_lengths(
 ) -> SchemaMismatchError:
     """Return the error of columns of several lengths, by their lengths; `head` and `sources` as for `common_rows`."""
     if not lengths:
-        return SchemaMismatchError(f"{path}: found no column; is group= the group that holds the datasets?")
+        return SchemaMismatchError(
+            f"{path}: found no column; is group= the group that holds the datasets? If each dataset is a sample, such "
+            "as an image with a name, pass rows=ray_h5.Groups('*'); if each file is one, rows=ray_h5.Files()."
+        )
     of_matlab = is_of_matlab(path, None if head is None else head())
     seen = {name: Seen(str(each.dtype), tuple(each.shape)) for name, each in columns.items()}
     advice = [each.as_advice for each in suggestions(FileTree(seen, of_matlab=of_matlab))[:_MAX_ADVICE]]

@@ -20,7 +20,7 @@ from ray_h5.columns.dataset_columns import (
     ragged_layout,
     repeated,
 )
-from ray_h5.columns.stored_values import Stored
+from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -238,6 +238,17 @@ Column: TypeAlias = RowColumn | DatasetColumn | StepColumn | WindowedColumn | Sp
 def is_plain(column: Column) -> bool:
     """Return whether a column is a dataset as it is stored, with its units as rows."""
     return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
+
+
+def stored_part(column: Column) -> tuple[str, float] | None:
+    """Return the dataset that a column is in, and the share of its bytes: of compound values, those of the field."""
+    if not isinstance(column, RowColumn) or not isinstance(column.values, Stored):
+        return None
+    if not isinstance(column.values.address, str):
+        return None
+    whole, fields = column.values.layout, (column.values.field, *column.values.fields)
+    bytes_of = [field_of(whole.stored_dtype, name)[0].itemsize for name in fields if name]
+    return whole.name, sum(bytes_of) / whole.stored_dtype.itemsize if bytes_of else 1.0
 
 
 def whole_joined_array(column: Column) -> JoinedArray | None:

@@ -27,7 +27,7 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
-from ray_h5.rows.row_columns import Column, RowColumn, is_plain, whole_joined_array
+from ray_h5.rows.row_columns import Column, RowColumn, is_plain, stored_part, whole_joined_array
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
@@ -355,11 +355,11 @@ class RowView:
         return self.num_rows if self._steps is None else self._steps.num_steps
 
     def stored_bytes(self, columns: Sequence[str]) -> dict[str, int]:
-        """Return how many bytes columns take: those of their values."""
-        return {
-            name: layout.num_rows * (layout.row_bytes if layout.kind in {"number", "bool"} else layout.item_bytes or 8)
-            for name, layout in self.find(columns).items()
-        }
+        """Return how many bytes columns take in the file: those that are a dataset, or a field of its values."""
+        self.find(columns)
+        of = {name: found for name in columns if self._by_axis and (found := stored_part(self._columns[name]))}
+        stored = self._reader.stored_bytes([dataset for dataset, _ in of.values()])
+        return {name: round(stored[dataset] * share) for name, (dataset, share) in of.items()}
 
     def notes(self, columns: Sequence[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about columns that are datasets; nothing about the others."""

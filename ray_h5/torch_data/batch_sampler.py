@@ -7,11 +7,12 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.torch_data.samplers import OrderSampler, State
 
 
+@names_options
 class OrderBatchSampler(BatchSampler, DistributedSampler[list[int]]):
     """Batches of an `OrderSampler`: neighbours in the order are in the same batch.
 

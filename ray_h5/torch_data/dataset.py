@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec, check_utf8
+from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -373,8 +373,11 @@ class H5Dataset(BatchedDataset):
             for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
                 for name in self._lists:
                     arrays[name][place] = owned(arrays[name][place])
-        for name in self._texts:
-            check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
+        if self._texts:
+            from ray_h5.columns.utf8 import check_utf8
+
+            for name in self._texts:
+                check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():

@@ -331,3 +331,67 @@ def test_decoded_columns_are_filtered_cast_and_kept(tmp_path):
         assert H5Dataset(path, ["v"], where(at="2000-01-02"), **options)[0]["v"] == 5
     assert H5Dataset(path, ["v"], dtypes={"v": "float64"}, decode_cf=True).read(np.arange(4))["v"].dtype == "f8"
     assert H5Dataset(path, ["v"], index_dir=tmp_path / "index")[1]["v"] == 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_nested_table_of_pytables_is_read_without_its_times(tables, tmp_path):
+    class Row(tables.IsDescription):
+        at = tables.Time64Col()
+        n = tables.Int64Col()
+
+        class position(tables.IsDescription):  # noqa: N801  the name of a column
+            x = tables.Float64Col(shape=(2,))
+            kind = tables.StringCol(3)
+
+    path = str(tmp_path / "a.h5")
+    with tables.open_file(path, "w") as file:
+        table = file.create_table("/", "hits", Row, filters=tables.Filters(5, "blosc"))
+        for i in range(ROWS):
+            table.row["n"], table.row["position/x"], table.row["position/kind"] = i, (i, -i), f"k{i % 3}"
+            table.row.append()
+        table.flush()
+        expected = table.read()
+    found = H5Dataset(path).read(np.arange(ROWS))["hits"]
+    for name in ("n", "position"):
+        np.testing.assert_array_equal(found[name], expected[name])
+    rows = H5Dataset(path, ["hits/n", "hits/position/x"])[:]
+    np.testing.assert_array_equal(rows["hits/position/x"], expected["position"]["x"])
+    with pytest.raises(UnsupportedColumnError, match="column 'hits/at' is a field of HDF5's own time"):
+        H5Dataset(path, ["hits/at"])
+
+
+@pytest.mark.parametrize("chunks", [None, (4,)])
+def test_compound_values_with_arrays_of_varying_length_are_read_without_these(tmp_path, chunks, caplog):
+    """Write acquisitions as ISMRMRD has them: a header, and arrays of varying length beside it."""
+    head = np.dtype([("counter", "u4"), ("position", "f4", (3,)), ("idx", [("slice", "u2")])])
+    values = np.zeros(ROWS, [("head", head), ("traj", h5py.vlen_dtype("f4")), ("data", h5py.vlen_dtype("f4"))])
+    values["head"]["counter"], values["head"]["idx"]["slice"] = np.arange(ROWS), np.arange(ROWS) % 3
+    for i in range(ROWS):
+        values[i]["traj"], values[i]["data"] = np.zeros(0, "f4"), np.arange(i, dtype="f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=values, chunks=chunks)
+        expected = file["data"]["head"]
+    path = str(tmp_path / "a.h5")
+    found = H5Dataset(path).read(np.arange(ROWS))["data"]
+    assert found.dtype.names == ("head",)
+    np.testing.assert_array_equal(found["head"], expected)
+    assert "left out 2 of 3 columns: data/traj" in caplog.text
+    rows = H5Dataset(path, ["data/head/counter", "data/head/idx/slice"])[:]
+    np.testing.assert_array_equal(rows["data/head/counter"], expected["counter"])
+    np.testing.assert_array_equal(rows["data/head/idx/slice"], expected["idx"]["slice"])
+    with pytest.raises(UnsupportedColumnError, match=r"column 'data/data' is a field of .* arrays of varying length"):
+        H5Dataset(path, ["data/data"])
+
+
+def test_a_field_of_a_column_that_cannot_be_read_has_its_error(tmp_path):
+    outer = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
+    inner = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+    inner.insert(b"begin", 0, h5py.h5t.UNIX_D64LE)
+    outer.insert(b"n", 0, h5py.h5t.STD_I64LE)
+    outer.insert(b"when", 8, inner)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"bad", outer, h5py.h5s.create_simple((5,)))
+    message = "column 'bad', field 'when.begin', has a type that numpy lacks"
+    for name in ("bad/n", "bad/when/begin"):
+        with pytest.raises(UnsupportedColumnError, match=message):
+            H5Dataset(tmp_path / "a.h5", [name])

@@ -215,7 +215,7 @@ def write_what_cannot_be_read(path, more=0):
     with h5py.File(path, "a") as file:
         file.create_dataset("nothing", dtype="f4")
         file.create_dataset("refs", (5,), h5py.ref_dtype)
-        file.create_dataset("lists", (5,), [("n", "i4"), ("values", h5py.vlen_dtype("f4"))])
+        file.create_dataset("lists", (5,), [("values", h5py.vlen_dtype("f4"))])
         for i in range(more):
             file.create_dataset(f"more/{i}", (5, 2), [(f"field_{j}", np.longdouble) for j in range(40)])
 

@@ -13,7 +13,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.torch_data import H5Dataset
-from tests.layouts import cells, fields, programs, ranges, robots  # noqa: F401  they add layouts
+from tests.layouts import cells, fields, libraries, programs, ranges, robots  # noqa: F401  they add layouts
 from tests.layouts.kit import LAYOUTS
 
 
@@ -105,6 +105,20 @@ def test_layout(each, tmp_path, caplog):
         assert printed is not None
         assert each.call in printed
         assert default == "right" or each.call in said
+
+
+@pytest.mark.parametrize("each", LAYOUTS.values(), ids=LAYOUTS)
+def test_each_call_that_inspect_prints_runs(each, tmp_path):
+    want = each.write(tmp_path)
+    paths = sorted(map(str, tmp_path.iterdir())) if want is None or want.paths is None else str(tmp_path / want.paths)
+    try:
+        shown = to_text(inspect_files(FileOptions.of(paths)))
+    except RayH5Error:
+        return  # the file as a whole is refused
+    advice = [line for line in shown.splitlines() if "write read_h5(paths, " in line]
+    for options in calls_in("\n".join(advice)):
+        dataset = eval(f"H5Dataset(paths, {options})", {"H5Dataset": H5Dataset, "paths": paths, "ray_h5": ray_h5})
+        dataset[len(dataset) - 1]
 
 
 def test_one_call_reads_frames_of_other_files(tmp_path):

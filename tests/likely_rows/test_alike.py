@@ -145,6 +145,18 @@ def test_a_pattern_matches_these_alone(names, others, pattern):
     assert matched == paths
 
 
+def test_a_volume_with_channels_first_is_read_in_blocks():
+    found = {
+        "image": Seen("<f4", (4, 240, 240, 155)),
+        "label": Seen("|u1", (240, 240, 155)),
+        "spacing": Seen("<f8", (3,)),
+    }
+    said = [each.options for each in suggestions(FileTree(found, files=3))]
+    assert "rows=ray_h5.Patches({'image': (64, 64, 64), 'label': (64, 64, 64)})" in said
+    found["age"] = Seen("<f8", (240,))  # a value a plane
+    assert not any("Patches" in each.options for each in suggestions(FileTree(found, files=3)))
+
+
 def test_groups_of_which_some_have_more_columns():
     found = likely({**groups([f"ep_{i}" for i in range(4)], "action", "image"), **groups(["ep_2"], "depth")})
     assert found.options == "rows=ray_h5.Groups('ep_*'), columns=['action', 'image']"

@@ -165,3 +165,13 @@ def test_any_equal_is_advised_for_each_kind_of_row(tmp_path):
     with pytest.raises(PredicateError, match=r"\(\?,\)") as raised:
         H5Dataset(tmp_path, predicate=where(long=1), rows=Groups("g*"))
     assert "any_equal" not in str(raised.value)
+
+
+def test_text_for_an_enum_names_its_integers(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file.create_dataset("kind", data=[0, 1, 1, 0], dtype=h5py.enum_dtype({"cat": 0, "dog": 1}, "i1"))
+    message = r"numbers, which are compared with numbers only. 'kind' is an enum, .* compared: cat=0, dog=1"
+    with pytest.raises(PredicateError, match=message):
+        H5Dataset(tmp_path / "a.h5", ["x"], where(kind="dog"))
+    assert len(H5Dataset(tmp_path / "a.h5", ["x"], where(kind=1))) == 2

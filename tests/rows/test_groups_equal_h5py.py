@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.columns.row_table import RowTable
-from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.values_as_json import Reader, Writer
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import H5Dataset, where
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 
 
@@ -108,6 +108,14 @@ def test_datasets_that_differ_in_the_last_chunk_dimension(tmp_path, chunks, comp
         assert len(reader.table.groups.columns["x"].layouts) == 2
     with open_rows(tmp_path / "a.h5", Groups("g*"), Windows({"x": [0]})) as reader:
         assert reader.read(["x"])["x"].tolist() == np.concatenate(expected)[:, None].tolist()
+
+
+def test_a_dataset_beside_the_groups_is_offered_as_a_mask(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/demo_0/x"], file["mask/train"] = np.arange(3), [b"demo_0"]
+    message = r"no 'mask/train' in the groups .* There is: x. It is a dataset of the file: .*'mask/train': row_mask\(\)"
+    with pytest.raises(UnknownColumnError, match=message):
+        H5Dataset(tmp_path / "a.h5", rows=Groups("data/*"), predicate=where(**{"mask/train": True}))
 
 
 def test_each_refusal_has_a_reason(tmp_path):

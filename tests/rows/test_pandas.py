@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import where
+from ray_h5 import Windows, between, where
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.tree.pickled_names import pickled_names
 from ray_h5.torch_data import H5Dataset
@@ -63,6 +63,26 @@ def test_a_frame_of_numbers(tmp_path):
     assert {name: [plain(each) for each in values] for name, values in found.items()} == {
         name: expected[name].tolist() for name in expected.columns
     }
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_times_of_a_fixed_frame(tmp_path, zone):
+    """Blocks of times, and an index of times, as those of METR-LA."""
+    when = pd.date_range("2024-03-30", periods=9, freq="5h", tz=zone)
+    expected = pd.DataFrame({"a": np.arange(9.0), "at": when, "until": when + pd.Timedelta("1h")}, index=when)
+    expected.loc[expected.index[4], "at"] = pd.NaT
+    expected.to_hdf(tmp_path / "a.h5", key="df", format="fixed")
+    rows = H5Dataset(tmp_path / "a.h5")
+    assert [*rows.columns] == ["df/index", "df/a", "df/at", "df/until"]
+    read = pd.read_hdf(tmp_path / "a.h5", "df").reset_index()
+    for name in ("index", "at", "until"):
+        wanted = read[name].dt.tz_convert(None) if zone else read[name]
+        np.testing.assert_array_equal(np.array(rows[:][f"df/{name}"]), wanted.values)
+    chosen = H5Dataset(tmp_path / "a.h5", ["df/a"], where(**{"df/until": between("2024-03-31", None)}))
+    until = read["until"].dt.tz_convert(None) if zone else read["until"]
+    assert chosen[:]["df/a"].tolist() == read["a"][until >= "2024-03-31"].tolist()
+    steps = H5Dataset(tmp_path / "a.h5", ["df/until"], windows=Windows({"df/until": [-1, 0]}, pad="zero"))
+    assert np.isnat(steps[0]["df/until"][0])
 
 
 def test_parts_of_it(tmp_path):

@@ -50,6 +50,18 @@ def matlab(tmp_path):
 OPTIONS = {"axes": "reversed", "file_extensions": ["mat"]}
 
 
+def test_an_empty_array_of_matlab_is_no_column(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        file["x"] = np.arange(6.0).reshape(3, 2)
+        file["empty"] = np.array([0, 2], "u8")  # its shape, as MATLAB writes it
+        file["empty"].attrs.update({"MATLAB_class": np.bytes_("double"), "MATLAB_empty": np.uint8(1)})
+    rows = H5Dataset(tmp_path / "a.mat", axes="reversed")
+    assert [*rows.columns] == ["x"]
+    assert "empty (is an empty array of MATLAB" in caplog.text
+    with pytest.raises(UnsupportedColumnError, match="column 'empty' is an empty array of MATLAB"):
+        H5Dataset(tmp_path / "a.mat", ["empty"], axes="reversed")
+
+
 def test_rows_of_more_chunks_than_there_is_memory_for(tmp_path):
     """Each row is in all of the 2**32 chunks along the first axis, of which one was written."""
     with h5py.File(tmp_path / "a.mat", "w") as file:

@@ -589,3 +589,12 @@ def test_rows_that_are_left_out_need_no_cast(tmp_path):
     assert len(wrapped) == 32
     with pytest.raises(CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
         H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})
+
+
+def test_long_text_that_is_not_utf8_is_cut_in_the_error(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["image"] = np.array([b"\xff\xd8\xff" + b"\x00abc" * 500])
+    message = r"holds b'\\xff\\xd8.*\.\.\. \(\d+ characters\).*DecodeImage"
+    with pytest.raises(UnsupportedColumnError, match=message) as caught:
+        H5Dataset(tmp_path / "a.h5")[0]
+    assert len(str(caught.value)) < 500

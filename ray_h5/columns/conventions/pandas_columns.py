@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import Reading, Taken, Units, Values
+from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
@@ -22,31 +23,45 @@ _UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneOfBlock:
-    """Values of which a unit has one along its single axis."""
+    """Values of which a unit has one along its single axis, as numbers or as times."""
 
     values: Stored | Taken
     name: str
+    time: np.dtype | None = None
 
     @property
     def array(self) -> ColumnLayout:
         found = self.values.array
         chunk = None if found.chunk_shape is None else found.chunk_shape[:1]
-        return replace(found, name=self.name, shape=found.shape[:1], chunk_shape=chunk)
+        found = replace(found, name=self.name, shape=found.shape[:1], chunk_shape=chunk)
+        return found if self.time is None else replace(found, kind="time", stored_dtype=self.time)
 
     def over(self, axes: int) -> OneOfBlock:
         assert axes == 1
         return self
 
     def blank(self, dtype: np.dtype) -> Any:
-        return self.values.blank(dtype)
+        return blank_of(self.array, dtype)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
-        return self.values.reading(units, out[:, None])
+        # Times are stored as the integers that numpy has for them, with NaT as the least one.
+        return self.values.reading(units, (out if self.time is None else out.view(np.int64))[:, None])
 
 
 def names_in(encoding: Encoding) -> list[str]:
     """Return the columns of a table of pandas."""
     return list(json.loads(encoding.text))
+
+
+def _times(stored: Stored, said: str) -> CF:
+    unit = said.partition("[")[2].partition("]")[0].partition(",")[0] or "ns"
+    return CF(stored, "time", np.dtype("M8[ns]"), unit=_UNITS.get(unit, 1))
+
+
+def _time_of(said: str) -> np.dtype | None:
+    """Return the dtype of times, such as ``datetime64[ns]``; those of a time zone are in UTC."""
+    unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)(?:,.*)?\])?", said)
+    return None if unit is None else np.dtype(f"M8[{unit[1] or 'ns'}]")
 
 
 def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) -> Values:
@@ -73,17 +88,22 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
         raise UnknownColumnError(f"{reader.path}: no column {name!r} in the table {frame!r}.{near_names(name, known)}")
     said = known[name]
     layout = reader.column(said["dataset"])
+    if not said["field"] and said["at"] is None:  # the index of a frame in the fixed format
+        return _times(Stored.of(layout), said["dtype"])
     if not said["field"]:
-        if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or said["dtype"].startswith("datetime"):
+        time = _time_of(said["dtype"]) if layout.stored_dtype == np.int64 else None
+        is_other = said["dtype"].startswith("datetime") and time is None
+        if len(layout.shape) != 2 or layout.kind not in {"number", "bool"} or is_other:
+            held = f"{said['dtype'] or layout.kind} values"
+            held = "text or other objects, which pandas pickles" if layout.kind == "list" else held
             raise UnsupportedColumnError(
-                f"{where} is in a block of pandas' fixed format that holds {said['dtype'] or layout.kind} values; its "
+                f"{where} is in a block of pandas' fixed format that holds {held}; its "
                 "numbers alone can be read. Write the frame with to_hdf(..., format='table')."
             )
-        return OneOfBlock(Stored.of(layout).take((np.array([said["at"]]),)), column)  # type: ignore[arg-type]
+        return OneOfBlock(Stored.of(layout).take((np.array([said["at"]]),)), column, time)  # type: ignore[arg-type]
     stored = stored_fields(layout, (said["field"],), column, is_one=True)
     if said["dtype"].startswith("datetime64"):
-        unit = said["dtype"].partition("[")[2].partition("]")[0].partition(",")[0] or "ns"
-        return CF(stored, "time", np.dtype("M8[ns]"), unit=_UNITS.get(unit, 1))
+        return _times(stored, said["dtype"])
     if said["categories"]:
         table = said["categories"]
 

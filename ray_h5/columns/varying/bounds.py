@@ -131,6 +131,9 @@ def bounds_in(found: Mapping[str, np.ndarray], made: Ragged, where: str) -> Boun
     if "bounds" in found:
         starts, ends = pairs_of(found["bounds"], where)
         return bounds_of_pairs(starts, ends, where, base, inclusive=inclusive)
+    if "counts" in found and "starts" not in found:
+        count = _as_integers(found["counts"], where)
+        return bounds_of_counts(np.cumsum(np.maximum(count, 0)) - np.maximum(count, 0), count, where)
     if "counts" in found:
         return bounds_of_counts(found["starts"], found["counts"], where, base)
     if "starts" in found:
@@ -146,6 +149,12 @@ def check_bounds(bounds: Bounds, made: Ragged, length: int, path: str) -> None:
     if made.offsets is not None or (made.ends is not None and made.starts is None):
         option, name = next(iter(made.given.items()))
         check_all_values(bounds, length, f"{path}: {name!r}", made.content, option, made.base)
+    last = int(bounds.stops[-1]) if len(bounds) else 0
+    if made.counts is not None and made.starts is None and last < length:
+        raise SchemaMismatchError(
+            f"{path}: {made.counts!r}: the counts of all rows are {last} values, and {made.content!r} has {length}. If "
+            "rows are anywhere in it, pass starts= too."
+        )
     check_inside(bounds, length, f"{path}: column {made.name!r}", made.content)
 
 

@@ -112,7 +112,7 @@ class FileRanges:
     def _offsets(self, name: str) -> tuple[str, Bounds]:
         if name not in self._bounds:
             layout = self._of_dataset(name).array
-            if layout.row_shape or layout.dtype.kind not in "iu":
+            if any(length != 1 for length in layout.row_shape) or layout.dtype.kind not in "iu":
                 raise UnsupportedColumnError(
                     f"{layout.where} has {layout.dtype} of shape {layout.shape}; expected integers along one axis, the "
                     "first value of each row and the end of the last one"
@@ -121,8 +121,9 @@ class FileRanges:
         return name, self._bounds[name]
 
     def _whole(self, name: str) -> np.ndarray:
-        """Return all values of a dataset, or of a field of one."""
-        return read_all(self._reader, self._of_dataset(name))
+        """Return all values of a dataset, or of a field of one, without axes of one."""
+        found = read_all(self._reader, self._of_dataset(name))
+        return found.reshape(len(found)) if all(length == 1 for length in found.shape[1:]) else found
 
     def _content(self, name: str) -> Values:
         """Return the values of all rows of a ragged column: of a dataset, or of a field of one."""

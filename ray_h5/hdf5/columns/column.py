@@ -170,9 +170,9 @@ def _check_by_h5py(values: ValueType, storage: Storage, pipeline: FilterPipeline
     """Raise unless h5py reads the values."""
     if values.lost_fields:
         raise UnsupportedColumnError(
-            f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time or references, which no row has; and "
-            f"its {storage} values with the filters {pipeline} are read by h5py alone. Leave that field out "
-            "when you write it, or write it as int64."
+            f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time, references or arrays of varying length, "
+            f"which no row has; and its {storage} values with the filters {pipeline} are read by h5py alone. Leave "
+            "that field out when you write it, or write it as int64."
         )
     for step in pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):

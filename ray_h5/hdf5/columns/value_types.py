@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import h5py
 import numpy as np
@@ -99,7 +98,9 @@ class Shared:
         return found
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
-        dtype, lost_fields = _dtype(type_id, where)
+        dtype, lost_fields = _dtype(
+            type_id, where, is_wide=item_bytes(type_id, self.address_bytes) == type_id.get_size()
+        )
         element, array_shape = split_array(dtype)
         kind = kind_of(element, where)
         return ValueType(
@@ -119,60 +120,26 @@ class Shared:
 _types: LRU[ValueType] = LRU(1024, 64 << 20, lambda found: _MEMBER_BYTES * (1 + len(found.enum)))
 
 
-def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
-    """Return the dtype of a type, and the fields that it leaves out: those of HDF5's own time, and references."""
+def _dtype(type_id: h5py.h5t.TypeID, where: str, *, is_wide: bool) -> tuple[np.dtype, tuple[str, ...]]:
+    """Return the dtype of a type, and the fields that it leaves out: see `without_lost`."""
     try:
         dtype = type_id.dtype
-        has_references = any(h5py.check_ref_dtype(dtype[name]) is not None for name in dtype.names or ())
-        return (has_references and _without_lost(type_id)) or (dtype, ())
+        if not any(_is_lost(dtype[name]) for name in dtype.names or ()):
+            return dtype, ()
+        from ray_h5.hdf5.columns.lost_fields import without_lost
+
+        return without_lost(type_id, is_wide=is_wide) or (dtype, ())
     except TypeError as exc:
-        found = _without_lost(type_id)
+        from ray_h5.hdf5.columns.lost_fields import without_lost
+
+        found = without_lost(type_id, is_wide=is_wide)
         if found is None:
             raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
         return found
 
 
-def _without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
-    """Return a compound type without its fields of HDF5's own time, as of PyTables, and its references, as of NWB.
-
-    None if nothing else is left, or it is odd too.
-    """
-    if type_id.get_class() != h5py.h5t.COMPOUND:
-        return None
-    formats: list[np.dtype] = []
-    names: list[str] = []
-    offsets: list[int] = []
-    lost: list[str] = []
-    for i in range(type_id.get_nmembers()):
-        member, name = type_id.get_member_type(i), type_id.get_member_name(i).decode("utf-8", "backslashreplace")
-        if member.get_class() in {h5py.h5t.TIME, h5py.h5t.REFERENCE}:
-            lost.append(name)
-            continue
-        try:
-            formats.append(member.dtype)
-        except TypeError:
-            return None
-        if not _is_as_in_memory(member, formats[-1]):
-            return None
-        names.append(name)
-        offsets.append(int(type_id.get_member_offset(i)))
-    if not names:
-        return None
-    described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
-    return np.dtype(described), tuple(lost)
-
-
-def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
-    """Return whether the bytes of a field in the file are those in memory, so that it is read without libhdf5."""
-    if type_id.get_class() == h5py.h5t.ARRAY:
-        type_id, dtype = type_id.get_super(), dtype.base
-    if dtype.hasobject or dtype.names is not None or dtype.itemsize != type_id.get_size():
-        return False
-    if type_id.get_class() == h5py.h5t.STRING:
-        return True
-    if type_id.get_class() == h5py.h5t.BITFIELD:
-        return bool(type_id.equal(h5py.h5t.STD_B8LE) or type_id.equal(h5py.h5t.STD_B8BE))
-    return not odd_type_of(type_id, dtype)
+def _is_lost(dtype: np.dtype) -> bool:
+    return h5py.check_ref_dtype(dtype) is not None or h5py.check_vlen_dtype(dtype) is not None
 
 
 def without_rows(message: str) -> UnsupportedColumnError:

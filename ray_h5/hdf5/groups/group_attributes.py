@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -87,7 +88,7 @@ class GroupAttribute:
                 f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(found.get_type(), exc)} Or leave it "
                 "out of attrs=[...]."
             ) from exc
-        if found.shape not in {(), (1,)} or not _is_plain(dtype):
+        if any(length != 1 for length in found.shape) or not _is_plain(dtype):
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r} has dtype {dtype} and shape {found.shape}; "
                 "expected one number or one text. Leave it out of attrs=[...]."
@@ -131,6 +132,10 @@ class GroupAttribute:
         return np.concatenate(values)
 
 
+_OF_LIBRARIES = frozenset({"Conventions", "NX_class", "encoding-type", "encoding-version", "filetype", "history"})
+"""Attributes that say how a file is written. PyTables and HDF5 write theirs in capitals, netCDF with ``_`` first."""
+
+
 def attributes_of(group: h5py.Group, path: str, names: Sequence[str]) -> dict[str, np.ndarray | bytes]:
     """Return some attributes of one group: an array of one number each, or a text.
 
@@ -163,6 +168,23 @@ def _attribute_names(opened: Any) -> list[str]:
     names: list[bytes] = []
     h5py.h5a.iterate(opened, names.append)
     return [name.decode("utf-8", "backslashreplace") for name in names]
+
+
+def names_of_values(opened: h5py.Group | h5py.Dataset) -> list[str]:
+    """Return the names of attributes with one number or one text, which ``attrs=`` makes columns; none is read.
+
+    Those that libraries write for themselves are left out.
+    """
+    found = []
+    for name in _attribute_names(opened.id):
+        if name.startswith("_") or name in _OF_LIBRARIES or name.isupper():
+            continue
+        attribute = h5py.h5a.open(opened.id, name.encode("utf-8", "surrogateescape"))
+        with contextlib.suppress(TypeError):  # a type that numpy lacks
+            is_null = attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL
+            if not is_null and all(length == 1 for length in attribute.shape) and _is_plain(attribute.dtype):
+                found.append(name)
+    return found
 
 
 def _text(value: Any) -> bytes:

@@ -33,9 +33,16 @@ class _Class:
     layout: ColumnLayout
     array_shape: tuple[int, ...]
     number: int
+    is_of_bytes: bool = False
 
     def holds(self, dataset: h5py.h5d.DatasetID, properties: h5py.h5p.PropDCID) -> bool:
-        return bool(dataset.get_type().equal(self.type_id)) and self.has(properties)
+        return self.has_type(dataset.get_type()) and self.has(properties)
+
+    def has_type(self, type_id: h5py.h5t.TypeID) -> bool:
+        """Return whether a type is that of the class; opaque values that are arrays of bytes may differ in length."""
+        if self.is_of_bytes:
+            return type_id.get_class() == h5py.h5t.OPAQUE and bool(type_id.get_tag() == self.type_id.get_tag())
+        return bool(type_id.equal(self.type_id))
 
     def has(self, properties: h5py.h5p.PropDCID) -> bool:
         """Return whether creation properties are those of the class."""
@@ -87,9 +94,9 @@ class GroupColumn:
         growing = (False,) * len(dims)
         if known is None or known.layout.storage == "chunked":
             growing = tuple(n == h5py.h5s.UNLIMITED for n in space.get_simple_extent_dims(maxdims=True))
-        if known is None or known.growing != growing or not dataset.get_type().equal(known.type_id):
+        if known is None or known.growing != growing or not known.has_type(dataset.get_type()):
             known = self._class_of(path, dataset, properties, growing)
-        self._add(dims, known, dataset)
+        self._add((dataset.get_type().get_size(),) if known.is_of_bytes else dims, known, dataset)
 
     def add_missing(self, count: int) -> None:
         """Add groups that lack the column next."""
@@ -145,8 +152,11 @@ class GroupColumn:
     def _described(self, path: str, dataset: h5py.h5d.DatasetID, growing: tuple[bool, ...]) -> _Class:
         axes = len(growing)
         layout = describe_column(dataset, path, path=self.path, at_home=True, sources=(), single_ok=True)
+        if is_of_bytes := not axes and is_bytes(layout):
+            axes, layout = 1, as_bytes(layout)
         array_shape = layout.shape[max(1, axes) :]
-        found = _Class(dataset.get_type(), dataset.get_create_plist(), growing, layout, array_shape, self.described)
+        properties = dataset.get_create_plist()
+        found = _Class(dataset.get_type(), properties, growing, layout, array_shape, self.described, is_of_bytes)
         self.described += 1
         if self.first is None:
             self.first, self.first_path, self.axes = found, path, axes
@@ -209,6 +219,21 @@ class GroupColumn:
             np.array(self.offsets, np.int64),
             single,
         )
+
+
+def is_bytes(layout: ColumnLayout) -> bool:
+    """Return whether a single value is the bytes of something, such as an image: ``np.void(data)`` as h5py writes it.
+
+    Each is a type of its own, as long as the data.
+    """
+    return layout.kind == "binary" and layout.direct and layout.storage == "contiguous"
+
+
+def as_bytes(layout: ColumnLayout) -> ColumnLayout:
+    """Return an opaque value as the array of its bytes."""
+    size, byte = layout.stored_dtype.itemsize, np.dtype("u1")
+    fill = np.zeros((), byte)
+    return replace(layout, kind="number", shape=(size,), stored_dtype=byte, item_bytes=1, fill=fill)
 
 
 def _described_type(found: _Class, axes: int) -> str:

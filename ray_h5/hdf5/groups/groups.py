@@ -27,7 +27,7 @@ from ray_h5.hdf5.files.file_bytes import address_of
 from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
-from ray_h5.hdf5.groups.group_columns import GroupColumn, check_places
+from ray_h5.hdf5.groups.group_columns import GroupColumn, as_bytes, check_places, is_bytes
 from ray_h5.hdf5.groups.references import References
 from ray_h5.hdf5.tree.attributes import text_attribute
 from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
@@ -117,7 +117,8 @@ def read_group_table(
 def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
     """Return a dataset with a single value as a joined array of one dataset; None if it cannot be one.
 
-    It is the column of `read_group_table` for the pattern `name`, without the search for what matches.
+    An opaque value is the array of its bytes. It is the column of `read_group_table` for the pattern `name`, without
+    the search for what matches.
     """
     pattern = GroupPattern(name.strip("/"), name=name)
     with translated(tree.path, f"opening {name!r}"):
@@ -140,11 +141,13 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
         except UnsupportedColumnError:
             return None
     paths, offset = Paths.of([pattern.pattern]), NOT_WRITTEN if layout.offset is None else layout.offset
-    shapes = np.array([layout.row_shape], np.int64)
-    joined = JoinedArray(
-        name, paths, (replace(layout, offset=None),), np.zeros(1, np.int32), shapes, np.array([offset]), single=True
-    )
-    if offset + layout.row_bytes > file_bytes:
+    shape, nbytes, single = layout.row_shape, layout.row_bytes, not is_bytes(layout)
+    if not single:
+        layout = as_bytes(layout)
+        shape, layout = layout.shape, replace(layout, shape=(1,))
+    layouts, shapes = (replace(layout, offset=None),), np.array([shape], np.int64)
+    joined = JoinedArray(name, paths, layouts, np.zeros(1, np.int32), shapes, np.array([offset]), single=single)
+    if offset + nbytes > file_bytes:
         check_places(tree.path, GroupTable(paths, {name: joined}, {}), file_bytes)  # raises
     return joined
 

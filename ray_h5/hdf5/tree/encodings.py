@@ -94,6 +94,9 @@ def _of_pandas(group: h5py.Group, name: str, path: str) -> Encoding:
     said, below = text_attribute(group, "pandas_type"), f"{name}/".lstrip("/")
     columns: dict[str, dict[str, object]] = {}
     if said == "frame":
+        kind = text_attribute(group["axis1"], "kind") if _has(group, ("axis1",)) else ""
+        if kind.startswith("datetime"):
+            columns["index"] = _column(f"{below}axis1", "", None, kind)
         for number in range(_MAX_BLOCKS):
             block = f"block{number}"
             if not _has(group, (f"{block}_values",)):

@@ -493,8 +493,9 @@ def lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnEr
         yield (
             name,
             UnsupportedColumnError(
-                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME) or of references, which "
-                "no column has. Write a time, such as PyTables' Time64Col, as int64 or float64."
+                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME), of references or of arrays "
+                "of varying length, which no column has. Write a time, such as PyTables' Time64Col, as int64 or "
+                "float64, and such arrays as a column of their own."
             ),
         )
 

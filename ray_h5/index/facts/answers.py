@@ -173,9 +173,10 @@ def _stored(facts: FileFacts, reader: FileReader, spec: ColumnSpec, rows: int) -
     stored = facts.columns[spec.name].spec
     if not spec.is_read_from(stored, True):
         raise SchemaMismatchError(f"{facts.path}: column {spec.name!r}: expected {spec}, found {stored}")
-    array = empty((rows,), spec.dtype, f"{facts.path}: column {spec.name!r}")
+    array = empty((rows, *spec.row_shape), spec.dtype, f"{facts.path}: column {spec.name!r}")
     reader.read_into({spec.name: array}, slice(None), casting=spec.casting)
-    return scalar_to_arrow(array, spec, lambda row: f"{facts.path}, row {row}", spec.kept_type)
+    values, where = array.reshape(rows), facts.path
+    return scalar_to_arrow(values, spec.without_axes, lambda row: f"{where}, row {row}", spec.kept_type)
 
 
 def readable(layout: FileLayout) -> tuple[Mapping[str, ColumnFacts], tuple[tuple[str, str], ...]]:

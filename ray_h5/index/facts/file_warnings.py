@@ -12,7 +12,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.index.row_index import RowIndex
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import FileState
-from ray_h5.messages import few, printable
+from ray_h5.messages import counted, few, printable
 
 if TYPE_CHECKING:
     from ray_h5.likely_rows.tree import FileTree
@@ -88,8 +88,9 @@ def _of_rows(index: RowIndex) -> str:
     said = next((each for each in suggestions(_tree(index)) if each.is_surprise), None)
     if said is None:
         return ""
+    without = "Without it, first" if said.options else "First"
     return (
-        f"{index.files.path(0)}: {said.as_advice} Without it, first axes are read as {index.num_rows} rows; "
+        f"{index.files.path(0)}: {said.as_advice} {without} axes are read as {counted(index.num_rows, 'row')}; "
         "docs/rows.md says more. If that is right, name the columns with columns=[...], and this is not said."
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -51,7 +52,32 @@ def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Seque
         "Choose columns that all files share with columns=[...], or leave those files out."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, found, columns)
+        + _groups_of_files(found)
     )
+
+
+def _groups_of_files(found: Sequence[Schema]) -> str:
+    """Return a sentence about files whose columns are in a group with a name of its own, such as that of a subject."""
+    by_form: dict[str, list[str]] = {}
+    for name in (name for schema in found for name in schema):
+        by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    if any(len(names) != len(found) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
+        return ""
+    globs = [_glob_of_numbers(names) for names in by_form.values()]
+    groups = {glob.rpartition("/")[0] for glob in globs}
+    if len(groups) != 1 or "*" not in (group := groups.pop()) or any("*" in glob.rpartition("/")[2] for glob in globs):
+        return ""
+    columns = ", ".join(f"ray_h5.joined({glob!r}, name={glob.rpartition('/')[2]!r})" for glob in globs)
+    return (
+        f" Each file has a group of its own: for the rows of all of them, pass columns=[{columns}]; if each group is "
+        f"a sample, pass rows=ray_h5.Groups({group!r})."
+    )
+
+
+def _glob_of_numbers(names: Sequence[str]) -> str:
+    """Return a glob for names that differ in numbers alone, with a star for each number that differs."""
+    parts = zip(*(re.split(r"(\d+)", name) for name in names), strict=True)
+    return "".join(part[0] if len({*part}) == 1 else "*" for part in parts)
 
 
 def _pairs(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> str:

@@ -200,7 +200,7 @@ def _is_of(spec: ColumnSpec, stored: ColumnSpec | None) -> bool:
     """Return whether values of `spec` can come from a stored column: a predicate may cast them."""
     if parse_virtual(spec.name) is not None:
         return spec == virtual_spec(spec.name)
-    if stored is None or not spec.is_scalar or not stored.is_scalar:
+    if stored is None or not spec.has_one_value or not stored.has_one_value:
         return False
     is_coded = spec.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}
     return spec.kind == stored.kind or is_coded or spec.is_made_of(stored) or {spec.kind, stored.kind} <= TENSOR_KINDS

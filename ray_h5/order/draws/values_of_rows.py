@@ -57,7 +57,7 @@ def row_values(
     names = columns_of(index, value, option)
     if isinstance(value, str):
         spec = index.find(names)[value]
-        if spec.is_scalar:  # before it is read: lists may be large
+        if spec.has_one_value:  # before it is read: lists may be large
             _check_numbers(spec.kept_type, value, value, option)
         column, what = scalars(index, names, option)[value], f"column {value!r}"
     else:
@@ -95,7 +95,7 @@ def scalars(index: RowIndex, names: Sequence[str], option: Option) -> dict[str, 
     """Return columns of one value a row, as the files store them: draws are the same, whatever a dataset casts."""
     specs = index.find(names)
     for name, spec in specs.items():
-        if not spec.is_scalar:
+        if not spec.has_one_value:
             held = "rows of varying shape" if spec.kind == "ragged" else f"an array of shape {spec.tensor_shape} a row"
             raise OptionError(
                 f"Shuffle: {option.name}: column {name!r} holds {held}; expected one "

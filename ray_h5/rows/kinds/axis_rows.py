@@ -100,7 +100,7 @@ class AxisRows:
             raise SchemaMismatchError(
                 f"{layout.where}: expected {num_rows} values, one for each step, found {layout.num_rows}"
             )
-        values = read_all(self._reader, self._columns.values(name))
+        values = self._read(name)
         if (lost := np.flatnonzero([each is None for each in values] if values.dtype == object else [])).size:
             raise SchemaMismatchError(
                 f"{layout.where}: expected the episode of each row, found a missing value in row {lost[0]}"
@@ -134,7 +134,7 @@ class AxisRows:
                     f"{layout.where}: expected {num_rows} booleans, one for each step, found {layout.num_rows} "
                     f"{layout.kind} values"
                 )
-            values = read_all(self._reader, self._columns.values(name))
+            values = self._read(name)
             if (wrong := np.flatnonzero(~np.isin(values, [0, 1]))).size:
                 raise SchemaMismatchError(
                     f"{layout.where}: expected a flag of the last step of each episode, found {values[wrong[0]]} in "
@@ -152,7 +152,7 @@ class AxisRows:
             raise UnsupportedColumnError(
                 f"{layout.where}: expected integers, the ends of episodes; found {layout.dtype}"
             )
-        ends = read_all(self._reader, self._columns.values(name))
+        ends = self._read(name)
         wrong = np.flatnonzero(ends[1:] < ends[:-1])
         if len(wrong):
             at = int(wrong[0]) + 1
@@ -171,11 +171,16 @@ class AxisRows:
 
     def _scalar(self, name: str) -> ColumnLayout:
         layout = self._columns.values(name).array
-        if layout.row_shape or layout.kind not in {"number", "bool", "string", "category", "optional"}:
+        is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
+        if not is_one or layout.kind not in {"number", "bool", "string", "category", "optional"}:
             raise UnsupportedColumnError(
                 f"{layout.where} has values of shape {layout.row_shape}; expected one number or text for each step"
             )
         return layout
+
+    def _read(self, name: str) -> np.ndarray:
+        values = read_all(self._reader, self._columns.values(name))
+        return values.reshape(len(values))
 
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
         assert self._windows is not None
@@ -205,7 +210,7 @@ class AxisRows:
         name = self._windows.episode
 
         def names() -> np.ndarray:
-            values = read_all(self._reader, self._columns.values(name))
+            values = self._read(name)
             starts = self._starts(lengths)
             texts = [v if isinstance(v, bytes) else str(v).encode() for v in values[starts].tolist()]
             return objects(texts)

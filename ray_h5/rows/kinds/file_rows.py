@@ -11,6 +11,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
@@ -73,9 +74,10 @@ class FileRows:
         found = self._columns.listing()
         columns, refused = list(found.names), dict(found.refused)
         for name in [*found.names, *found.refused]:
-            if name in refused and self._columns.single(name) is None:
-                continue
             try:
+                single = self._columns.single(name) if name in refused else None
+                if name in refused and single is None and self._columns.bytes_of(name) is None:
+                    continue
                 if not self._has_steps_of_rows(name):
                     self.column(name)
             except UnsupportedColumnError as exc:
@@ -101,6 +103,8 @@ class FileRows:
             return name_column(name, self._path)
         if (single := self._columns.single(name)) is not None:
             return RowColumn(name, single)
+        if (data := self._columns.bytes_of(name)) is not None:
+            return DatasetColumn(name, Stored.of(data), data)
         values = self._columns.values(name)
         if values.array.kind in _OF_ROWS:
             raise UnsupportedColumnError(

@@ -292,7 +292,18 @@ class GroupRows:
         names = self.listing().names
         raise UnknownColumnError(
             f"{self._reader.path}: no {dataset!r} in the groups {self._kind.pattern!r}.{near_names(dataset, names)}"
+            f"{self._hint_of_mask(dataset)}"
         )
+
+    def _hint_of_mask(self, name: str) -> str:
+        """Return a sentence for a dataset of the file that is in no group, such as a mask of robomimic."""
+        try:
+            is_there = name in self._reader.find([name], missing_ok=True)
+        except RayH5Error:
+            is_there = False
+        if not is_there:
+            return ""
+        return f" It is a dataset of the file: if it names rows, as a mask, write where(**{{{name!r}: row_mask()}})."
 
     def dataset_of(self, name: str) -> str:
         made = self._made.get(name)

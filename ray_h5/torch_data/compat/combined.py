@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 
 from ray_h5.buffers import empty
-from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec, check_utf8
+from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
 from ray_h5.options import as_integer, takes_options_of

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from torch.utils.data import get_worker_info
 
-from ray_h5.columns.schema import check_utf8
+from ray_h5.columns.utf8 import check_utf8
 from ray_h5.fork import PerProcess
 from ray_h5.options import names_options
 from ray_h5.read.casting import Casting, as_casting

@@ -9,7 +9,7 @@ import torch
 from joblib import cpu_count
 from torch.utils.data import DataLoader
 
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, names_options
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.compat.factory import with_start_method
@@ -22,6 +22,7 @@ _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
 
 
+@names_options
 def create_optimized_dataloader(
     hdf5_files: PathLike | Sequence[PathLike],
     batch_size: int = 64,

@@ -1,0 +1,90 @@
+"""What `ray-h5 inspect` says of files as other libraries write them, and how it counts."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Groups
+from ray_h5.cli import main
+from ray_h5.torch_data import H5Dataset
+
+
+def shown(capsys, *argv):
+    status = main(["inspect", *map(str, argv)])
+    return status, capsys.readouterr().out
+
+
+@pytest.fixture
+def small(tmp_path):
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = np.zeros((1, 4))
+    return tmp_path
+
+
+def test_one_of_each_is_counted_as_one(small, capsys):
+    status, text = shown(capsys, small / "a.h5")
+    assert status == 0
+    assert ", 1 column\n" in text
+    assert "  1 row of 32 B, in 1 block of 1\n" in text
+
+
+def test_files_that_are_alike_are_counted(small, capsys):
+    assert "2 files, " in (text := shown(capsys, small)[1])
+    assert "; all have the columns of the first, which is shown below" in text
+    (small / "b.h5").write_bytes(b"nothing")
+    assert "; it is shown below" in shown(capsys, small)[1]
+
+
+def test_names_with_commas_between_them_are_told_apart(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["image"], file["label"] = np.zeros((4, 2)), np.arange(4)
+    status, text = shown(capsys, tmp_path / "a.h5", "--columns", "image,label")
+    assert status == 1
+    assert "These are 2 names: 'image', 'label'. Write each by itself; in a command, spaces separate them." in text
+    assert shown(capsys, tmp_path / "a.h5", "--columns", "image", "label")[0] == 0
+
+
+def test_a_table_of_pandas_takes_what_it_takes_in_the_file(tmp_path, capsys):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("tables")
+    frame = pandas.DataFrame({"n": np.zeros(5000, "i8"), "when": pandas.to_datetime(np.zeros(5000, "i8"))})
+    frame.to_hdf(tmp_path / "a.h5", key="df", format="table", data_columns=True, complib="blosc", complevel=5)
+    status, text = shown(capsys, tmp_path / "a.h5")
+    assert status == 0
+    assert "saves nothing" not in text
+    with h5py.File(tmp_path / "a.h5") as file:
+        stored = file["df/table"].id.get_storage_size()
+    assert stored < 5000 * 8  # less than one of the three fields takes in memory
+    taken = re.findall(r"    (?:index|n) .* (\d+) B +40 kB", text)
+    assert taken == [str(round(stored / 3))] * 2
+
+
+def test_columns_beside_a_sparse_matrix_take_what_they_take_in_the_file(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        matrix = file.create_group("matrix")  # as 10x writes it
+        matrix["data"], matrix["indices"] = np.ones(9, "i4"), np.arange(9)
+        matrix["indptr"], matrix["shape"] = np.minimum(np.arange(3001), 9), np.array([20, 3000])
+        barcodes = matrix.create_dataset("barcodes", data=np.array([b"A" * 18] * 3000), compression="gzip")
+        stored = barcodes.id.get_storage_size()
+    status, text = shown(capsys, tmp_path / "a.h5")
+    assert status == 0
+    assert "saves nothing" not in text
+    assert f"deflate 4        {stored} B " in text
+
+
+def test_attributes_that_can_be_columns_are_named(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.attrs.update(
+            {"site": "north", "rate": 250.0, "list": np.arange(3), "CLASS": "GROUP", "_NCProperties": "x"}
+        )
+        for i in range(4):
+            trace = file.create_dataset(f"data/trace_{i}", data=np.zeros((20 + i, 3)))
+            trace.attrs.update({"arrival": 1.5, "end": np.array([[7]]), "snr": np.zeros(3), "none": h5py.Empty("f4")})
+    text = shown(capsys, tmp_path / "a.h5")[1]
+    assert "\n2 attributes with one value, which attrs=[...] makes columns: rate, site\n" in text
+    assert "attributes of each, such as arrival, end, are columns with attrs=['arrival'] in Groups(...)" in text
+    rows = H5Dataset(tmp_path / "a.h5", rows=Groups("data/*", attrs=["arrival", "end"]), attrs=["rate", "site"])
+    assert (rows[3]["arrival"], rows[3]["end"], rows[3]["rate"], rows[3]["site"]) == (1.5, 7, 250, "north")
