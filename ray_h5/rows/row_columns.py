@@ -167,7 +167,8 @@ class WindowedColumn(ColumnOfUnits):
                 # One by one: numpy would take an array for several values.
                 nothing = self.values.blank(out.dtype)
                 for at in there[blank.reshape(-1)].tolist() if out.dtype == object else ():
-                    into[at] = nothing
+                    for index in np.ndindex(into.shape[1:]):
+                        into[(at, *index)] = nothing
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:
