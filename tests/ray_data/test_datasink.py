@@ -324,6 +324,8 @@ def test_missing_values(tmp_path):
     ("column", "said"),
     [
         (pa.array([[[1]], [[2, 3]]]), "lists of numbers"),
+        (pa.array([[{"a": 1}], []]), "'x' has lists of struct<a: int64>: lists of numbers"),
+        (pa.array([[{"a": 1}]], pa.list_(pa.struct({"a": pa.int32()}), 1)), "'x' has lists of struct<a: int32>"),
         (pa.array(["a\0b", "c"]), "first NUL"),
         (pa.array([0, 1], pa.timestamp("us", "UTC")), "time zone"),
         (pa.array([1, 2], pa.decimal128(5)), "decimal128"),
