@@ -18,8 +18,8 @@ from ray.data.extensions import (
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.ray_data.arrow.ragged_blocks import is_ragged
-from ray_h5.ray_data.arrow.sparse_blocks import is_sparse, to_batch
-from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies
+from ray_h5.ray_data.arrow.sparse_blocks import has_steps, is_sparse, to_batch
+from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
 from ray_h5.writing.output import stored_dtype
 
 _NATIVE = pa.types
@@ -110,6 +110,8 @@ def _column(name: str, array: pa.Array, fill: Any) -> tuple[Form, ColumnValues]:
     if _NATIVE.is_struct(type_):
         if not is_sparse(type_):  # a list holds it; others are columns for each field by now
             raise _nested(name, f"lists of {type_}")
+        if has_steps(type_):
+            raise windows_of_sparse_rows(name)
         _check_nulls(name, array, None)
         batch = to_batch(pa.chunked_array([array]))
         return Form("sparse", batch.data.dtype, (batch.width,)), batch
