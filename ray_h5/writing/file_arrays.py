@@ -94,8 +94,8 @@ def varies(name: str, shape: str) -> UnsupportedColumnError:
 def windows_of_sparse_rows(name: str) -> UnsupportedColumnError:
     """Return the error of rows that each are several rows of a sparse matrix."""
     return UnsupportedColumnError(
-        f"column {name!r} has windows of sparse rows; a matrix that is written has one row each. Write the rows without "
-        "windows, and pass windows= where they are read; or leave the column out with columns=[...]."
+        f"column {name!r} has windows of sparse rows; a matrix that is written has one row each. Write the rows "
+        "without windows, and pass windows= where they are read; or leave the column out with columns=[...]."
     )
 
 
