@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.windows import Windows
 from ray_h5.tables.sidecar import Sidecar
@@ -263,3 +263,13 @@ def test_columns_that_are_in_no_file_may_be_named(tmp_path):
         H5Dataset(tmp_path / "a.h5", ["u", "v"], **options)
     with pytest.raises(UnknownColumnError, match="no 'v' below"):
         H5Dataset(tmp_path / "a.h5", ["u"], rows=Grid(2, of={"v": ()}))
+
+
+def test_a_dataset_with_the_name_of_an_axis(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["axis_0"] = np.zeros((4, 3, 5)), np.full((4, 3), 7)
+    with pytest.raises(OptionError, match="'axis_0' is a dataset of the file, and a column that include_axes=True"):
+        H5Dataset(tmp_path / "a.h5", rows=Grid(2, include_axes=True))
+    found = H5Dataset(tmp_path / "a.h5", ["u", "axis_0"], rows=Grid(2, include_axes=True))
+    assert [int(each.axis_0) for each in found] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert H5Dataset(tmp_path / "a.h5", rows=Grid(2))[0].axis_0 == 7

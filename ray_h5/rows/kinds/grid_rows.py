@@ -12,7 +12,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.grid_column import is_in_order
@@ -156,6 +156,11 @@ class GridRows:
             columns.append(name)
             del refused[name]
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
+        if doubles := [name for name in added if name in columns]:
+            raise OptionError(
+                f"{self._reader.path}: {doubles[0]!r} is a dataset of the file, and a column that include_axes=True of "
+                "Grid adds. Leave include_axes out, or name the columns with columns=[...]."
+            )
         return Listing((*added, *columns), refused)
 
     def prepare(self, names: Iterable[str]) -> None:
