@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,9 +60,9 @@ def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(parts, fields=list(type_))
     if pa.types.is_fixed_size_list(type_):
         whole = as_real(np.ascontiguousarray(array))
-        return pa.FixedSizeListArray.from_arrays(
-            to_arrow(whole.reshape(-1, *whole.shape[2:]), type_.value_type), type=type_
-        )
+        values = to_arrow(whole.reshape(math.prod(whole.shape[:2]), *whole.shape[2:]), type_.value_type)
+        # Not `from_arrays`: it divides by the length of a list, and ends the process where that is 0.
+        return pa.Array.from_buffers(type_, len(whole), [None], children=[values])
     if pa.types.is_large_list(type_):
         return _lists(array, type_)
     if pa.types.is_fixed_size_binary(type_):

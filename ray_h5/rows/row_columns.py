@@ -147,6 +147,12 @@ class WindowedColumn(ColumnOfUnits):
         found = layout_of_rows(self.name, array, (num_rows, width, *array.row_shape), self.chunk_rows, path)
         if array.kind != "ragged":
             return found
+        if None in array.ragged_shape[1:]:
+            raise UnsupportedColumnError(
+                f"{path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
+                f"{array.ragged_shape}; windows take those that differ along their first axis alone. Leave the column "
+                "out of the offsets."
+            )
         assert array.element is not None
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(found, kind="list", element=element)
@@ -167,7 +173,8 @@ class WindowedColumn(ColumnOfUnits):
                 # One by one: numpy would take an array for several values.
                 nothing = self.values.blank(out.dtype)
                 for at in there[blank.reshape(-1)].tolist() if out.dtype == object else ():
-                    into[at] = nothing
+                    for index in np.ndindex(into.shape[1:]):
+                        into[(at, *index)] = nothing
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:

@@ -68,7 +68,9 @@ class Form:
                 raise varies(spec.name, spec.shown_shape)
             return cls("ragged", _element(spec.element), cast(tuple[int, ...], inner))
         if spec.kind == "sparse":
-            return cls("sparse", stored_dtype(spec.element), (math.prod(int(n or 0) for n in spec.ragged_shape),))
+            if len(spec.ragged_shape) > 1:
+                raise windows_of_sparse_rows(spec.name)
+            return cls("sparse", stored_dtype(spec.element), (int(spec.ragged_shape[0] or 0),))
         if spec.row_shape:
             raise UnsupportedColumnError(
                 f"column {spec.name!r} has {spec.kind} values of shape {spec.row_shape}; one a row can be written. "
@@ -86,6 +88,14 @@ def varies(name: str, shape: str) -> UnsupportedColumnError:
     return UnsupportedColumnError(
         f"column {name!r} has rows of shape {shape}; rows that are written may differ along their first axis alone. "
         "Pad the others, or flatten the rows and keep their shapes in a column."
+    )
+
+
+def windows_of_sparse_rows(name: str) -> UnsupportedColumnError:
+    """Return the error of rows that each are several rows of a sparse matrix."""
+    return UnsupportedColumnError(
+        f"column {name!r} has windows of sparse rows; a matrix that is written has one row each. Write the rows "
+        "without windows, and pass windows= where they are read; or leave the column out with columns=[...]."
     )
 
 

@@ -464,6 +464,25 @@ def test_file_systems_without_locks(path, monkeypatch, caplog, code):
     assert path in said[0]
 
 
+def test_threads_that_have_a_file_open_together(tmp_path):
+    # libhdf5 reads texts in compound values through the file that the dataset was opened in first.
+    rows = np.array([(i, b"text %d" % i) for i in range(50)], [("i", "i4"), ("text", h5py.string_dtype())])
+    path = write(tmp_path / "a.h5", {"c": rows})
+    first, second = open_h5(path), open_h5(path)
+    assert first.id == second.id, "one open file"
+    assert first["c"][0] == second["c"][0]
+    first.close()
+    first.close()
+    other = open_h5(write(tmp_path / "b.h5", {"x": VALUES}))  # it may take the memory of the file that was closed
+    assert second["c"][:].tolist() == rows.tolist()
+    second.close()
+    other.close()
+    with h5py.File(path, "r+") as again:  # nobody has it open
+        again["d"] = 1
+    with open_h5(path) as last:
+        assert {*last} == {"c", "d"}
+
+
 # User blocks -------------------------------------------------------------------------------------
 
 
@@ -651,8 +670,8 @@ def test_other_errors_are_not_tried_again(path, monkeypatch, code):
 @pytest.mark.usefixtures("no_waits")
 def test_opening_that_fails_for_a_while(path, monkeypatch, code):
     other = write(path + "2", {"x": VALUES})
-    flaky = Flaky(h5py.File, 3, code)
-    monkeypatch.setattr(opening.h5py, "File", flaky)
+    flaky = Flaky(h5py.h5f.open, 3, code)
+    monkeypatch.setattr(opening.h5py.h5f, "open", flaky)
     assert_same(RowReader(path).read(["x"])["x"], VALUES)
     flaky.left = 1000
     with pytest.raises(TransientIOError, match="after 4 tries"):

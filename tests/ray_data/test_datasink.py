@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
+from ray_h5 import Windows, csr, repack
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import (
@@ -324,6 +325,8 @@ def test_missing_values(tmp_path):
     ("column", "said"),
     [
         (pa.array([[[1]], [[2, 3]]]), "lists of numbers"),
+        (pa.array([[{"a": 1}], []]), "'odd' has lists of struct<a: int64>: lists of numbers"),
+        (pa.array([[{"a": 1}]], pa.list_(pa.struct({"a": pa.int32()}), 1)), "'odd' has lists of struct<a: int32>"),
         (pa.array(["a\0b", "c"]), "first NUL"),
         (pa.array([0, 1], pa.timestamp("us", "UTC")), "time zone"),
         (pa.array([1, 2], pa.decimal128(5)), "decimal128"),
@@ -339,6 +342,21 @@ def test_what_cannot_be_written_is_named(tmp_path, column, said):
     with pytest.raises(UnsupportedColumnError, match=said) as error:
         write(H5Datasink(tmp_path), [[pa.table({"odd": column})]])
     assert "'odd'" in str(error.value)
+
+
+def test_windows_of_sparse_rows_are_refused(tmp_path):
+    # A matrix would have the steps of a window end to end in one row.
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("X")
+        group["data"], group["indices"], group["indptr"] = np.ones(3), [0, 1, 4], [0, 2, 3]
+        group.attrs["shape"] = [2, 5]
+    options = {"columns": [csr("X")], "windows": Windows({"X": [0, 1]})}
+    source = H5Datasource(str(tmp_path / "a.h5"), **options)
+    blocks = [block for task in source.get_read_tasks(1) for block in task()]
+    with pytest.raises(UnsupportedColumnError, match="'X' has windows of sparse rows"):
+        write(H5Datasink(tmp_path / "out"), [blocks])
+    with pytest.raises(UnsupportedColumnError, match="'X' has windows of sparse rows"):
+        repack(tmp_path / "a.h5", tmp_path / "b.h5", drop=True, **options)
 
 
 def test_columns_are_chosen_and_names_are_checked(tmp_path):

@@ -376,3 +376,11 @@ def test_each_chunk_is_decoded_once(tmp_path):
     with open_rows(tmp_path / "a.h5", DEMOS) as reader:
         reader.read(["x"], [3, 0, 3, 3])
         assert reader.stats.chunks_decoded == 2 * (3 + 2)
+
+
+def test_windows_beside_columns_of_other_lengths(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"], file["mask"], file["other"] = np.arange(9), np.arange(9), [1, 4], np.arange(20)
+    said = r"found 3 lengths:\n  2 rows: columns=\['mask'\]\n  9 rows: columns=\['x', 'y'\]\n  20 rows: columns=\['other'\]"
+    with pytest.raises(SchemaMismatchError, match=said):
+        H5Dataset(tmp_path / "a.h5", windows=Windows({"x": [0]}))

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.windows import Windows
+from ray_h5.tables.sidecar import Sidecar
 from ray_h5.torch_data import H5Dataset, between, where
 from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
 
@@ -244,3 +245,31 @@ def test_the_columns_that_are_asked_for_say_what_rows_are(tmp_path):
     with h5py.File(path, "w") as file:
         file["u"], file["same"] = np.zeros((4, 20, 8)), np.zeros((20, 8))
     assert len(H5Dataset(path, ["same"], rows=Grid(2))) == 80
+
+
+def test_columns_that_are_in_no_file_may_be_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = np.arange(60.0).reshape(4, 3, 5)
+        file.attrs["site"] = "north"
+    (tmp_path / "t.csv").write_text("row,diagnosis\n" + "".join(f"{i},{i * 2}\n" for i in range(12)))
+    options = {"rows": Grid(2), "attrs": ["site"], "sidecar": Sidecar(tmp_path / "t.csv", on="row")}
+    found = H5Dataset(tmp_path / "a.h5", ["u", "site", "diagnosis"], **options)
+    assert [(each.site, each.diagnosis.item()) for each in found] == [("north", i * 2) for i in range(12)]
+    windows = Windows({"u": [0, 1]})
+    found = H5Dataset(tmp_path / "a.h5", ["u", "u_is_pad", "diagnosis"], windows=windows, **options)
+    assert [each.u_is_pad.tolist() for each in found] == [[False, i % 3 == 2] for i in range(12)]
+    assert [each.diagnosis for each in found] == [i * 2 for i in range(12)]
+    with pytest.raises(UnknownColumnError, match="no 'v' below"):
+        H5Dataset(tmp_path / "a.h5", ["u", "v"], **options)
+    with pytest.raises(UnknownColumnError, match="no 'v' below"):
+        H5Dataset(tmp_path / "a.h5", ["u"], rows=Grid(2, of={"v": ()}))
+
+
+def test_a_dataset_with_the_name_of_an_axis(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["axis_0"] = np.zeros((4, 3, 5)), np.full((4, 3), 7)
+    with pytest.raises(OptionError, match="'axis_0' is a dataset of the file, and a column that include_axes=True"):
+        H5Dataset(tmp_path / "a.h5", rows=Grid(2, include_axes=True))
+    found = H5Dataset(tmp_path / "a.h5", ["u", "axis_0"], rows=Grid(2, include_axes=True))
+    assert [int(each.axis_0) for each in found] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert H5Dataset(tmp_path / "a.h5", rows=Grid(2))[0].axis_0 == 7

@@ -236,3 +236,18 @@ def test_tables_of_nwb(tmp_path, caplog):
         electrodes = H5Dataset(path, group="general/extracellular_ephys/electrodes")
     assert electrodes.columns == ["id", "x"]
     assert "group (its references lead to groups" in caplog.text
+
+
+def test_windows_of_arrays_that_differ_along_several_axes_are_refused(tmp_path):
+    # Padding and Ray would lose all axes but the first.
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        cells = file.create_dataset("cells", (3,), h5py.ref_dtype)
+        for row in range(3):
+            cells[row] = file.create_dataset(f"#refs#/{row}", data=np.full((row + 1, 4 - row), row)).ref
+        file["y"] = np.arange(3)
+    with pytest.raises(
+        UnsupportedColumnError, match=r"'cells' holds arrays that differ along several axes, \(None, None\)"
+    ):
+        H5Dataset(tmp_path / "a.h5", ["cells", "y"], windows=Windows({"cells": [0, 1]}))
+    found = H5Dataset(tmp_path / "a.h5", windows=Windows({"y": [0, 1]}))
+    assert [row["cells"].shape for row in found] == [(1, 4), (2, 3), (3, 2)]

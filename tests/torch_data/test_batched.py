@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler, loader
 from ray_h5.torch_data.batches import row_cache
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
@@ -103,3 +103,33 @@ def test_long_doubles_are_refused_when_the_dataset_is_made(path):
         with pytest.raises(UnsupportedColumnError, match=r"'long'.*long doubles"):
             H5LazyDataset(path, key, target)
     assert H5LazyDataset(path, "long", "y", x_dtype=np.float64)[3][0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_what_no_tensor_holds_stays_a_list_after_a_transform(tmp_path, threads):
+    """`default_collate` raised for these, or made a list of the first texts, one of the second ones, and so on."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(
+            "texts", data=np.array([["a", "b"], ["c", "d"], ["e", "f"]], object), dtype=h5py.string_dtype()
+        )
+        file.create_dataset("lists", (3, 2), h5py.vlen_dtype("f4"))
+        for i, j in np.ndindex(3, 2):
+            file["lists"][i, j] = np.arange(i)
+        file["compound"] = np.zeros(3, [("a", "i4"), ("b", "f8")])
+        file["opaque"] = np.array([b"abc"] * 3, "V3")
+        file["when"] = np.arange(3).astype("M8[s]").astype(h5py.opaque_dtype("M8[s]"))
+        group = file.create_group("maybe")
+        group.attrs.update({"encoding-type": "nullable-integer", "encoding-version": "0.1.0"})
+        group["values"], group["mask"] = [1, 2, 3], [False, True, False]
+        file["y"] = np.arange(3)
+    columns = ["texts", "lists", "compound", "opaque", "when", "maybe", "y"]
+
+    def changed(sample):
+        return {**sample, "y": sample["y"] + 1, "two": [sample["y"], -sample["y"]]}
+
+    (plain,) = loader(tmp_path / "a.h5", 3, columns=columns, shuffle=False, threads=threads)
+    (batch,) = loader(tmp_path / "a.h5", 3, columns=columns, shuffle=False, threads=threads, transform=changed)
+    assert batch["y"].tolist() == [1, 2, 3]
+    assert [each.tolist() for each in batch["two"]] == [[0, 1, 2], [0, -1, -2]], "a list of a transform is PyTorch's"
+    for name in columns[:-1]:
+        assert repr(batch[name]) == repr(plain[name]), name

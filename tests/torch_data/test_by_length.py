@@ -260,3 +260,15 @@ def test_a_bound_of_values_needs_lengths_and_batches(bags):
     found = [int(batch["features_length"].sum()) for batch in mixed]
     assert max(found) <= 150
     assert len(found) == count
+
+
+@pytest.mark.parametrize("rows", [Groups("g*"), Files()])
+def test_rows_that_all_have_one_length(tmp_path, rows):
+    for i in range(3):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            name = "x" if isinstance(rows, Files) else "g/x"
+            file[name] = np.full((4, 2), i)
+    shuffle = Shuffle(by_length="x", batch_values=8)
+    batches = list(loader(tmp_path, 8, columns=["x"], rows=rows, shuffle=shuffle, pad=True))
+    assert sorted(batch["x"].shape for batch in batches) == [(1, 4, 2), (2, 4, 2)]
+    assert sorted(int(row[0, 0]) for batch in batches for row in batch["x"]) == [0, 1, 2]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import h5py
 import hdf5plugin  # importing it also registers its filters with libhdf5, for columns that h5py reads
@@ -23,6 +24,7 @@ from ray_h5.errors import (
     TransientIOError,
     TruncatedFileError,
 )
+from ray_h5.fork import PerProcess
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 from ray_h5.storage.storage_of_path import Storage
@@ -44,11 +46,50 @@ _NO_LOCKING_ERRNOS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _ERRNO = re.compile(r"errno = (\d+)")
 
 
+class _Opened:
+    """An open file, and how many threads use it."""
+
+    __slots__ = ("__weakref__", "identifier", "users")
+
+    def __init__(self, identifier: h5py.h5f.FileID) -> None:
+        self.identifier, self.users = identifier, 0
+
+
+class _SharedFile(h5py.File):
+    """A file that threads have open together; the last one closes it.
+
+    libhdf5 notes in the type of an open dataset through which open file its texts are read. It renews this note for
+    values that are texts or lists, but not for those that have fields or elements of these. If each thread opened the
+    file by itself, and the first one closed it, the others would read through a file that is gone, and crash.
+    """
+
+    def __init__(self, opened: _Opened) -> None:
+        super().__init__(opened.identifier)
+        self._opened: _Opened | None = opened
+        opened.users += 1
+
+    def close(self) -> None:
+        """Close the file, unless another thread uses it."""
+        with h5py._objects.phil:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.users -= 1
+                if not opened.users:
+                    super().close()
+
+
+_Key = tuple[int, int, bool]
+
+# By device, inode and `swmr`. The lock of h5py guards it: of two locks, threads could each hold one and wait.
+_open_now: PerProcess[WeakValueDictionary[_Key, _Opened]] = PerProcess(WeakValueDictionary)
+
+
 def open_h5(path: str, swmr: bool = False) -> h5py.File:
     """Open `path` for reading, for a short while.
 
     While libhdf5 has a file open, it holds a lock on it and refuses to open it in another mode in
-    the same process. So the file is closed as soon as its metadata are read.
+    the same process. So the file is closed as soon as its metadata are read. Threads that have it open at the same time
+    share one open file.
 
     Parameters
     ----------
@@ -62,27 +103,37 @@ def open_h5(path: str, swmr: bool = False) -> h5py.File:
     RayH5Error
         If it cannot be opened.
     """
-    check_regular_file(path)
-    with _whole_superblock(path), translated(path):
-        try:
-            return _opened(path, swmr)
-        except OSError as exc:
-            if swmr and "SWMR read access flag not the same" in str(exc):
-                # This process already has it open without SWMR, so nobody writes to it.
-                return open_h5(path)
-            if "flag values don't match" in str(exc):
-                # This process already has it open with another locking mode.
-                return _open_either_way(path, swmr)
-            if _errno(exc) not in _NO_LOCKING_ERRNOS:
-                raise
-            _log_no_locks(path)
-            return h5py.File(path, "r", locking=False, swmr=swmr)
+    found = check_regular_file(path)
+    with _whole_superblock(path), translated(path), h5py._objects.phil:
+        opened = _open_now.value.get((found.st_dev, found.st_ino, swmr))
+        if opened is None or not opened.users:
+            opened = _Opened(_opened_somehow(path, swmr))
+            found = os.fstat(opened.identifier.get_vfd_handle())
+            _open_now.value[found.st_dev, found.st_ino, swmr] = opened
+        return _SharedFile(opened)
 
 
-def _opened(path: str, swmr: bool) -> h5py.File:
-    """Return what ``h5py.File(path, "r", swmr=swmr)`` does, without making two property lists for each file."""
+def _opened_somehow(path: str, swmr: bool) -> h5py.h5f.FileID:
+    """Open a file with the locks and in the mode that the file system and this process allow."""
+    try:
+        return _opened(path, swmr)
+    except OSError as exc:
+        if swmr and "SWMR read access flag not the same" in str(exc):
+            # This process already has it open without SWMR, so nobody writes to it.
+            return _opened_somehow(path, swmr=False)
+        if "flag values don't match" in str(exc):
+            # This process already has it open with another locking mode.
+            return _open_either_way(path, swmr).id
+        if _errno(exc) not in _NO_LOCKING_ERRNOS:
+            raise
+        _log_no_locks(path)
+        return h5py.File(path, "r", locking=False, swmr=swmr).id
+
+
+def _opened(path: str, swmr: bool) -> h5py.h5f.FileID:
+    """Open a file as ``h5py.File(path, "r", swmr=swmr)`` does, without making two property lists for each file."""
     flags = h5py.h5f.ACC_RDONLY | (h5py.h5f.ACC_SWMR_READ if swmr else 0)
-    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties()))
+    return h5py.h5f.open(os.fsencode(path), flags, fapl=_access_properties())
 
 
 @functools.cache

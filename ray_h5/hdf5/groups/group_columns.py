@@ -113,8 +113,8 @@ class GroupColumn:
             # Before its shape is asked for: libhdf5 would open the other files.
             raise UnsupportedColumnError(
                 f"{self.path}: column {self.name!r}: {path!r} has values in other datasets or files (virtual "
-                "dataset or external storage), which rows that are groups cannot have. Copy them into the file, or "
-                "leave the column out."
+                "dataset or external storage), which rows that are groups, and joined(...), cannot have. Copy them "
+                "into the file, or leave the column out."
             )
 
     def _class_of(

@@ -241,9 +241,12 @@ def _small(lengths: np.ndarray) -> np.ndarray:
 
 
 def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
-    """Return the lengths of all rows of a column of varying shape, which the tables of groups have; else None."""
+    """Return the lengths of all rows of a column that has a dataset a row; else None."""
+    rows, windows = index.scope.rows, index.scope.windows
     # With windows the lengths are those of episodes, and not of rows.
-    if not isinstance(name, str) or index.scope.windows is not None or index.find([name])[name].kind != "ragged":
+    if not isinstance(name, str) or windows is not None or rows is None or not rows.episode:
+        return None
+    if index.find([name])[name].is_scalar:
         return None
     found = _dataset_lengths(index, name)
     if found is None:  # it is not read: its shapes are not known yet

@@ -18,8 +18,8 @@ from ray.data.extensions import (
 from ray_h5.errors import NullValueError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.ray_data.arrow.ragged_blocks import is_ragged
-from ray_h5.ray_data.arrow.sparse_blocks import is_sparse, to_batch
-from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies
+from ray_h5.ray_data.arrow.sparse_blocks import has_steps, is_sparse, to_batch
+from ray_h5.writing.file_arrays import ColumnValues, Form, Ranges, check_paths, varies, windows_of_sparse_rows
 from ray_h5.writing.output import stored_dtype
 
 _NATIVE = pa.types
@@ -108,6 +108,10 @@ def _column(name: str, array: pa.Array, fill: Any) -> tuple[Form, ColumnValues]:
         _check_nulls(name, array, None)
         return _ragged_tensors(name, array) if is_ragged(type_) else _tensors(array)
     if _NATIVE.is_struct(type_):
+        if not is_sparse(type_):  # a list holds it; others are columns for each field by now
+            raise _nested(name, f"lists of {type_}")
+        if has_steps(type_):
+            raise windows_of_sparse_rows(name)
         _check_nulls(name, array, None)
         batch = to_batch(pa.chunked_array([array]))
         return Form("sparse", batch.data.dtype, (batch.width,)), batch
@@ -121,7 +125,7 @@ def _column(name: str, array: pa.Array, fill: Any) -> tuple[Form, ColumnValues]:
         if not isinstance(values, np.ndarray):
             raise _nested(name, type_)
         shape = (type_.list_size, *form.shape)
-        return Form(form.kind, form.dtype, shape), values.reshape(-1, *shape)
+        return Form(form.kind, form.dtype, shape), values.reshape(len(array), *shape)
     if _NATIVE.is_binary(type_) or _NATIVE.is_large_binary(type_):
         _check_nulls(name, array, None)
         return _lists(name, _bytes_as_lists(array), None)
@@ -219,7 +223,7 @@ def _bytes_as_lists(array: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(starts, flat)
 
 
-def _nested(name: str, type_: pa.DataType) -> UnsupportedColumnError:
+def _nested(name: str, type_: pa.DataType | str) -> UnsupportedColumnError:
     return UnsupportedColumnError(
         f"column {name!r} has {type_}: lists of numbers, text or arrays of one shape can be written. Flatten it, or "
         "leave it out with columns=[...]."

@@ -59,6 +59,11 @@ def is_sparse(type_: pa.DataType) -> bool:
     return is_named and names[3:] in ([], [_STEPS])
 
 
+def has_steps(type_: pa.DataType) -> bool:
+    """Return whether each value is several rows of a sparse matrix: of windows."""
+    return type_.num_fields > len((_INDICES, _DATA, _WIDTH))
+
+
 def is_dense(type_: pa.DataType) -> bool:
     """Return whether batches of such a column are dense tensors."""
     return type_.field(2).name == _DENSE_WIDTH

@@ -186,10 +186,19 @@ class AxisRows:
         assert self._windows is not None
         values = self._columns.values(name)
         if self._windows.episode_bounds is not None or values.array.num_rows != lengths.sum():
-            source = self._windows.columns[0].source
-            self._reader.rows_of({name: values.array, source: self._columns.values(source).array})
+            self._check_rows(name, self._windows.columns[0].source)
         values = self._columns.part_of(name, values)
         return Steps(values, self._starts(lengths), values.array.chunk_rows)
+
+    def _check_rows(self, *names: str) -> None:
+        """Raise unless columns have equally many rows."""
+        try:
+            self._reader.rows_of({name: self._columns.values(name).array for name in names})
+        except SchemaMismatchError:
+            # This one says which columns may be read together.
+            names = (*names, *self.listing().names)
+            self._reader.rows_of({name: self._columns.values(name).array for name in names})
+            raise
 
     def _starts(self, lengths: np.ndarray) -> np.ndarray:
         """Return the first row of each episode."""

@@ -12,7 +12,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
-from ray_h5.errors import RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.grid_column import is_in_order
@@ -72,9 +72,15 @@ class GridRows:
         own = self._row_axes
         layouts = {name.strip("/"): self._columns.values(name).array for name in self._columns.listing().names}
         for name in (*own, *self._kind.named):
-            # A column that is made of several datasets; raises for a name that does not exist.
-            if name not in layouts and self._axis_of(name) is None and self._columns.single(name) is None:
-                layouts[name] = self._columns.values(name).array
+            if name in layouts or self._axis_of(name) is not None:
+                continue
+            try:
+                if self._columns.single(name) is None:
+                    layouts[name] = self._columns.values(name).array  # of a column that is made of several datasets
+            except UnknownColumnError:
+                # Columns of tables, attributes and windows are in no file. Others are refused where they are read.
+                if name in own:
+                    raise
         named = self._full({name: layouts[name] for name in self._kind.named if name in layouts})
         full = self._full(layouts)
         try:
@@ -150,6 +156,11 @@ class GridRows:
             columns.append(name)
             del refused[name]
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
+        if doubles := [name for name in added if name in columns]:
+            raise OptionError(
+                f"{self._reader.path}: {doubles[0]!r} is a dataset of the file, and a column that include_axes=True of "
+                "Grid adds. Leave include_axes out, or name the columns with columns=[...]."
+            )
         return Listing((*added, *columns), refused)
 
     def prepare(self, names: Iterable[str]) -> None:

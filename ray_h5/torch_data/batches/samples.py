@@ -39,6 +39,14 @@ class UnpaddedSample(Sample):
         return UnpaddedSample, (dict(self), fills_of(self))
 
 
+class ListRow(list[Any]):
+    """The value of a sample that is a list in its column, such as several texts. A batch is a list of these.
+
+    Of other lists, such as those that a transform makes, ``default_collate`` makes one list of their first entries, one
+    of the second ones, and so on.
+    """
+
+
 class Batch(MutableSequence[Any]):
     """The samples of a batch. Each is made when it is first looked at.
 
@@ -189,14 +197,19 @@ def transformed(transform: Callable[[Any], Any], sample: Sample) -> Any:
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
     """Return pair number `i` of a batch of inputs and targets."""
-    return Pair(values[i] for values in whole)
+    return Pair(_row(values, i) for values in whole)
 
 
 def _value(values: Any, i: int) -> Any:
     # A boolean of a sample is a bool, so that ``sample.flag is True`` works; that of a batch is a tensor.
     if isinstance(values, torch.Tensor) and values.dtype == torch.bool and values.ndim == 1:
         return bool(values[i])
-    return values[i]
+    return _row(values, i)
+
+
+def _row(values: Any, i: int) -> Any:
+    value = values[i]
+    return ListRow(value) if type(value) is list else value
 
 
 class SentSample(Sample):
@@ -295,17 +308,30 @@ def _padded(values: Sequence[Any], fill: float, axes: Collection[int]) -> tuple[
     return out, shapes[:, 0].clone() if one_axis else shapes
 
 
+def _is_in_no_tensor(value: Any) -> bool:
+    """Return whether a batch holds a value in a list: one that is missing, a time, compound or opaque."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "biufc"
+    return value is None or isinstance(value, (np.void, np.datetime64, np.timedelta64))
+
+
 def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
+    if any(map(_is_in_no_tensor, values)):
+        return values  # as in a batch without a transform; default_collate raises
     try:
         return collate(values, collate_fn_map=collate_fn_map)
     except RuntimeError:
-        shapes = sorted({tuple(np.shape(each)) for each in values})
+        shapes = sorted({tuple(each.shape) for each in values if isinstance(each, (torch.Tensor, np.ndarray))})
         if len(shapes) < 2:
             raise
         raise SchemaMismatchError(
             f"column {name!r}: samples of shapes {', '.join(map(str, shapes[:_MAX_LISTED]))} do not make one tensor; "
             "crop or pad them to one shape in a transform, or keep them as a list with a collate_fn"
         ) from None
+
+
+def _collate_lists(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  torch's name
+    return list(batch)
 
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -322,6 +348,7 @@ def _register() -> None:
     if Sample in default_collate_fn_map:
         return
     default_collate_fn_map[Pair] = _collate_pairs
+    default_collate_fn_map[ListRow] = _collate_lists
     # Only a message to another process carries a slot. A copy or a file has values of its own.
     ForkingPickler.register(SentSample, _send_sample)
     ForkingPickler.register(SentPair, _send_pair)
