@@ -230,7 +230,9 @@ class H5DataLoader(DataLoader[Any]):
         elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
             bounds, window = OF_SHARED_CHUNKS, self._window_batches() or self._batches_of_few_chunks(dataset)
 
-        least = LEAST_SHARED_BYTES if isinstance(dataset, H5Dataset) and dataset.holds_chunks else LEAST_BYTES
+        least = 0 if dataset.call_bytes else LEAST_BYTES  # a store answers several calls at once
+        if isinstance(dataset, H5Dataset) and dataset.holds_chunks:
+            least = LEAST_SHARED_BYTES
         sizes = CallSizes(
             self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, self._num_done, least
         )
