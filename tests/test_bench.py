@@ -69,7 +69,10 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
     assert caches == [torch_loaders.SMALL_CHUNK_CACHE, torch_loaders.LARGE_CHUNK_CACHE]
     assert not any("kept" in each.case for each in nothing)
     assert all("kept" in each.case for each in kept)
-    assert [each.case for each in loader._threads(workload, 1)] == ["loader, 2 threads", "bare compiled loop, 2 threads"]
+    assert [each.case for each in loader._threads(workload, 1)] == [
+        "loader, 2 threads",
+        "bare compiled loop, 2 threads",
+    ]
 
 
 @pytest.mark.slow
