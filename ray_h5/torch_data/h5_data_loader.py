@@ -221,7 +221,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, are_shared: Callable[[], bool] = bool) -> Iterator[Call]:
+    def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call]:
         dataset = self.dataset
         bounds = ROWS_ALONE
         window: float | None = None
@@ -236,7 +236,7 @@ class H5DataLoader(DataLoader[Any]):
         sizes = CallSizes(
             self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, self._num_done, least
         )
-        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, are_shared)
+        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, are_pooled)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""
@@ -301,13 +301,13 @@ class H5DataLoader(DataLoader[Any]):
         planners = min(PLANNERS, most)
         pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
 
-        def are_shared() -> bool:
+        def are_pooled() -> bool:
             return pool is not None and bool(dataset.is_compiled)
 
         def at_once() -> int:
-            return planners if are_shared() or (pool is not None and dataset.is_compiled is None) else most
+            return planners if are_pooled() or (pool is not None and dataset.is_compiled is None) else most
 
-        calls = with_later(self._calls(are_shared), at_once)
+        calls = with_later(self._calls(are_pooled), at_once)
         if not threads:
             return self._sharing_chunks(itertools.starmap(work, calls))
         return self._sharing_chunks(in_threads(calls, work, most, at_once, self.timeout, self._what, stop, pool))

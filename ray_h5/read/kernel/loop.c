@@ -667,8 +667,9 @@ static void hand_over(pool *of) {
   pthread_cond_signal(&of->freed);
 }
 
-/* Waits until somebody gives a table. Returns 0 after so many nanoseconds without one. */
+/* Waits until somebody gives a table. Returns 0 after so many nanoseconds without one; if they are negative, never. */
 static int is_given(pool *of, int64_t most) {
+  if (most < 0) return pthread_cond_wait(&of->given, &of->lock) == 0;
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   int64_t at = until.tv_nsec + most;
@@ -677,38 +678,34 @@ static int is_given(pool *of, int64_t most) {
   return pthread_cond_timedwait(&of->given, &of->lock, &until) != ETIMEDOUT;
 }
 
-/* Runs jobs of the tables in the pool of a context, until the pool ends or nothing is left to be done for a while. */
+/* Runs jobs of the tables in the pool of a context until the pool ends, or until there were none for so many nanoseconds,
+ * if they are not negative. */
 void ray_h5_help(context *mine, int64_t idle) {
   pool *of = mine->pool;
   if (of == NULL) return;
   pthread_mutex_lock(&of->lock);
   while (!of->ends) {
-    if (has_part(of))
+    if (has_part(of)) {
       run_part(of, mine);
-    else if (!is_given(of, idle) && of->first == NULL)
-      break;
+      continue;
+    }
+    shrink_all(mine);
+    if (!is_given(of, idle) && of->first == NULL) break;
   }
   hand_over(of);
   pthread_mutex_unlock(&of->lock);
   shrink_all(mine);
 }
 
-static int has_ended(pool *of) {
-  pthread_mutex_lock(&of->lock);
-  int ends = of->ends;
-  pthread_mutex_unlock(&of->lock);
-  return ends;
-}
-
 static void *helper(void *given) {
-  context *mine = given;
-  while (!has_ended(mine->pool)) ray_h5_help(mine, 1000000000);
-  ray_h5_free(mine);
+  ray_h5_help(given, -1);
+  ray_h5_free(given);
   return NULL;
 }
 
 /* Lets nobody help any more. Who gave a table runs it alone. */
 void ray_h5_end_pool(pool *of) {
+  if (of->process != getpid()) return; /* a helper may have had the lock when the process was forked */
   pthread_mutex_lock(&of->lock);
   of->ends = 1;
   pthread_cond_broadcast(&of->given);

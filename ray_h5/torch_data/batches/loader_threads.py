@@ -61,11 +61,11 @@ OF_RANGES = CallBounds(256, 80 << 20, 16)
 LEAST_BYTES, LEAST_SHARED_BYTES = 1 << 20, 8 << 20
 """To plan a smaller call takes longer than to read its rows; or to copy them, where threads share decoded chunks."""
 
-_MOST_SHARED_BYTES = 64 << 20
-"""Of calls whose jobs many threads share."""
+_MOST_POOLED_BYTES = 64 << 20
+"""Of calls that are run in a pool."""
 
 PLANNERS = 3
-"""Calls that are planned side by side for threads that share their jobs."""
+"""Calls that are planned side by side for the threads of a pool."""
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
@@ -106,16 +106,16 @@ class CallSizes:
     call_bytes: int = 0
     prefetch_factor: int | None = None
     window_batches: float | None = None
-    done: Callable[[], float] = float
+    done: Callable[[], float] = lambda: 0.0
     least_bytes: int = LEAST_BYTES
 
     def calls(
-        self, batches: Iterator[list[int]], left: float, threads: int, are_shared: Callable[[], bool] = bool
+        self, batches: Iterator[list[int]], left: float, threads: int, are_pooled: Callable[[], bool] = lambda: False
     ) -> Iterator[Call]:
         """Yield the batches that each call reads; `left` is their number.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
-        Where calls `are_shared`, all threads end together, and each call reads more for many threads.
+        Where calls `are_pooled`, all threads end together, and each call reads more for many threads.
         """
         if self.window_batches is not None:
             yield from _in_windows(batches, self.window_batches, self.done)
@@ -130,13 +130,13 @@ class CallSizes:
             row_bytes = self.row_bytes()
             if row_bytes is None:
                 continue
-            batch_bytes, nbytes, is_shared = max(1, len(call[0]) * row_bytes), most_bytes, are_shared()
-            if is_shared:
-                nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_SHARED_BYTES))
+            batch_bytes, nbytes, is_pooled = max(1, len(call[0]) * row_bytes), most_bytes, are_pooled()
+            if is_pooled:
+                nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_POOLED_BYTES))
             fitting, least = max(1, nbytes // batch_bytes), max(1, self.least_bytes // batch_bytes)
             grown = most_batches if self.call_bytes else max(growth * count, least)
             count = min(grown, self.prefetch_factor or min(most_batches, fitting))
-            if threads > 1 and not is_shared:
+            if threads > 1 and not is_pooled:
                 count = int(min(count, max(least, -(-left // threads))))
 
 

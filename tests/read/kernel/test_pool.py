@@ -142,6 +142,7 @@ def test_a_fork_goes_on_without_the_threads_of_a_pool():
             table, out, values = decoding(5)
             run_table(table, new_times())
             is_right = (out == values).all()
+            pool.end()
             del pool
             gc.collect()
             os._exit(0 if is_right else 1)
