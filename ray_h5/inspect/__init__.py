@@ -122,6 +122,8 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--episode-flags", nargs="+", metavar="COLUMN", help="columns that are true in the last step of an episode"
     )
+    group.add_argument("--episode-starts", metavar="COLUMN", help="a dataset with the first rows of episodes")
+    group.add_argument("--episode-lengths", metavar="COLUMN", help="a dataset with the steps of each episode")
     group.add_argument("--episode-bounds", metavar="COLUMN", help="a dataset with the first and last rows of episodes")
     group.add_argument("--per-step", nargs="+", default=(), metavar="COLUMN", help="columns with a value for each step")
     group.add_argument("--constants", nargs="+", default=(), metavar="COLUMN", help="columns that an episode has once")
@@ -173,6 +175,8 @@ def _windows(arguments: argparse.Namespace) -> Any:
         episode=arguments.episode,
         episode_ends=arguments.episode_ends,
         episode_flags=arguments.episode_flags,
+        episode_starts=arguments.episode_starts,
+        episode_lengths=arguments.episode_lengths,
         episode_bounds=arguments.episode_bounds,
         per_step=arguments.per_step,
         constants=arguments.constants,

@@ -67,6 +67,9 @@ class Windows:
     episode_flags : str or sequence of str, optional
         Columns that are true in the last step of an episode: ``["terminals", "timeouts"]``. The steps after the last
         flag are an episode, too.
+    episode_starts, episode_lengths : str, optional
+        A dataset with the first row of each episode, ascending from 0, where episodes follow each other without a gap;
+        or a dataset with the number of steps of each.
     episode_bounds : str, optional
         A dataset with the first row of each episode and the row after its last one: pairs, of shape ``(episodes, 2)``.
         Steps outside all pairs are no rows.
@@ -109,6 +112,8 @@ class Windows:
         episode: str | None = None,
         episode_ends: str | None = None,
         episode_flags: str | Sequence[str] | None = None,
+        episode_starts: str | None = None,
+        episode_lengths: str | None = None,
         episode_bounds: str | None = None,
         fps: float | None = None,
         at: str | Mapping[str, Any] | None = None,
@@ -124,6 +129,7 @@ class Windows:
         self.stride = as_integer("Windows: stride", stride, 1)
         self.pad = _as_pads(pad)
         self.episode, self.episode_ends, self.episode_bounds = episode, episode_ends, episode_bounds
+        self.episode_starts, self.episode_lengths = episode_starts, episode_lengths
         self.episode_flags = _as_flags(episode_flags)
         self._check_episodes()
         if fps is not None and not (is_number(fps) and 0 < fps < math.inf):
@@ -178,6 +184,8 @@ class Windows:
             "episode": self.episode,
             "episode_ends": self.episode_ends,
             "episode_flags": list(self.episode_flags) or None,
+            "episode_starts": self.episode_starts,
+            "episode_lengths": self.episode_lengths,
             "episode_bounds": self.episode_bounds,
         }
         return {option: value for option, value in given.items() if value is not None}

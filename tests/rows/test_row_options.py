@@ -32,7 +32,7 @@ def test_a_number_below_one_is_no_count_of_steps(offset):
         Windows({"actions": offset})
 
 
-@pytest.mark.parametrize("option", ["episode", "episode_ends", "episode_bounds"])
+@pytest.mark.parametrize("option", ["episode", "episode_ends", "episode_lengths", "episode_bounds"])
 @pytest.mark.parametrize(("rows", "unit"), [(Groups("data/*"), "each group"), (Grid(2), "the last row axis")])
 def test_ends_of_episodes_that_rows_define(demos, option, rows, unit):
     windows = Windows({"actions": range(2)}, **{option: "dones"})

@@ -188,7 +188,7 @@ def test_over_a_grid(tmp_path_factory, data):
 @given(st.data())
 def test_over_rows_of_a_file(tmp_path_factory, data):
     lengths = data.draw(st.lists(st.integers(0, 6), max_size=5))
-    how = data.draw(st.sampled_from(["file", "episode", "ends", "names", "flags", "bounds"]))
+    how = data.draw(st.sampled_from(["file", "episode", "ends", "starts", "lengths", "names", "flags", "bounds"]))
     if how in {"episode", "names", "flags"}:
         lengths = [each for each in lengths if each]
     options = data.draw(window_options())
@@ -210,6 +210,7 @@ def test_over_rows_of_a_file(tmp_path_factory, data):
             last & (np.arange(total) % 2 == 0),
             (last & (np.arange(total) % 2 == 1)) * 1.0,
         )
+        file["meta/starts"], file["meta/lengths"] = (ends - lengths).astype("u2"), np.array(lengths, "u4")
         file["meta/bounds"] = np.stack([ends - lengths, ends], axis=1).astype("i4").reshape(-1, 2)[::-1]
     cuts = np.cumsum([0, *lengths]) if how != "file" else [0, total]
     episodes = [{"x": x[i:j], "y": y[i:j]} for i, j in itertools.pairwise(cuts)]
@@ -221,6 +222,8 @@ def test_over_rows_of_a_file(tmp_path_factory, data):
         "episode": {"episode": "id"},
         "names": {"episode": "name"},
         "ends": {"episode_ends": "meta/ends"},
+        "starts": {"episode_starts": "meta/starts"},
+        "lengths": {"episode_lengths": "meta/lengths"},
         "flags": {"episode_flags": ["terminals", "timeouts"]},
         "bounds": {"episode_bounds": "meta/bounds"},
     }

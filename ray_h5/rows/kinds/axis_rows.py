@@ -17,6 +17,8 @@ from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Steps
 from ray_h5.rows.windows import Windows
 
+_OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
+
 
 class AxisRows:
     """One file whose rows lie along the first axis of its columns.
@@ -52,11 +54,10 @@ class AxisRows:
 
     def listing(self) -> Listing:
         found = self._columns.listing()
-        said = None if self._windows is None else self._windows.episode_ends or self._windows.episode_bounds
-        if said is None:
-            return found
-        own = said.strip("/")
-        return Listing(tuple(name for name in found.names if name != own), found.refused)
+        # A dataset with a value for each episode is no column of the steps.
+        given = {} if self._windows is None else self._windows.episodes
+        own = {name.strip("/") for option, name in given.items() if option in _OF_EPISODES}
+        return Listing(tuple(name for name in found.names if name not in own), found.refused) if own else found
 
     def prepare(self, names: Iterable[str]) -> None:
         """Do nothing: the reader describes columns one by one."""
@@ -75,8 +76,6 @@ class AxisRows:
         assert self._windows is not None
         if self._windows.episode is not None:
             return self._runs(self._windows.episode, num_rows)
-        if self._windows.episode_ends is not None:
-            return self._ends(self._windows.episode_ends, num_rows)
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
@@ -86,6 +85,8 @@ class AxisRows:
             where = f"{self._reader.path}: {self._windows.episode_bounds!r}"
             check_inside(bounds, num_rows, where, self._windows.columns[0].source)
             return bounds.stops - bounds.starts
+        for option, name in self._windows.episodes.items():
+            return self._follow_each_other(option, name, num_rows)
         return np.array([num_rows], np.int64)
 
     def _runs(self, name: str, num_rows: int) -> np.ndarray:
@@ -146,28 +147,43 @@ class AxisRows:
             ends = np.append(ends, num_rows)  # an episode that was not finished
         return np.diff(ends.astype(np.int64), prepend=0)
 
-    def _ends(self, name: str, num_rows: int) -> np.ndarray:
-        layout = self._scalar(name)
+    def _follow_each_other(self, option: str, name: str, num_rows: int) -> np.ndarray:
+        """Return the lengths of episodes that follow each other, of which a dataset has the ends, starts or lengths."""
+        layout, what = self._scalar(name), option.removeprefix("episode_")
         if layout.dtype.kind not in "iu":
             raise UnsupportedColumnError(
-                f"{layout.where}: expected integers, the ends of episodes; found {layout.dtype}"
+                f"{layout.where}: expected integers, the {what} of episodes; found {layout.dtype}"
             )
-        ends = self._read(name)
-        wrong = np.flatnonzero(ends[1:] < ends[:-1])
-        if len(wrong):
-            at = int(wrong[0]) + 1
+        values = self._read(name)
+        if (wrong := np.flatnonzero((values < 0) | (values > num_rows))).size:
             raise SchemaMismatchError(
-                f"{layout.where}: end {at} is {ends[at]}, below the one before, {ends[at - 1]}. Ends must ascend."
+                f"{layout.where}: expected {what} of episodes from 0 to {num_rows}, the number of steps; found "
+                f"{values[wrong[0]]} of episode {wrong[0]}"
             )
-        last = int(ends[-1]) if len(ends) else 0
-        if len(ends) and int(ends[0]) < 0:
-            raise SchemaMismatchError(f"{layout.where}: expected ends from 0 on, found {ends[0]}")
-        if last != num_rows:
+        values = values.astype(np.int64)
+        ends = values
+        if what == "lengths":
+            ends = np.cumsum(values)
+        elif what == "starts":
+            ends = np.append(values[1:], num_rows)[: len(values)]
+        if what == "starts" and (first := values[0] if len(values) else num_rows):
             raise SchemaMismatchError(
-                f"{layout.where}: expected the last end to be {num_rows}, the number of steps, found {last}. Each end "
-                "is the row after the last one of an episode."
+                f"{layout.where}: expected 0 as the start of the first episode, found {first}. If steps before it, or "
+                "between episodes, belong to none, pass episode_bounds=, a dataset of first and last rows."
             )
-        return np.diff(ends.astype(np.int64), prepend=0)
+        if (wrong := np.flatnonzero(ends[1:] < ends[:-1])).size:
+            at = int(wrong[0]) + 1 + (what == "starts")
+            raise SchemaMismatchError(
+                f"{layout.where}: {what[:-1]} {at} is {values[at]}, below the one before, {values[at - 1]}. "
+                f"{what.capitalize()} must ascend."
+            )
+        if (last := int(ends[-1]) if len(ends) else 0) != num_rows:
+            said = "the sum of the lengths" if what == "lengths" else "the last end"
+            raise SchemaMismatchError(
+                f"{layout.where}: expected {said} to be {num_rows}, the number of steps, found {last}. Episodes follow "
+                "each other, and each step belongs to one; otherwise pass episode_bounds=."
+            )
+        return np.diff(ends, prepend=0)
 
     def _scalar(self, name: str) -> ColumnLayout:
         layout = self._columns.values(name).array
