@@ -74,7 +74,8 @@ class ColumnLayout:
     kind : Kind
         Kind of the values. They are delivered as h5py delivers them: strings as object arrays of
         bytes (variable length) or arrays of dtype S (fixed length), opaque ones as dtype V
-        ("binary"), compound ones as structured arrays ("struct"), and arrays of varying length as
+        ("binary"), compound ones as structured arrays ("struct") whose fields are in the order in which
+        they lie, and arrays of varying length as
         object arrays of arrays ("list"). Columns that are made of several datasets are object arrays:
         of arrays ("ragged"), of rows of a sparse matrix ("sparse"), and of values or None ("category"
         and "optional").

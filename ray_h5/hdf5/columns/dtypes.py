@@ -91,6 +91,35 @@ def are_references(type_id: h5py.h5t.TypeID) -> bool:
     return type_id.get_class() == h5py.h5t.REFERENCE and bool(type_id.equal(h5py.h5t.STD_REF_OBJ))
 
 
+def in_order(type_id: h5py.h5t.TypeID) -> h5py.h5t.TypeID:
+    """Return a type whose fields of compound values are listed in the order in which they lie.
+
+    libhdf5 sorts the fields of the type of an open dataset, which all handles share, when it converts its values: how
+    h5py lists them depends on who read the dataset before.
+    """
+    if type_id.get_class() == h5py.h5t.ARRAY:
+        element = type_id.get_super()
+        ordered = in_order(element)
+        return type_id if ordered is element else h5py.h5t.array_create(ordered, type_id.get_array_dims())
+    if type_id.get_class() != h5py.h5t.COMPOUND:
+        return type_id
+    offsets = [type_id.get_member_offset(i) for i in range(type_id.get_nmembers())]
+    fields = [type_id.get_member_type(i) for i in range(len(offsets))]
+    ordered_fields = [in_order(field) for field in fields]
+    if offsets == sorted(offsets) and all(one is other for one, other in zip(fields, ordered_fields, strict=True)):
+        return type_id
+    made = h5py.h5t.create(h5py.h5t.COMPOUND, type_id.get_size())
+    for i in np.argsort(offsets, kind="stable").tolist():
+        made.insert(type_id.get_member_name(i), offsets[i], ordered_fields[i])
+    return made
+
+
+def with_ordered_fields(dataset: h5py.Dataset) -> Any:
+    """Return a view of a dataset whose slices have the fields of compound values as `in_order` lists them."""
+    ordered = in_order(dataset.id.get_type()).dtype
+    return dataset if dataset.dtype == ordered else dataset.astype(ordered)
+
+
 def plain_dtype(dtype: np.dtype) -> np.dtype:
     """Return `dtype` without the metadata that h5py adds: numpy warns when it pickles them."""
     if dtype.names is None:

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import UnsupportedColumnError
-from ray_h5.hdf5.columns.dtypes import kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.hdf5.columns.dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
 
@@ -98,6 +98,7 @@ class Shared:
         return found
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        type_id = in_order(type_id)
         dtype, lost_fields = _dtype(
             type_id, where, is_wide=item_bytes(type_id, self.address_bytes) == type_id.get_size()
         )

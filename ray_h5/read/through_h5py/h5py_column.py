@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError, OutOfMemoryError, TransientIOError
+from ray_h5.hdf5.columns.dtypes import with_ordered_fields
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
@@ -133,14 +134,15 @@ class H5pyColumn:
     def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
         low, high = batch.bounds
         try:
+            values = with_ordered_fields(dataset) if self.layout.stored_dtype.kind in "Vc" else dataset
             if dataset.shape == ():
-                out[batch.listed().places] = dataset[()]
+                out[batch.listed().places] = values[()]
             elif isinstance(batch, RowRange):
-                self._read_range(dataset, batch, out)
+                self._read_range(dataset, values, batch, out)
             elif full:
-                out[batch.places] = dataset[low:high][batch.rows - low]
+                out[batch.places] = values[low:high][batch.rows - low]
             else:
-                out[batch.places] = _selected(dataset, batch.rows)
+                out[batch.places] = _selected(values, batch.rows)
         except OSError as exc:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
@@ -164,7 +166,7 @@ class H5pyColumn:
             )
         return f": {text}. Restore the file from a copy: {files}"
 
-    def _read_range(self, dataset: h5py.Dataset, batch: RowRange, out: np.ndarray) -> None:
+    def _read_range(self, dataset: h5py.Dataset, values: Any, batch: RowRange, out: np.ndarray) -> None:
         (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
         # h5py needs as long for the two selections as for copying this many bytes.
         large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
@@ -175,9 +177,9 @@ class H5pyColumn:
             as_h5py = out.view(dataset.dtype) if self.layout.kind == "string" else out
             dataset.read_direct(as_h5py, np.s_[low:high], there)
         elif self.layout.kind == "struct":
-            out[batch.listed().places] = dataset[low:high]  # assigning to a slice would not copy the padding
+            out[batch.listed().places] = values[low:high]  # assigning to a slice would not copy the padding
         else:
-            out[there] = dataset[low:high]
+            out[there] = values[low:high]
 
     def _lands_in_place(self, dataset: h5py.Dataset, out: np.ndarray) -> bool:
         """Return whether libhdf5 can read into `out`; it also converts the byte order."""
@@ -191,10 +193,8 @@ class H5pyColumn:
         )
 
 
-def _selected(dataset: h5py.Dataset, rows: np.ndarray) -> np.ndarray:
+def _selected(values: Any, rows: np.ndarray) -> np.ndarray:
     """Return `rows` (ascending, with repeats), read with one call that selects them."""
     new = rows[1:] != rows[:-1]
-    if new.all():
-        return dataset[rows]
-    at = np.concatenate([[0], np.cumsum(new)])
-    return dataset[rows[np.concatenate([[True], new])]][at]
+    chosen: np.ndarray = values[rows if new.all() else rows[np.concatenate([[True], new])]]
+    return chosen if new.all() else chosen[np.concatenate([[0], np.cumsum(new)])]

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError, TransientIOError
+from ray_h5.hdf5.columns.dtypes import with_ordered_fields
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest
 from ray_h5.read.arrays.block_column import BlockAddress, slices
@@ -61,7 +62,7 @@ class SelectedThroughH5py(ABC):
     ) -> np.ndarray:
         """Return what h5py reads by one selection; `what` names the rows in the error."""
         try:
-            found: np.ndarray = dataset[selection]
+            found: np.ndarray = with_ordered_fields(dataset)[selection]
         except OSError as exc:
             where = f"{self._column.path}: column {self._column.layout.name!r}, {what}"
             if is_transient(exc):
