@@ -32,9 +32,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a file to write to. It gets its name when it is complete; if writing fails, it is removed."""
     # A random name: other threads and hosts may write to the same folder.
     temporary = Path(f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
+    with open(temporary, "xb") as file:  # what has the name already is not ours, and stays
+        try:
             yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            file.close()
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import re
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,14 @@ from ray_h5.errors import NotFoundError, OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
+from ray_h5.writing.hidden_folder import HiddenFolder
 from ray_h5.writing.output import sync, writing
 
 if TYPE_CHECKING:
     from ray_h5.storage.stores.object_store import ObjectStorage
 
 _STAGING = ".ray_h5-"
-_LOCK = "lock"
+_STAGING_NAME = re.compile(rf"{re.escape(_STAGING)}[0-9a-f]{{12}}")
 _SYNCS = 8
 """Files that are waited for at a time, until the disk has them."""
 
@@ -80,35 +80,29 @@ class LocalFolder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._staging = os.path.join(path, f"{_STAGING}{secrets.token_hex(6)}")
-        self._lock: int | None = None
+        self._hidden = HiddenFolder(os.path.join(path, f"{_STAGING}{secrets.token_hex(6)}"))
 
     @property
     def path(self) -> str:
         return self._path
 
     def begin(self) -> None:
-        if self._lock is not None:
-            return
-        with writing(self._path, "making the folder"):
-            Path(self._path).mkdir(parents=True, exist_ok=True)
-            self._remove_dead()
-            Path(self._staging).mkdir(parents=True)
-            self._lock = os.open(os.path.join(self._staging, _LOCK), os.O_CREAT | os.O_RDWR)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if not self._hidden.is_held:
+            with writing(self._path, "making the folder"):
+                Path(self._path).mkdir(parents=True, exist_ok=True)
+                self._remove_dead()
+                self._hidden.take()
 
     def _remove_dead(self) -> None:
-        """Remove what writes left whose process died: their locks are free."""
-        for entry in os.scandir(self._path):
-            if not entry.name.startswith(_STAGING):
-                continue
-            with contextlib.suppress(OSError):
-                lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                finally:
-                    os.close(lock)
+        """Remove what writes of this user left that died; files that they were to replace get their names again."""
+        for name in filter(_STAGING_NAME.fullmatch, os.listdir(self._path)):
+            dead = HiddenFolder(os.path.join(self._path, name))
+            with contextlib.suppress(OSError):  # that of a write that is running, or of another user
+                dead.take(make=False)
+                for old in dead.old_names():
+                    if not os.path.lexists(place := os.path.join(self._path, old)):
+                        Path(dead.old(old)).rename(place)
+                dead.remove()
 
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -121,18 +115,18 @@ class LocalFolder:
         return True
 
     def temporary(self, name: str) -> str:
-        if not os.path.isdir(self._staging):
+        if not os.path.isdir(self._hidden.path):
             raise NotFoundError(
-                f"{self._staging}: no such folder, and the driver made it: the nodes that write need to see the same "
-                "folder as the driver. Mount it on all of them, or write to a store."
+                f"{self._hidden.path}: no such folder, and the driver made it: the nodes that write need to see the "
+                "same folder as the driver. Mount it on all of them, or write to a store."
             )
-        return os.path.join(self._staging, f"{name}.{secrets.token_hex(4)}.tmp")
+        return self._hidden.temporary(name)
 
     def keep(self, temporary: str) -> str:
         return temporary
 
     def publish(self, names: Mapping[str, str], replaced: Iterable[str]) -> None:
-        moves = [(os.path.join(self._path, name), os.path.join(self._staging, f"old-{name}")) for name in replaced]
+        moves = [(os.path.join(self._path, name), self._hidden.old(name)) for name in replaced]
         moves += [(temporary, os.path.join(self._path, name)) for temporary, name in names.items()]
         done: list[tuple[str, str]] = []
         with ThreadPoolExecutor(_SYNCS, "ray_h5-sync") as pool:
@@ -151,13 +145,7 @@ class LocalFolder:
         self.abandon()
 
     def abandon(self) -> None:
-        shutil.rmtree(self._staging, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None}
+        self._hidden.remove()
 
 
 class StoreFolder:

@@ -104,3 +104,16 @@ def new_links() -> h5py.h5p.PropLCID:
     found.set_create_intermediate_group(True)
     found.set_char_encoding(h5py.h5t.CSET_UTF8)
     return found
+
+
+def new_properties(group: h5py.h5p.PropGCID) -> h5py.h5p.PropGCID:
+    """Return properties of a new group, as another one has them.
+
+    Not a copy of them: that of a group with many members also has the address of their names in its own file.
+    """
+    made = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    made.set_link_creation_order(group.get_link_creation_order())
+    made.set_attr_creation_order(group.get_attr_creation_order())
+    made.set_attr_phase_change(*group.get_attr_phase_change())
+    made.set_obj_track_times(group.get_obj_track_times())
+    return made

@@ -188,18 +188,6 @@ def test_a_task_that_fails_removes_its_file(tmp_path):
     assert [each for each in files(tmp_path) if "part" in each] == []
 
 
-def test_what_a_dead_write_left_is_removed_by_the_next(tmp_path):
-    dead, alive = H5Datasink(tmp_path), H5Datasink(tmp_path)
-    for sink in (dead, alive):
-        sink.on_write_start()
-        sink.write([table_of(x=np.arange(5))], SimpleNamespace(task_idx=0))
-    os.close(dead._folder._lock)  # as the death of its process does
-    write(H5Datasink(tmp_path), [[table_of(x=np.arange(3))]])
-    assert [os.path.dirname(each) for each in files(tmp_path) if "part" in each] == [
-        os.path.basename(alive._folder._staging), "",
-    ]  # fmt: skip
-
-
 def test_modes(tmp_path):
     folder = tmp_path / "new/out"
     write(H5Datasink(folder), [[table_of(x=[1])], [table_of(x=[2])]])

@@ -205,6 +205,33 @@ def test_another_dataset_takes_the_room_of_one_that_nobody_reads(tmp_path):
     assert taken(tmp_path) <= limit
 
 
+def test_files_that_no_cache_made_stay(tmp_path):
+    remote, limit = Remote(1 << 20), 200_000
+    remote.cached(cache_at(tmp_path, limit)).get(0, 1000)
+    folder = tmp_path / FOLDER
+    (tmp_path / "thesis.tex").write_text("mine")
+    (folder / f"{'0' * 32}-{'1' * 32}").symlink_to(tmp_path / "thesis.tex")
+    (folder / f"{'0' * 32}-{'2' * 32}").mkdir()
+    (folder / "thesis.tex").write_bytes(b"mine" * 100_000)
+    os.utime(folder / "thesis.tex", (1e9, 1e9))
+    before = set(os.listdir(folder))
+    for each in (remote, Remote(1 << 20, 1)):  # the second needs the room that is left
+        each.cached(cache_at(tmp_path, limit)).get(0, 180_000)
+    assert before <= set(os.listdir(folder))
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(tmp_path):
+    remote = Remote(1 << 20)
+    cache = cache_at(tmp_path)
+    (tmp_path / "thesis.tex").write_text("mine")
+    path = cache.file(remote.place, remote.state, 1 << 20).path
+    os.symlink(tmp_path / "thesis.tex", f"{path}.new")
+    remote.cached(cache).get(0, 1000)
+    assert remote.cached(cache).has([(0, 1000)]) == [True]
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
 def test_a_dataset_that_is_read_is_not_removed(tmp_path):
     first, second = Remote(2 << 20, 1), Remote(2 << 20, 2)
     limit = (2 << 20) + 100_000

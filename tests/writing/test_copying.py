@@ -5,6 +5,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+import ray_h5
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import OptionError, UnsupportedColumnError, VerifyError
 from ray_h5.read.reader import RowReader
@@ -275,6 +276,25 @@ def test_netcdf4_reads_a_repacked_file_with_types_of_users(tmp_path):
     with netcdf4.Dataset(tmp_path / "b.nc") as data:
         assert list(data.enumtypes) == ["kind"]
         assert np.asarray(data["flag"][:3]).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
+@pytest.mark.parametrize("track_order", [False, True])
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_groups_of_many_members_and_attributes(tmp_path, libver, track_order, codec):
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver, track_order=track_order) as file:
+        for group in ("/", "g", "g/h"):
+            made = file.require_group(group)
+            for number in reversed(range(40)):
+                made.create_dataset(f"d{number}", data=np.arange(4) + number)
+                made.attrs[f"a{number}"] = f"text {number}"
+    ray_h5.repack(tmp_path / "a.h5", tmp_path / "b.h5", codec=codec)
+    with h5py.File(tmp_path / "a.h5") as one, h5py.File(tmp_path / "b.h5") as other:
+        for group in ("/", "g", "g/h"):
+            assert list(one[group]) == list(other[group])
+            assert dict(one[group].attrs) == dict(other[group].attrs)
+            assert list(one[group].attrs) == list(other[group].attrs)
+            assert all((one[group][f"d{number}"][:] == other[group][f"d{number}"][:]).all() for number in range(40))
 
 
 def test_what_cannot_be_kept_is_named(tmp_path):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 _FOLDER = "ray_h5-cache-2"
 """The folder in the user's folder. Nothing outside it is ever removed. Another format gets another number."""
 
+_NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}(\.new)?")
 _PAUSE_S = 60.0
 _COUNT_AGAIN_S = 5.0
 _FULL_S = 1.0
@@ -203,8 +205,9 @@ class DiskCache:
         return max(0, self.options.max_bytes - state.used)
 
     def _entries(self) -> list[os.DirEntry[str]]:
+        """Return the files that caches made. Others may lie there, too, and stay."""
         with os.scandir(self._folder) as entries:
-            return [entry for entry in entries if entry.name != "lock"]
+            return [each for each in entries if _NAMES.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
 
     def _remove_other_states(self, file: BlockFile) -> None:
         """Remove what is cached of a file that was written again since."""

@@ -100,8 +100,9 @@ class BlockFile:
         if self._opened() is not None:
             return
         temporary = Path(f"{self.path}.new")
+        temporary.unlink(missing_ok=True)  # a crash left it: who makes a file has the lock
+        made = Descriptor(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            made = Descriptor(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
             os.pwrite(made.fd, self._head, 0)
             os.ftruncate(made.fd, self._data_at + self.size)
             temporary.replace(self.path)

@@ -25,7 +25,7 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
 from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, object_key, refers, remapped
-from ray_h5.writing.objects import copy_object, copy_userblock, new_links, slabs
+from ray_h5.writing.objects import copy_object, copy_userblock, new_links, new_properties, slabs
 from ray_h5.writing.output import OutputFile, new_chunked, steps_of, sum_of_objects, writing
 
 SLAB_BYTES = 64 << 20
@@ -303,9 +303,8 @@ class FileCopy:
             elif entry.what == "hard":
                 out.file[path] = out.file[entry.target]
             elif entry.what == "group":
-                made = h5py.h5g.create(
-                    out.file.id, path.encode(), lcpl=new_links(), gcpl=file[path].id.get_create_plist()
-                )
+                properties = new_properties(file[path].id.get_create_plist())
+                made = h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
                 self._attributes(file[path], h5py.Group(made), referring, path)
         if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
             found = file[path]

@@ -106,7 +106,7 @@ class FileWork(Work):
         """Return a local copy of a file in a store."""
         source = self._files.scope.storage.open(url, self._states[url])
         path = self._target.temporary(f"{name}.source")
-        with open(path, "wb") as file:
+        with open(path, "xb") as file:
             for start in range(0, source.size, _PIECE):
                 piece = bytearray(min(_PIECE, source.size - start))
                 source.read_into(start, memoryview(piece))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -13,21 +12,20 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError, OutputExistsError
 from ray_h5.messages import few
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.folders import is_hdf5_name
+from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder
 from ray_h5.writing.output import sync, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.storage.stores.object_store import ObjectStorage
-
-_JOURNAL = "journal.json"
-_LOCK = "lock"
 
 
 def target_of(
@@ -69,7 +67,6 @@ class Target:
 
     def __init__(self, path: str, is_file: bool) -> None:
         self.path, self.is_file = path, is_file
-        self._staging = ""
 
     def place(self, name: str) -> str:
         """Return the path or URL of an output."""
@@ -110,7 +107,7 @@ class Target:
 
     def temporary(self, name: str) -> str:
         """Return the path of a new local file."""
-        return os.path.join(self._staging, f"{os.path.basename(name)}.{secrets.token_hex(4)}.tmp")
+        raise NotImplementedError
 
     def put(self, temporary: str, name: str) -> None:
         """Give a complete file its name."""
@@ -133,6 +130,7 @@ class StoreTarget(Target):
     def __init__(self, path: str, is_file: bool, storage: ObjectStorage, options: Mapping[str, object] | None) -> None:
         super().__init__(path, is_file)
         self._storage, self.storage_options = storage, options
+        self._staging = ""
 
     def real_path(self, place: str) -> str:
         return self._storage.real_path(place)
@@ -144,6 +142,9 @@ class StoreTarget(Target):
         self._check_free([place for place in places if self._storage.identity(place) is not None], overwrite)
         self._staging = tempfile.mkdtemp(prefix="ray_h5-")
         return []
+
+    def temporary(self, name: str) -> str:
+        return os.path.join(self._staging, f"{os.path.basename(name)}.{secrets.token_hex(4)}.tmp")
 
     def put(self, temporary: str, name: str) -> None:
         try:
@@ -167,19 +168,26 @@ class LocalTarget(Target):
         super().__init__(path, is_file)
         self._folder = os.path.dirname(path) if is_file else path
         label = f"-{os.path.basename(path)}" if is_file else ""
-        self._staging = os.path.join(self._folder, f".ray_h5_repack{label}")
-        self._lock: int | None = None
+        self._hidden = HiddenFolder(os.path.join(self._folder, f".ray_h5_repack{label}"))
+        self._journal_path = os.path.join(self._hidden.path, JOURNAL)
         self._done: dict[str, list[int]] = {}
         self._plan = ""
-        self._has_begun = False
+        self._has_begun = self._makes_folder = False
 
     def real_path(self, place: str) -> str:
         return LOCAL.real_path(place)
 
     def begin(self, names: Sequence[str], plan: str, *, resume: bool, overwrite: bool) -> list[str]:
         self._plan = plan
-        self._take_lock()
-        self._remove_parts()
+        self._makes_folder = not os.path.lexists(self._folder)
+        with writing(self.path, "making the folder"):
+            try:
+                self._hidden.take()
+            except BlockingIOError:
+                raise OutputExistsError(
+                    f"{self.path}: another repack writes to it. Wait for it, or write elsewhere."
+                ) from None
+        self._hidden.clear([JOURNAL])
         done = self._journal() if resume else {}
         self._done = {name: done[name] for name in names if name in done and done[name] == _state(self.place(name))}
         there = [self.place(name) for name in names if name not in self._done and os.path.lexists(self.place(name))]
@@ -188,28 +196,12 @@ class LocalTarget(Target):
         self._has_begun = True
         return list(self._done)
 
-    def _take_lock(self) -> None:
-        lock = os.path.join(self._staging, _LOCK)
-        while self._lock is None:
-            with writing(self.path, "making the folder"):
-                Path(self._staging).mkdir(parents=True, exist_ok=True)
-                found = os.open(lock, os.O_CREAT | os.O_RDWR)
-            try:
-                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(found)
-                raise OutputExistsError(
-                    f"{self.path}: another repack writes to it. Wait for it, or write elsewhere."
-                ) from None
-            # Another repack may have ended meanwhile, and removed the folder.
-            if os.path.exists(lock) and os.path.samestat(os.fstat(found), os.stat(lock)):
-                self._lock = found
-            else:
-                os.close(found)
+    def temporary(self, name: str) -> str:
+        return self._hidden.temporary(os.path.basename(name))
 
     def _journal(self) -> dict[str, list[int]]:
         try:
-            with open(os.path.join(self._staging, _JOURNAL)) as file:
+            with open(self._journal_path, "rb") as file:
                 found = json.load(file)
             plan, done = found["plan"], dict(found["done"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -222,10 +214,8 @@ class LocalTarget(Target):
         return done
 
     def _write_journal(self) -> None:
-        path = os.path.join(self._staging, _JOURNAL)
-        with writing(path), open(f"{path}.tmp", "w") as file:
-            json.dump({"plan": self._plan, "done": self._done}, file)
-        Path(f"{path}.tmp").replace(path)
+        with writing(self._journal_path), written_whole(self._journal_path) as file:
+            file.write(json.dumps({"plan": self._plan, "done": self._done}).encode())
 
     def put(self, temporary: str, name: str) -> None:
         place = self.place(name)
@@ -239,26 +229,17 @@ class LocalTarget(Target):
 
     def _end(self, *, is_complete: bool) -> None:
         """Remove what is not needed: all, or all but the list of complete files, if there are some and it failed."""
-        if self._lock is None and not self._has_begun:
+        if not self._hidden.is_held:
             return
-        is_unused = not self._has_begun and not os.path.exists(os.path.join(self._staging, _JOURNAL))
+        is_unused = not self._has_begun and not os.path.exists(self._journal_path)
         if is_complete or is_unused or (self._has_begun and not self._done):
-            shutil.rmtree(self._staging, ignore_errors=True)
-            if not is_complete and not self.is_file:
+            self._hidden.remove()
+            if not is_complete and self._makes_folder:
                 with contextlib.suppress(OSError):
                     Path(self._folder).rmdir()  # if nothing is in it
         else:
-            self._remove_parts()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _remove_parts(self) -> None:
-        """Remove files that are not complete."""
-        for name in os.listdir(self._staging):
-            if name not in {_LOCK, _JOURNAL}:
-                with contextlib.suppress(OSError):
-                    Path(os.path.join(self._staging, name)).unlink()
+            self._hidden.clear([JOURNAL])
+            self._hidden.release()
 
 
 def _state(path: str) -> list[int]:

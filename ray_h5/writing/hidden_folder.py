@@ -1,0 +1,164 @@
+"""A hidden folder with the files of a write that are not complete. Its process holds a lock in it.
+
+The place that is written to may be one that other users can write to. So the folder is made new, or is one that this
+user's writes left; it is used through its descriptor, which nobody can exchange for a link; and only files with names
+that writes give are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Collection
+from pathlib import Path
+
+from ray_h5.errors import OutputExistsError
+
+JOURNAL = "journal.json"
+
+_LOCK = "lock"
+_OLD = "old-"
+_NAMES = re.compile(rf"{_LOCK}|{re.escape(JOURNAL)}|{_OLD}.+|.+\.[0-9a-f]{{8}}\.tmp", re.DOTALL)
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class HiddenFolder:
+    """A folder that this user makes, locks and removes. A copy that was pickled has its name alone.
+
+    Parameters
+    ----------
+    path : str
+        The folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._folder = self._lock = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has taken it."""
+        return self._lock >= 0
+
+    def temporary(self, name: str) -> str:
+        """Return the path of a new file."""
+        return os.path.join(self.path, f"{name}.{secrets.token_hex(4)}.tmp")
+
+    def old(self, name: str) -> str:
+        """Return the path for a file that is replaced, until all files are in their places."""
+        return os.path.join(self.path, f"{_OLD}{name}")
+
+    def old_names(self) -> list[str]:
+        """Return the names of the files that were to be replaced."""
+        return [name.removeprefix(_OLD) for name in os.listdir(self._folder) if name.startswith(_OLD)]
+
+    def take(self, *, make: bool = True) -> None:
+        """Lock the folder; make it, or take one that a write of this user left when it died.
+
+        Raises
+        ------
+        OutputExistsError
+            If something has its name that no write of this user made.
+        BlockingIOError
+            If a write that is running has it.
+        FileNotFoundError
+            If there is none, and `make` is False.
+        """
+        while not self.is_held:
+            is_new = make and _made(self.path)
+            with contextlib.ExitStack() as opened:
+                try:
+                    folder = self._opened()
+                    opened.callback(os.close, folder)
+                    self._check_ours(folder, is_new)
+                    lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+                    opened.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_there = os.path.samestat(os.fstat(lock), os.lstat(os.path.join(self.path, _LOCK)))
+                except FileNotFoundError:  # the write that had it has ended meanwhile, and removed it
+                    if not make:
+                        raise
+                    continue
+                if is_there:
+                    self._folder, self._lock = folder, lock
+                    opened.pop_all()
+
+    def _opened(self) -> int:
+        try:
+            return os.open(self.path, _FOLDER_FLAGS)
+        except NotADirectoryError:
+            raise self._not_ours("what is there is a link or a file") from None
+
+    def _check_ours(self, folder: int, is_new: bool) -> None:
+        """Raise unless a write of this user made the folder, and all that is in it."""
+        if not is_new and not _is_own(folder):
+            raise self._not_ours("it belongs to another user")
+        if foreign := [name for name in os.listdir(folder) if not _NAMES.fullmatch(name)]:
+            raise self._not_ours(f"it has {foreign[0]!r}")
+
+    def _not_ours(self, why: str) -> OutputExistsError:
+        return OutputExistsError(
+            f"{self.path}: expected a folder that a write of this user made and left, but {why}. Nothing was changed. "
+            "Look at it and remove it, or write elsewhere."
+        )
+
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Remove the files of the write, except some."""
+        for name in os.listdir(self._folder):
+            if name not in keep and name != _LOCK and _NAMES.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self._folder)
+
+    def remove(self) -> None:
+        """Remove the folder, if this process has it. A kill meanwhile leaves one that the next write removes."""
+        if self.is_held:
+            self.clear()
+            with contextlib.suppress(OSError):
+                os.unlink(_LOCK, dir_fd=self._folder)  # the last one: a folder without it is empty
+                Path(self.path).rmdir()
+            self.release()
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        if self.is_held:
+            os.close(self._lock)
+            os.close(self._folder)
+            self._folder = self._lock = -1
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+
+def _made(path: str) -> bool:
+    """Make a folder, and those above it; return False if something has the name."""
+    try:
+        Path(path).mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _is_own(folder: int) -> bool:
+    """Return whether a folder belongs to this user: to whom files belong that this process makes there.
+
+    Some mounts say that files belong to another user than that of the process, such as NFS for root.
+    """
+    owner = os.fstat(folder).st_uid
+    if owner == os.geteuid():
+        return True
+    name = f"owner.{secrets.token_hex(4)}.tmp"
+    try:
+        probe = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        return os.fstat(probe).st_uid == owner
+    finally:
+        os.close(probe)
+        os.unlink(name, dir_fd=folder)
