@@ -14,6 +14,7 @@ from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.internals.executions import begin_with_limits
+from ray_h5.ray_data.internals.logical_plans import begin_each_time
 from ray_h5.ray_data.internals.noise import raise_own_errors
 from ray_h5.ray_data.internals.trainers import let_own_errors_leave_fit
 from ray_h5.ray_data.tasks import in_tasks
@@ -137,6 +138,7 @@ def read_h5(
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
     begin_with_limits(ds)
+    begin_each_time(ds)
     raise_own_errors(ds.context)
     let_own_errors_leave_fit()
     return ds

@@ -7,15 +7,36 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ray.data import Dataset, Datasource
-from ray.data._internal.logical.interfaces import LogicalOperatorSupportsPredicatePassThrough, LogicalPlan
-from ray.data._internal.logical.operators import AbstractMap, Limit, MapBatches, Read, StreamingSplit
+from ray.data._internal.logical.interfaces import LogicalPlan
+from ray.data._internal.logical.operators import AbstractMap, MapBatches, Read, StreamingSplit
 from ray.data._internal.logical.optimizers import LogicalOptimizer
+from ray.data.dataset import _ExecutionCache
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-if issubclass(Limit, LogicalOperatorSupportsPredicatePassThrough):
-    # Ray 2.56 to 2.59 move a filter below a limit, which then chooses among other rows. No return value of a datasource
-    # stops that. This runs where our datasource is imported, and so in each process that optimizes its plans.
-    Limit.predicate_passthrough_behavior = lambda self: None  # noqa: ARG005
+
+class _StreamedCache(_ExecutionCache):
+    """What Ray remembers of the executions of a dataset: its schema and counts, and not its blocks.
+
+    ``split``, ``train_test_split`` and ``to_arrow_refs`` leave their blocks with the dataset, and each later iteration
+    would return these: another epoch and a position would change nothing.
+    """
+
+    def get_bundle(self, dag: Any) -> Any:
+        """Return the blocks of the execution that has just ended: to the method that executed it, which asks once."""
+        bundle = super().get_bundle(dag)
+        self._bundle = None
+        return bundle
+
+    def copy(self) -> _StreamedCache:
+        """Return the cache of a dataset made from this one; `materialize` takes `deep_copy`, which keeps blocks."""
+        new = _StreamedCache()
+        new.__dict__.update(super().copy().__dict__)
+        return new
+
+
+def begin_each_time(ds: Dataset) -> None:
+    """Let each iteration of a dataset, and of those derived from it, execute it again."""
+    ds._cache = _StreamedCache()
 
 
 def operators(ds: Dataset) -> list[Any]:

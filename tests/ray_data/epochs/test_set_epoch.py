@@ -86,6 +86,23 @@ def test_a_look_at_a_dataset_is_no_epoch(paths):
     assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
 
 
+@pytest.mark.parametrize(
+    "held", [lambda ds: ds.split(2), lambda ds: ds.train_test_split(0.2), lambda ds: ds.to_arrow_refs()]
+)
+def test_epochs_go_on_after_ray_has_held_the_blocks_of_one(paths, held):
+    ds = read(paths)
+    parts = held(ds)
+    found = [ids_of(ds) for _ in range(2)]
+    assert found[0] != found[1]
+    assert {tuple(each) for each in found} <= {tuple(each) for each in orders(paths, 4)}
+    derived = ds.map_batches(lambda batch: batch)
+    held(derived)
+    assert ids_of(derived) != ids_of(derived)
+    del parts
+    whole = ds.materialize()
+    assert ids_of(whole) == ids_of(whole)
+
+
 def test_an_epoch_left_early_is_over(paths):
     ds = read(paths)
     for _ in ds.iter_batches(batch_size=8):
