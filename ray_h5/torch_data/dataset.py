@@ -20,6 +20,8 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
+from ray_h5.loading.row_cache import owned
+from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
@@ -30,9 +32,7 @@ from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
-from ray_h5.torch_data.batches.row_cache import owned
-from ray_h5.torch_data.batches.row_source import RowSource
-from ray_h5.torch_data.batches.tensors import ragged_to_torch, to_torch
+from ray_h5.torch_data.batches.tensors import loader_processes, new_arrays, ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
     from ray_h5.columns.made_columns import Columns
@@ -157,7 +157,11 @@ class H5Dataset(BatchedDataset):
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
         self._source = RowSource(
-            plan, self._kept_bytes, self._kept_rows, shares_chunks=self._index.chunk_group_rows > 1
+            plan,
+            self._kept_bytes,
+            self._kept_rows,
+            shares_chunks=self._index.chunk_group_rows > 1,
+            processes=loader_processes,
         )
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
@@ -365,7 +369,7 @@ class H5Dataset(BatchedDataset):
             for spec in self._specs:
                 where = f"out: column {spec.name!r}"
                 check_fit(out[spec.name], spec.row_shape, len(indices), None, where)
-        arrays = self._source.new_batch(len(indices)) if out is None else out
+        arrays = new_arrays(self._source.batch_specs(len(indices))) if out is None else out
         self._source.read_into(arrays, indices)
         if self._lists:
             # h5py reads a row once that is asked for twice. A transform that changes one of both must not change both.

@@ -14,12 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, names_options
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
-from ray_h5.order.position import PositionLike
-from ray_h5.read.kernel.library import pool_of
-from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batches.loader_threads import (
+from ray_h5.loading.read_calls import (
     LEAST_BYTES,
     LEAST_SHARED_BYTES,
     NOTHING,
@@ -34,6 +29,11 @@ from ray_h5.torch_data.batches.loader_threads import (
     indices_of,
     with_later,
 )
+from ray_h5.options import as_integer, names_options
+from ray_h5.order.blocks import MAX_BLOCK_BYTES
+from ray_h5.order.position import PositionLike
+from ray_h5.read.kernel.library import pool_of
+from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
@@ -182,7 +182,7 @@ class H5DataLoader(DataLoader[Any]):
             is_ahead = self.threads > 0 and not is_made
         batches = _finished(reads, finish)
         if is_ahead:
-            from ray_h5.torch_data.batches.transform_thread import ahead
+            from ray_h5.loading.transform_thread import ahead
 
             batches = ahead(batches, _bytes_of, stop)
         ordered = self._ordered

@@ -12,6 +12,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.shares import later_draws
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
@@ -19,7 +20,6 @@ from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.progress import epoch_positions, run_extents
-from ray_h5.torch_data.batched_dataset import later_draws
 from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
 
 ShuffleLike = bool | str | Shuffle | None

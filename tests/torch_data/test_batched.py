@@ -8,7 +8,6 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler, loader
-from ray_h5.torch_data.batches import row_cache
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 
@@ -37,8 +36,7 @@ def targets(batch):
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_indices_may_lie_in_memory_in_any_way(path, make, monkeypatch):
-    monkeypatch.setattr(row_cache, "_PARALLEL_BYTES", 1)
+def test_indices_may_lie_in_memory_in_any_way(path, make):
     dataset, read_only = make(path), np.arange(5)
     read_only.flags.writeable = False
     for _ in range(2):  # from the file, and from memory

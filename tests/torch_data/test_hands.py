@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from ray_h5.errors import OptionError
+from ray_h5.loading import transform_thread as ahead_module
 from ray_h5.read.read_parts import FileRead
 from ray_h5.torch_data import (
     H5Dataset,
@@ -25,7 +26,6 @@ from ray_h5.torch_data import (
     loader,
 )
 from ray_h5.torch_data.batches import shared_memory
-from ray_h5.torch_data.batches import transform_thread as ahead_module
 from ray_h5.torch_data.batches.tensors import tensor_over
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 

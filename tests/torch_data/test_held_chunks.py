@@ -9,9 +9,9 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
+from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
-from ray_h5.torch_data.batches import row_source
 from tests.hdf5.h5kit import flip
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 

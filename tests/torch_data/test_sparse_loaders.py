@@ -11,11 +11,11 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from ray_h5 import Shuffle, csr, ragged
 from ray_h5.errors import CastError, CorruptFileError, SchemaMismatchError
+from ray_h5.loading import row_source
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_cost import shuffle_effect
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, mix, where
-from ray_h5.torch_data.batches import row_source
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH, CHUNK = 640, 40, 64

@@ -168,7 +168,7 @@ def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):
     dataset = CombinedHDF5Dataset(files, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
     assert dataset._source.keeps_all
     monkeypatch.setattr(
-        "ray_h5.torch_data.batches.row_cache.get_worker_info", lambda: type("Info", (), {"num_workers": 2})
+        "ray_h5.torch_data.batches.tensors.get_worker_info", lambda: type("Info", (), {"num_workers": 2})
     )
     dataset.clear_cache()
     assert not dataset._source.keeps_all

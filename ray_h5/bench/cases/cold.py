@@ -29,10 +29,10 @@ from ray_h5.bench.measure import OURS, Contest, Result, run_turns
 from ray_h5.bench.verify import count_rows, verify_rows
 from ray_h5.bench.workloads import Workload, make_workload
 from ray_h5.errors import OptionError
+from ray_h5.loading import row_source
 from ray_h5.read.kernel.run_tables import HINTS_OFF, new_times
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import loader
-from ray_h5.torch_data.batches import row_source
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
-from ray_h5.torch_data.batches.loader_threads import NOTHING, ReadTimeoutError, has_rows
+from ray_h5.loading.read_calls import NOTHING, ReadTimeoutError, has_rows
 
 if TYPE_CHECKING:
     from ray_h5.torch_data.samplers import OrderSampler

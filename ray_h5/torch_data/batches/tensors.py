@@ -34,6 +34,12 @@ def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
     return {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
 
 
+def loader_processes() -> int:
+    """Return how many workers of a `DataLoader` read as this process does; 1 outside of them."""
+    worker = get_worker_info()
+    return 1 if worker is None else worker.num_workers
+
+
 def nbytes_of(value: Any) -> int:
     """Return the bytes of all tensors, arrays and texts in a value; 0 for what is none of these."""
     if isinstance(value, torch.Tensor):

@@ -17,12 +17,12 @@ from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
+from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import any_equal, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batches.row_source import RowSource
 from ray_h5.torch_data.batches.tensors import Sample, as_python
 from ray_h5.torch_data.compat.criteria import criteria_of, values_of
 from ray_h5.torch_data.compat.fields import Fields

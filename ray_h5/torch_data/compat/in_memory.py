@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.fork import PerProcess
-from ray_h5.torch_data.batches.row_source import RowSource
+from ray_h5.loading.row_source import RowSource
 
 
 class SamplesInMemory:

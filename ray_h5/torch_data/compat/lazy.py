@@ -13,14 +13,14 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.fork import PerProcess
+from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit
 from ray_h5.options import names_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
-from ray_h5.torch_data.batches.row_cache import RowCache, check_file, columns_that_fit, worker_share
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
-from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_torch
+from ray_h5.torch_data.batches.tensors import Pair, as_python, loader_processes, new_arrays, to_torch
 from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
@@ -202,7 +202,7 @@ class H5LazyDataset(BatchedDataset):
         """Return a cache for all rows if they fit."""
         specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
         row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (shape, dtype) in specs.items()}
-        fits = len(columns_that_fit(row_bytes, self._length, worker_share(self.rdcc_nbytes))) == len(specs)
+        fits = len(columns_that_fit(row_bytes, self._length, self.rdcc_nbytes // loader_processes())) == len(specs)
         return RowCache(specs, self._length) if fits else None
 
     def _read_into(

@@ -19,7 +19,6 @@ from ray_h5.options import names_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
-from ray_h5.torch_data.batches.row_cache import take_rows
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import Pair, new_arrays, tensor_over
@@ -203,7 +202,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
             return [self._sample(i) for i in wanted.tolist()]
         arrays = self._new_batch(len(wanted))
         for tensor, array in zip(self._tensors, arrays.values(), strict=True):
-            take_rows(tensor.numpy(), wanted, array)
+            np.take(tensor.numpy(), wanted, axis=0, out=array, mode="clip")
         return batch_of(arrays, Pair(map(tensor_over, arrays.values())), pair_of)
 
     def _new_batch(self, count: int) -> dict[int, np.ndarray]:

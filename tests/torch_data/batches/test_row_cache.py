@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -13,83 +11,10 @@ from torch.utils.data import DataLoader
 
 from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.index.file_opener import Scope
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
-from ray_h5.torch_data.batches import row_cache, row_source
-from ray_h5.torch_data.batches.row_cache import RecentRowCache, copy_alone, take_rows
+from ray_h5.loading import row_cache, row_source
+from ray_h5.loading.row_cache import RecentRowCache
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset
 from tests.properties import few
-
-DTYPES = [
-    "?",
-    "i1",
-    "u1",
-    "i2",
-    "u2",
-    "f2",
-    "i4",
-    "f4",
-    "u8",
-    "f8",
-    "c8",
-    "c16",
-    "S3",
-    "V5",
-    [("a", "<i2"), ("b", "u1")],
-]
-
-
-@given(
-    dtype=st.sampled_from(DTYPES),
-    shape=st.lists(st.integers(0, 5), max_size=2),
-    rows=st.lists(st.integers(0, 6), max_size=9),
-)
-def test_rows_are_taken_as_numpy_takes_them(dtype, shape, rows):
-    dtype = np.dtype(dtype)
-    count = 7 * int(np.prod(shape))
-    held = np.random.default_rng(0).integers(0, 2 if dtype == "?" else 256, count * dtype.itemsize, np.uint8)
-    held = held.view(dtype).reshape(7, *shape) if count else np.zeros((7, *shape), dtype)
-    wanted = np.array(rows, np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        for least in (1, 1 << 40):
-            patch.setattr(row_cache, "_PARALLEL_BYTES", least)
-            out = np.zeros((len(rows), *shape), dtype)
-            take_rows(held, wanted, out)
-            assert out.tobytes() == held[wanted].tobytes()
-
-
-@pytest.mark.parametrize("least", [1, 1 << 40])
-def test_rows_are_taken_into_what_numpy_fills_and_nothing_else(monkeypatch, least):
-    monkeypatch.setattr(row_cache, "_PARALLEL_BYTES", least)
-    held, rows = np.arange(24, dtype="i4").reshape(4, 6), np.array([3, 0])
-    every_other, read_only = np.zeros((2, 12), "i4")[:, ::2], np.zeros((2, 6), "i4")
-    take_rows(held, rows, every_other)
-    assert np.array_equal(every_other, held[rows])
-    read_only.flags.writeable = False
-    with pytest.raises(ValueError, match=r"read-only|not writeable"):
-        take_rows(held, rows, read_only)
-    assert not read_only.any()
-
-
-@pytest.fixture
-def selections(monkeypatch):
-    """The threads in which torch took rows."""
-    threads, select = [], torch.index_select
-
-    def noted(*args, **options):
-        threads.append(threading.current_thread().name)
-        return select(*args, **options)
-
-    monkeypatch.setattr(row_cache, "_PARALLEL_BYTES", 1)
-    monkeypatch.setattr(torch, "index_select", noted)
-    return threads
-
-
-def test_threads_that_read_ahead_take_rows_by_themselves(files, selections):
-    for threads in (0, 2):
-        batches = loader(files, 8, threads=threads)
-        for _ in range(2):  # the second epoch comes from memory
-            assert sum(len(batch["epoch"]) for batch in batches) == 60
-    assert set(selections) == {threading.current_thread().name}
-    assert len(selections) >= 8
 
 
 def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
@@ -136,40 +61,6 @@ def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
         reads = [pool.submit(dataset.read, np.arange(20)) for _ in range(2)]
         assert [each.result()["epoch"].tolist() for each in reads] == [[*range(20)]] * 2
     assert len(dataset._source._readers) == 1
-
-
-def test_copy_alone_holds_for_one_thread(selections):
-    held, rows, out = np.arange(12.0).reshape(4, 3), np.array([3, 0]), np.empty((2, 3))
-    thread = threading.Thread(target=lambda: (copy_alone(), take_rows(held, rows, out)))
-    thread.start()
-    thread.join()
-    assert (selections, out.tolist()) == ([], [[9, 10, 11], [0, 1, 2]])
-    take_rows(held, rows, out)
-    assert len(selections) == 1
-
-
-FORKS = """
-import os
-import numpy as np
-import torch
-from ray_h5.torch_data.batches.row_cache import take_rows
-
-torch.set_num_threads(2)
-held, rows = np.arange(4 << 20, dtype=np.float64).reshape(512, -1), np.arange(0, 512, 2)
-out = np.empty((256, held.shape[1]))
-take_rows(held, rows, out)  # OpenMP has its threads now
-out[:] = 0
-pid = os.fork()
-take_rows(held, rows, out)
-assert np.array_equal(out, held[rows])
-if pid:
-    assert os.waitpid(pid, 0)[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=100)
 
 
 @given(

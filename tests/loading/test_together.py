@@ -160,7 +160,7 @@ def test_rows_read_at_once_equal_h5py_and_those_read_file_by_file(mixed, columns
 
 
 def test_more_files_than_are_read_at_once(tmp_path, together, monkeypatch):
-    from ray_h5.torch_data.batches import row_source
+    from ray_h5.loading import row_source
 
     monkeypatch.setattr(row_source, "MOST_FILES", 3)
     paths, values = write(tmp_path, 8, rows=3, **STORAGES["one row a chunk"])

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from ray_h5.loading.read_calls import in_threads
+from ray_h5.loading.transform_thread import ahead
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batches.loader_threads import in_threads
-from ray_h5.torch_data.batches.transform_thread import ahead
 
 _PREFIXES = "ray_h5_loader", "ray_h5_transform"
 

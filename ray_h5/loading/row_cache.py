@@ -10,35 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import get_worker_info
 
-from ray_h5.buffers import as_bytes
-from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.storage_of_path import Storage, storage_of
-
-_WORDS = (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.int16))
-_PARALLEL_BYTES = 1 << 20
-"""One thread copies fewer bytes than these in the time that it takes to wake up others."""
 
 _FIRST_SLOTS = 64
 """Rows that a cache of the rows used last has memory for at first."""
 
 Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
 """Reads some rows into ``out[column][places]``; called with (out, rows, places)."""
-
-_process = PerProcess(object)
-_importing_process = _process.value
-"""After a fork, `_process.value` is another object."""
-
-
-class _Thread(threading.local):
-    is_reader = False
-
-
-_thread = _Thread()
 
 
 class RowCache:
@@ -137,7 +118,8 @@ class RowCache:
         whole = places is None and is_held.all()
         for name, array in self.columns.items():
             if whole and len(slots) == len(out[name]) and not array.dtype.hasobject:
-                take_rows(array, slots, out[name])
+                # Not "raise", the default: NumPy would fill a copy of `out` first.
+                np.take(array, slots, axis=0, out=out[name], mode="clip")
             else:
                 targets = np.arange(len(slots)) if places is None else places
                 out[name][targets[is_held]] = _owned_rows(array[slots[is_held]])
@@ -228,39 +210,6 @@ def owned(value: Any) -> Any:
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
 
 
-def take_rows(array: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Do ``out[:] = array[rows]``, with torch's threads if that is faster.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        C-contiguous.
-    rows : numpy.ndarray
-        int64, not negative.
-    out : numpy.ndarray
-        Of the dtype and row shape of `array`.
-    """
-    word = next((each for each in _WORDS if array.strides[0] % each.itemsize == 0), None)
-    # torch copies integers of `word`, which is right only for equal dtypes; and it needs `out` in one piece, or it
-    # would fill a copy of it.
-    is_plain = out.dtype == array.dtype and not array.dtype.hasobject and out.flags.c_contiguous and out.flags.writeable
-    if word is None or not is_plain or out.nbytes < _PARALLEL_BYTES or not _has_torch_threads():
-        np.take(array, rows, axis=0, out=out, mode="clip")  # mode "raise", the default, would copy
-        return
-    words, target = (torch.from_numpy(as_bytes(each).view(word).reshape(len(each), -1)) for each in (array, out))
-    torch.index_select(words, 0, torch.from_numpy(np.require(rows, requirements=["C", "W"])), out=target)
-
-
-def copy_alone() -> None:
-    """Let the calling thread copy rows without torch's threads: it is one of several threads that read."""
-    _thread.is_reader = True
-
-
-def _has_torch_threads() -> bool:
-    # A forked process has none of the threads that OpenMP counts on, and would wait for them for ever.
-    return not _thread.is_reader and _process.value is _importing_process
-
-
 def check_file(path: str, expected: Identity, storage: Storage) -> None:
     """Raise a StaleIndexError if a file changed whose rows are held.
 
@@ -293,9 +242,3 @@ def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int
             break
         found.append(name)
     return found
-
-
-def worker_share(max_bytes: int) -> int:
-    """Return the part of a bound for all workers of a loader together that this process may use."""
-    worker = get_worker_info()
-    return max_bytes if worker is None else max_bytes // worker.num_workers

@@ -1,4 +1,4 @@
-"""Rows of many files by selected index: `H5Dataset` and its subclasses read with it."""
+"""Rows of many files by selected index."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.loading.row_cache import (
+    RecentRowCache,
+    RowCache,
+    check_file,
+    columns_that_fit,
+    is_unchanged,
+)
+from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.plan_reads import by_file
@@ -24,16 +33,6 @@ from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL
-from ray_h5.torch_data.batched_dataset import split_draws
-from ray_h5.torch_data.batches.row_cache import (
-    RecentRowCache,
-    RowCache,
-    check_file,
-    columns_that_fit,
-    is_unchanged,
-    worker_share,
-)
-from ray_h5.torch_data.batches.tensors import new_arrays
 
 if TYPE_CHECKING:
     from ray_h5.read.arrays.joint_columns import JointFiles
@@ -60,6 +59,11 @@ _WHOLE_FILE_AFTER = 8
 """To find a smaller row costs more than to read it: all of a file are read at once, after one in 8 was asked for."""
 
 
+def alone() -> int:
+    """Return 1: no other process reads the same rows."""
+    return 1
+
+
 class RowSource:
     """Reads rows of a plan, given by their indices among the selected rows.
 
@@ -77,12 +81,21 @@ class RowSource:
     shares_chunks : bool
         Whether chunks hold several rows. Decoded ones then stay in memory from batch to batch, up to 64 MiB; to the end
         of an epoch if `kept_bytes` is 0.
+    processes : callable
+        Returns how many processes share `kept_bytes`. It is asked at the first read: only then is it known whether this
+        is a worker of a `DataLoader`.
     """
 
     def __init__(
-        self, plan: ReadPlan, kept_bytes: int | None = None, kept_rows: int = 0, *, shares_chunks: bool = False
+        self,
+        plan: ReadPlan,
+        kept_bytes: int | None = None,
+        kept_rows: int = 0,
+        *,
+        shares_chunks: bool = False,
+        processes: Callable[[], int] = alone,
     ) -> None:
-        self.plan = plan
+        self.plan, self._processes = plan, processes
         self._kept_rows, self._shares_chunks = kept_rows, shares_chunks
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
@@ -157,7 +170,11 @@ class RowSource:
 
     def new_batch(self, count: int) -> dict[str, np.ndarray]:
         """Return an array for `count` rows of each column."""
-        return new_arrays({each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns})
+        return {name: empty(*spec) for name, spec in self.batch_specs(count).items()}
+
+    def batch_specs(self, count: int) -> dict[str, Spec]:
+        """Return shape and dtype of an array for `count` rows of each column."""
+        return {each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns}
 
     def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray, places: np.ndarray | None = None) -> None:
         """Read rows into ``out[column][places]``, each file by one call.
@@ -283,7 +300,7 @@ class RowSource:
         if self._held is None or self._kept_bytes != 0:
             return
         self._rows_read += count
-        if self._rows_read > worker_share(self.num_rows):
+        if self._rows_read > self.num_rows // self._processes():
             self._held.clear()
             self._rows_read = count
 
@@ -310,14 +327,14 @@ class RowSource:
         if max_bytes is None:
             max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
         if self.plan.is_drawn:  # a row has other values in each epoch
-            self._kept_chunk_bytes = worker_share(max_bytes)
+            self._kept_chunk_bytes = max_bytes // self._processes()
             self._bound_chunks()
             return RowCache({}, 0), RowCache({}, 0), RecentRowCache({}, 0)
         specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged", "sparse"}}
         row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
         small: dict[str, Any] = {}
         large: dict[str, Any] = {}
-        for name in columns_that_fit(row_bytes, files.num_rows, worker_share(max_bytes)):
+        for name in columns_that_fit(row_bytes, files.num_rows, max_bytes // self._processes()):
             (large if row_bytes[name] > _SMALL_ROW_BYTES else small)[name] = specs[name].row_shape, specs[name].dtype
         others = [each for each in self.plan.of_files if self._kept_rows and each.name not in {**small, **large}]
         recent = RecentRowCache({each.name: (each.row_shape, each.dtype) for each in others}, self._kept_rows)
@@ -532,7 +549,7 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(RowSource, shares_chunks=self._shares_chunks)
+        made = partial(RowSource, shares_chunks=self._shares_chunks, processes=self._processes)
         return made, (self.plan, self._kept_bytes, self._kept_rows)
 
 

@@ -4,11 +4,11 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5.loading import row_source
+from ray_h5.loading.read_calls import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import loader
-from ray_h5.torch_data.batches import row_source
-from ray_h5.torch_data.batches.loader_threads import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
 
 MIB = 1 << 20
 

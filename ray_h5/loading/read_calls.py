@@ -18,7 +18,6 @@ import numpy as np
 from ray_h5.errors import RayH5Error
 from ray_h5.read.kernel.library import Pool
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batches.row_cache import copy_alone
 
 Call: TypeAlias = "list[list[int]]"
 """The indices of some batches, which are read together."""
@@ -189,7 +188,6 @@ class _Calls(Generic[Result]):
     def enter(self) -> None:
         """Let the calling thread do calls."""
         self.threads.add(threading.get_ident())
-        copy_alone()
         self._stop.enter()
 
     def do(self, number: int, call: Call, later: Call | None) -> Result:
