@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from files import make_signals
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ray_h5.bench.workloads import make_workload
 from ray_h5.torch_data import H5DataLoader, create_optimized_dataloader
 
 CLASSES = 4
@@ -109,10 +109,10 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     torch.manual_seed(0)
     if rank == 0 and not args.paths:
-        make_workload("signals", size=args.rows / 4000)
+        make_signals(size=args.rows / 4000)
     dist.barrier()
     batches = create_optimized_dataloader(
-        hdf5_files=args.paths or list(make_workload("signals", size=args.rows / 4000).paths),
+        hdf5_files=args.paths or make_signals(size=args.rows / 4000),
         batch_size=args.batch_size,
         num_workers=2,
         rank=rank,

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from files import make_signals
 from torch.utils.data import DataLoader, Dataset
 
-from ray_h5.bench.workloads import make_workload
 from ray_h5.torch_data import EpochShuffleSampler, H5LazyDataset, RankMemCachedH5Dataset, h5_worker_init_fn
 
 
@@ -39,7 +39,7 @@ class Handler:
 
 
 def main() -> None:
-    path = make_workload("signals", size=0.05).paths[0]
+    path = make_signals(size=0.05)[0]
     handler = Handler(torch.nn.Conv1d(43, 4, 5, padding=2))
 
     dataset = H5LazyDataset(path, x_key="fhr_st", y_key="target", y_dtype="int64")

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from files import make_signals
 from torch.utils.data import DataLoader
 
-from ray_h5.bench.workloads import make_workload
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, loader, where
 
 FIELDS = ["fhr_st", "target", "weight"]
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     args = parser.parse_args()
-    paths = args.paths or list(make_workload("signals", size=0.1).paths)
+    paths = args.paths or make_signals(size=0.1)
     for name, batches in make_loaders(paths, args.batch_size).items():
         torch.manual_seed(0)
         model = torch.nn.Conv1d(43, 4, kernel_size=5, padding=2)

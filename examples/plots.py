@@ -10,10 +10,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from files import make_signals
 
 import ray_h5
 from ray_h5 import plots
-from ray_h5.bench.workloads import make_workload
 from ray_h5.torch_data import H5Dataset, OrderSampler
 
 COLUMNS = ["fhr_st", "fhr", "target", "weight", "guid", "epoch"]
@@ -22,7 +22,7 @@ COLUMNS = ["fhr_st", "fhr", "target", "weight", "guid", "epoch"]
 def main() -> None:
     output = parse_arguments().output
     output.mkdir(parents=True, exist_ok=True)
-    path = make_workload("signals", size=0.05).paths[0]
+    path = make_signals(size=0.05)[0]
     with ray_h5.RowReader(path) as reader:
         row = {name: values[0] for name, values in reader.read(COLUMNS, [7]).items()}
     plots.plot_row(row, title="row 7").savefig(output / "row.png", dpi=80)

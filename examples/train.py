@@ -22,12 +22,12 @@ from typing import Any
 import ray
 import ray.train.torch
 import torch
+from files import make_signals
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 
 import ray_h5
-from ray_h5.bench.workloads import make_workload
 from ray_h5.torch_data import H5Dataset
 
 CLASSES = 4
@@ -314,7 +314,7 @@ def last_checkpoint(output: Path) -> str:
 
 def make_files(rows: int) -> list[str]:
     print(f"no --paths: making {rows} rows of signals in a temporary folder", flush=True)
-    return list(make_workload("signals", size=rows / 4000).paths)
+    return make_signals(size=rows / 4000)
 
 
 def check_columns(paths: list[str]) -> None:

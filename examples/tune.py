@@ -18,6 +18,7 @@ from typing import Any
 import ray
 import ray.train.torch
 import torch
+from files import make_signals
 from ray import tune
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -25,7 +26,6 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from torch import nn
 
 import ray_h5
-from ray_h5.bench.workloads import make_workload
 
 CLASSES = 4
 
@@ -100,7 +100,7 @@ def main() -> None:
     else:
         # A trial needs a CPU, and so does each worker of its trainer; two more CPUs read.
         ray.init(address="local", num_cpus=max(os.cpu_count() or 1, args.at_once * (1 + args.workers) + 2))
-    paths = args.paths or list(make_workload("signals", size=args.rows / 4000).paths)
+    paths = args.paths or make_signals(size=args.rows / 4000)
     space: dict[str, Any] = {name: getattr(args, name) for name in ("epochs", "workers", "batch_size", "row_log")}
     space |= {"paths": paths, "output": output}
     space |= {"lr": tune.grid_search([1e-3, 1e-2]), "width": tune.grid_search(args.widths)}

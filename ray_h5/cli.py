@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 import re
 import shlex
@@ -14,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ray_h5 import __version__
-from ray_h5 import bench as benches
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.inspect import FLAGS, add_files, add_inspect, files_of, options_of
 from ray_h5.messages import counted, near_names, printable
@@ -26,9 +24,8 @@ _INTERRUPTED = 130
 _FLAGS = {name: flag for name, flag in FLAGS.items() if name != "sidecar"} | {
     "shuffle": "--shuffle",
     "predicate_columns": "--values",
-    "size": "--size",
-    "turns": "--turns",
-    "folder": "--folder",
+    "seconds": "--seconds",
+    "batch_size": "--batch-size",
     **{
         name: f"--{name.replace('_', '-')}"
         for name in (
@@ -78,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as exc:
-        # A bench writes files: the folder may be a file, or the disk full.
+        # An output may be a file in the place of a folder, or the disk full.
         return _failed(str(exc))
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -191,16 +188,11 @@ def _add_repack(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="measure against plain ways to do the same, on this machine")
-    bench.add_argument("name", choices=sorted(benches.BENCHES), help="what to measure")
-    bench.add_argument("--size", type=float, default=1.0, help="scales the workload (default: %(default)s)")
-    bench.add_argument("--turns", type=int, default=5, help="timed turns, 5 or more (default: %(default)s)")
-    bench.add_argument("--folder", help="the folder of the workloads (default: below the temporary folder)")
-    bench.add_argument("--case", action="append", default=[], help="of `peers`: this case alone; may be repeated")
-    bench.add_argument("--goals", action="store_true", help="show what this version is to reach, too")
-    bench.add_argument(
-        "--json", action="store_true", help="print a JSON list of objects and nothing else; of `peers` lines"
-    )
+    bench = commands.add_parser("bench", help="how fast are these files: h5py, loader and Ray, in turn")
+    add_files(bench)
+    bench.add_argument("--batch-size", type=int, default=64, metavar="ROWS", help="rows of a batch (default: 64)")
+    bench.add_argument("--seconds", type=float, default=2.0, help="time of each turn (default: %(default)s)")
+    bench.add_argument("--no-ray", action="store_true", help="leave out Ray, which takes seconds to start")
     bench.set_defaults(run=_bench)
 
 
@@ -297,38 +289,21 @@ class _Bar:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from ray_h5.bench import BenchOptions
-    from ray_h5.bench.measure import notes, to_json, to_table
+    from ray_h5.bench import measure, to_text
 
-    options = BenchOptions(arguments.size, arguments.turns, arguments.folder, tuple(arguments.case))
-    if arguments.name == "peers":
-        return _bench_peers(options, as_json=arguments.json)
-    if arguments.case:
-        raise OptionError(f"--case: {arguments.name} measures all its cases; leave it out")
-    results = benches.BENCHES[arguments.name](options)
-    if arguments.json:
-        print(to_json(results))
-    else:
-        goals = arguments.goals
-        print(to_table(results, goals=goals), notes(results, arguments.size, goals=goals), sep="\n\n")
-    return 0
-
-
-def _bench_peers(options: benches.BenchOptions, *, as_json: bool) -> int:
-    """Print what is found, as soon as it is, as lines of JSON; or tables at the end, also if it ends early."""
-    from ray_h5.bench.cases.peers import records
-    from ray_h5.bench.peers.report import Report
-    from ray_h5.bench.peers.table import to_notes
-
-    report = Report()
-    try:
-        for record in records(options):
-            report.add(record)
-            if as_json:
-                print(json.dumps(record), flush=True)
-    finally:
-        if report.results and not as_json:
-            print(report.to_markdown(), to_notes(), sep="\n\n")
+    if len(arguments.paths) == 1 and not any(mark in arguments.paths[0] for mark in "./*"):
+        raise OptionError(
+            f"ray-h5 bench {arguments.paths[0]}: expected files, folders or globs, as in ray-h5 bench data/*.h5. "
+            "The benches of this project on generated files are `python -m tests.bench NAME`, in a clone."
+        )
+    lines = measure(
+        arguments.paths,
+        batch_size=arguments.batch_size,
+        seconds=arguments.seconds,
+        with_ray=not arguments.no_ray,
+        **options_of(arguments),
+    )
+    print(to_text(lines))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Benches run for their cases, and not for their figures."""
 
-from ray_h5.bench import BenchOptions
+from tests.bench import BenchOptions
 
 
 def one_turn(size: float, folder: object) -> BenchOptions:

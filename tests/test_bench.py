@@ -1,14 +1,20 @@
 """Benches whose figures depend on the state of the machine before each turn."""
 
+import json
 import os
 
+import h5py
+import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
-from ray_h5.bench import BENCHES
-from ray_h5.bench.cases import plan_files
-from ray_h5.bench.measure import run_turns
-from ray_h5.bench.workloads import make_workload
+import tests.bench.__main__ as bench_command
+from ray_h5 import RowReader
+from tests.bench import BENCHES, BenchOptions
+from tests.bench.__main__ import main
+from tests.bench.cases import plan_files
+from tests.bench.measure import Result, run_turns
+from tests.bench.workloads import make_workload
 from tests.benchkit import one_turn
 
 
@@ -39,7 +45,7 @@ def test_bench_cold_compares_with_the_bare_loops_and_lets_pages_go(tmp_path, mon
 
 
 def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
-    from ray_h5.bench.cases.cold import _Reads
+    from tests.bench.cases.cold import _Reads
 
     workload = make_workload("signals", str(tmp_path), 0.01)
     reads = _Reads.of(workload)
@@ -53,8 +59,8 @@ def test_reads_of_the_bare_loop_are_all_chunks_of_all_rows(tmp_path):
 
 @pytest.mark.slow
 def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkeypatch):
-    from ray_h5.bench.baselines import torch_loaders
-    from ray_h5.bench.cases import loader
+    from tests.bench.baselines import torch_loaders
+    from tests.bench.cases import loader
 
     caches, plain = [], torch_loaders.PlainH5Dataset
 
@@ -77,7 +83,7 @@ def test_the_loader_bench_has_the_cases_with_nothing_kept_first(tmp_path, monkey
 
 @pytest.mark.slow
 def test_bench_repack_compares_with_what_was_there(tmp_path, monkeypatch):
-    from ray_h5.bench.cases import repack
+    from tests.bench.cases import repack
 
     monkeypatch.setattr(repack, "_VALUES", 500)
     monkeypatch.setattr(repack, "_written", lambda *_: None)
@@ -92,7 +98,7 @@ def test_bench_repack_compares_with_what_was_there(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
-    from ray_h5.bench.cases import images
+    from tests.bench.cases import images
 
     monkeypatch.setattr(images, "_COUNT", 8)
     monkeypatch.setattr(images, "_BATCH_SIZE", 4)
@@ -107,7 +113,7 @@ def test_bench_images_compares_with_pillow(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_bench_scaling_has_a_row_for_each_number_of_threads_and_workers(tmp_path, monkeypatch):
-    from ray_h5.bench.cases import scaling
+    from tests.bench.cases import scaling
 
     monkeypatch.setattr(scaling, "cpu_count", lambda: 2)
     found = BENCHES["scaling"](one_turn(0.05, tmp_path))
@@ -140,3 +146,80 @@ def test_bench_plan_measures_the_planning_of_many_files(tmp_path):
         ("a row each, 4 columns, plan, a file", "-", "B"),
         ("11759 files, a row each, 4 columns, CPU with index_dir", "-", "s"),
     ]
+
+
+KEYS = ["baseline", "bench", "case", "goal", "ok", "ours", "ratio", "spread", "theirs", "unit"]
+
+
+def result(**other):
+    values = dict.fromkeys(KEYS) | {"bench": "read", "case": "all", "baseline": "pread", "unit": "MB/s", "ours": 1500.0}
+    return Result(**(values | {"theirs": 750.0, "ratio": 2.0, "spread": (1.9, 2.1), "goal": 1.5, "ok": True} | other))
+
+
+@pytest.fixture
+def one_bench(monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench_command, "BENCHES", {"read": lambda options: asked.append(options) or [result()]})
+    return asked
+
+
+def test_bench_prints_a_table(one_bench, capsys):
+    main(["read", "--size", "0.5", "--turns", "7"])
+    assert (one_bench[0].size, one_bench[0].turns) == (0.5, 7)
+    table, notes = capsys.readouterr().out.split("\n\n")
+    head, line = table.splitlines()
+    assert head.split() == ["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread"]
+    assert line.split() == ["read", "all", "pread", "MB/s", "1500", "750", "2x", "1.9..2.1"]
+    assert [each.split(":")[0] for each in notes.splitlines()] == ["ours, theirs", "ratio", "spread", "too small"]
+    assert "at --size 0.5 " in notes
+
+
+@pytest.mark.usefixtures("one_bench")
+def test_bench_prints_the_goals_of_this_version_if_asked(capsys):
+    main(["read", "--size", "0.5", "--goals"])
+    table, notes = capsys.readouterr().out.split("\n\n")
+    head, line = table.splitlines()
+    assert head.split()[-2:] == ["goal", "ok"]
+    assert line.split()[-3:] == [">=", "1.5", "yes"]
+    assert "at --size 0.5 it is not judged" in notes
+
+
+def test_the_words_in_the_names_of_cases_are_explained(monkeypatch, capsys):
+    monkeypatch.setattr(
+        bench_command, "BENCHES", {"read": lambda _: [result(case="combined, kept nothing, threads 2")]}
+    )
+    main(["read"])
+    shown = capsys.readouterr().out
+    assert "combined: CombinedHDF5Dataset" in shown
+    assert "kept nothing: ray_h5 holds no rows" in shown
+    assert "warm:" not in shown
+    assert "too small" not in shown
+
+
+@pytest.mark.parametrize(("size", "shown"), [(1.0, False), (0.01, None)])
+def test_goals_are_judged_at_full_size_only(monkeypatch, size, shown):
+    from tests.bench.cases import read
+
+    monkeypatch.setattr(read, "bench_read", lambda _: [result(ok=False)])
+    (found,) = BENCHES["read"](BenchOptions(size))
+    assert (found.ok, found.goal) == (shown, 1.5)
+
+
+def test_bench_prints_json(one_bench, capsys):
+    main(["read", "--json"])
+    assert len(one_bench) == 1
+    assert [sorted(each) for each in json.loads(capsys.readouterr().out)] == [KEYS]
+
+
+def test_a_workload_is_made_once_and_read_as_h5py_reads_it(tmp_path):
+    made = [make_workload(name, str(tmp_path), 0.01) for name in ("signals", "flat", "images")]
+    for workload in made:
+        for path in workload.paths:
+            names = [column.name for column in workload.columns if column.dtype != "str"]
+            with RowReader(path) as reader, h5py.File(path) as file:
+                found = reader.read(names)
+                assert all(found[name].tobytes() == file[name][:].tobytes() for name in names)
+                assert len(found[names[0]]) * len(workload.paths) == workload.rows
+    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))]
+    assert make_workload("signals", str(tmp_path), 0.01).paths == made[0].paths
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))] == times

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 import torch
 
-from ray_h5.bench import BENCHES, BenchOptions, measure
-from ray_h5.bench.cases import gpu
-from ray_h5.bench.training import sending, steps
 from ray_h5.errors import OptionError
+from tests.bench import BENCHES, BenchOptions, measure
+from tests.bench.cases import gpu
+from tests.bench.training import sending, steps
 from tests.benchkit import one_turn
 
 CPU = torch.device("cpu")

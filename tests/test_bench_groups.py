@@ -4,9 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench.baselines.group_reads import slice_windows
-from ray_h5.bench.cases import groups, patches, windows
-from ray_h5.bench.group_workloads import ATTRIBUTES, make_demos, make_traces
+from tests.bench.baselines.group_reads import slice_windows
+from tests.bench.cases import groups, patches, windows
+from tests.bench.group_workloads import ATTRIBUTES, make_demos, make_traces
 from tests.benchkit import one_turn
 
 

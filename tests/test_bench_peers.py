@@ -10,18 +10,18 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import BenchOptions
-from ray_h5.bench.cases import peers
-from ray_h5.bench.measure import Result
-from ray_h5.bench.peers import child, data_loaders, floor
-from ray_h5.bench.peers.contestants import BARE, CONTESTANTS, Contestant
-from ray_h5.bench.peers.plot import plot_first_epochs
-from ray_h5.bench.peers.problems import PROBLEMS, make_problem
-from ray_h5.bench.peers.report import Report
-from ray_h5.bench.peers.report import main as report_main
-from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
 from ray_h5.read.kernel.job_table import CHUNKS_DECODED
+from tests.bench import BenchOptions
+from tests.bench.cases import peers
+from tests.bench.measure import Result
+from tests.bench.peers import child, data_loaders, floor
+from tests.bench.peers.contestants import BARE, CONTESTANTS, Contestant
+from tests.bench.peers.plot import plot_first_epochs
+from tests.bench.peers.problems import PROBLEMS, make_problem
+from tests.bench.peers.report import Report
+from tests.bench.peers.report import main as report_main
+from tests.kit.fault_server import FaultServer
 
 # torchdata calls what this torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -161,7 +161,9 @@ def test_bench_peers_runs_what_is_installed_and_names_the_rest(tmp_path, monkeyp
     monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "peers.json"), str(page)])
     report_main()
     text = page.read_text()
-    assert re.match(r"before\n<!-- figures -->\n\n`ray-h5 bench peers --size 0.02 --turns 5` on .* cores of ", text)
+    assert re.match(
+        r"before\n<!-- figures -->\n\n`python -m tests.bench peers --size 0.02 --turns 5` on .* cores of ", text
+    )
     assert text.endswith("\n\n<!-- end of figures -->\nafter\n")
     assert "old" not in text
     assert "| h5py " in text

@@ -4,12 +4,12 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench import measure
-from ray_h5.bench.baselines import sparse_reads
-from ray_h5.bench.baselines.sparse_reads import fetched_rows, slices_of
-from ray_h5.bench.cases import sparse
-from ray_h5.bench.sparse_workloads import make_cells
 from ray_h5.torch_data import H5Dataset
+from tests.bench import measure
+from tests.bench.baselines import sparse_reads
+from tests.bench.baselines.sparse_reads import fetched_rows, slices_of
+from tests.bench.cases import sparse
+from tests.bench.sparse_workloads import make_cells
 from tests.benchkit import one_turn
 
 

@@ -1,69 +1,11 @@
-import json
-
 import h5py
 import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import RowReader, bench
-from ray_h5.bench.measure import Result
-from ray_h5.bench.workloads import make_workload
 from ray_h5.cli import main
-
-KEYS = ["baseline", "bench", "case", "goal", "ok", "ours", "ratio", "spread", "theirs", "unit"]
-
-
-def result(**other):
-    values = dict.fromkeys(KEYS) | {"bench": "read", "case": "all", "baseline": "pread", "unit": "MB/s", "ours": 1500.0}
-    return Result(**(values | {"theirs": 750.0, "ratio": 2.0, "spread": (1.9, 2.1), "goal": 1.5, "ok": True} | other))
-
-
-@pytest.fixture
-def one_bench(monkeypatch):
-    asked = []
-    monkeypatch.setattr(bench, "BENCHES", {"read": lambda options: asked.append(options) or [result()]})
-    return asked
-
-
-def test_bench_prints_a_table(one_bench, capsys):
-    assert main(["bench", "read", "--size", "0.5", "--turns", "7"]) == 0
-    assert (one_bench[0].size, one_bench[0].turns) == (0.5, 7)
-    table, notes = capsys.readouterr().out.split("\n\n")
-    head, line = table.splitlines()
-    assert head.split() == ["bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread"]
-    assert line.split() == ["read", "all", "pread", "MB/s", "1500", "750", "2x", "1.9..2.1"]
-    assert [each.split(":")[0] for each in notes.splitlines()] == ["ours, theirs", "ratio", "spread", "too small"]
-    assert "at --size 0.5 " in notes
-
-
-@pytest.mark.usefixtures("one_bench")
-def test_bench_prints_the_goals_of_this_version_if_asked(capsys):
-    assert main(["bench", "read", "--size", "0.5", "--goals"]) == 0
-    table, notes = capsys.readouterr().out.split("\n\n")
-    head, line = table.splitlines()
-    assert head.split()[-2:] == ["goal", "ok"]
-    assert line.split()[-3:] == [">=", "1.5", "yes"]
-    assert "at --size 0.5 it is not judged" in notes
-
-
-def test_the_words_in_the_names_of_cases_are_explained(monkeypatch, capsys):
-    monkeypatch.setattr(bench, "BENCHES", {"read": lambda _: [result(case="combined, kept nothing, threads 2")]})
-    assert main(["bench", "read"]) == 0
-    shown = capsys.readouterr().out
-    assert "combined: CombinedHDF5Dataset" in shown
-    assert "kept nothing: ray_h5 holds no rows" in shown
-    assert "warm:" not in shown
-    assert "too small" not in shown
-
-
-@pytest.mark.parametrize(("size", "shown"), [(1.0, False), (0.01, None)])
-def test_goals_are_judged_at_full_size_only(monkeypatch, size, shown):
-    from ray_h5.bench.cases import read
-
-    monkeypatch.setattr(read, "bench_read", lambda _: [result(ok=False)])
-    (found,) = bench.BENCHES["read"](bench.BenchOptions(size))
-    assert (found.ok, found.goal) == (shown, 1.5)
+from tests.bench.workloads import make_workload
 
 
 def test_the_version_is_shown(capsys):
@@ -73,46 +15,20 @@ def test_the_version_is_shown(capsys):
     assert capsys.readouterr().out == f"ray-h5 {ray_h5.__version__}\n"
 
 
-def test_bench_prints_json(one_bench, capsys):
-    assert main(["bench", "read", "--json"]) == 0
-    assert len(one_bench) == 1
-    assert [sorted(each) for each in json.loads(capsys.readouterr().out)] == [KEYS]
-
-
-def test_a_workload_is_made_once_and_read_as_h5py_reads_it(tmp_path):
-    made = [make_workload(name, str(tmp_path), 0.01) for name in ("signals", "flat", "images")]
-    for workload in made:
-        for path in workload.paths:
-            names = [column.name for column in workload.columns if column.dtype != "str"]
-            with RowReader(path) as reader, h5py.File(path) as file:
-                found = reader.read(names)
-                assert all(found[name].tobytes() == file[name][:].tobytes() for name in names)
-                assert len(found[names[0]]) * len(workload.paths) == workload.rows
-    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))]
-    assert make_workload("signals", str(tmp_path), 0.01).paths == made[0].paths
-    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/*.h5"))] == times
-
-
 def test_an_error_is_one_line_and_a_status(capsys):
-    assert main(["bench", "read", "--size", "-1"]) == 1
+    assert main(["inspect", "nothing.h5"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("ray-h5: OptionError: ")
+    assert shown.err.startswith("ray-h5: ")
     assert "Traceback" not in shown.err
 
 
-def test_a_folder_that_is_none_is_no_traceback(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["bench", "read", "--size", "0.001", "--folder", str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err == f"ray-h5: [Errno 17] File exists: '{tmp_path / 'file'}'\n"
-
-
 def test_ctrl_c_is_no_traceback(monkeypatch, capsys):
-    def interrupted(_options):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "BENCHES", {"read": interrupted})
-    assert main(["bench", "read"]) == 130
+    monkeypatch.setattr("ray_h5.bench.measure", interrupted)
+    assert main(["bench", "a.h5"]) == 130
     assert capsys.readouterr().err == ""
 
 
@@ -130,7 +46,6 @@ def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
     [
         (["inspct"], "Did you mean 'inspect'?"),
         (["inspect", "a.h5", "--colums", "x"], "Did you mean '--columns'?"),
-        (["bench", "pers"], "Did you mean 'peers'?"),
         (["inspect", "a.h5", "--qqqq"], "unrecognized arguments: --qqqq."),
         (["repack", "a.h5", "out", "--chunkrows", "1"], "Did you mean '--chunk-rows'"),
         (["inspect", "a.h5", "--rows", "Files()"], "Did you mean '--groups' or '--windows'?"),  # repack has --rows
@@ -145,10 +60,19 @@ def test_names_that_are_misspelt_are_offered(given, said, capsys):
     assert "There is" not in found
 
 
-def test_an_unknown_bench_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "nonsense"])
-    assert "read" in capsys.readouterr().err
+def test_bench_compares_the_ways_to_read_the_files(tmp_path, capsys):
+    workload = make_workload("signals", str(tmp_path), 0.01)
+    arguments = [*workload.paths, "--columns", "target", "guid", "--batch-size", "8", "--seconds", "0.05", "--no-ray"]
+    assert main(["bench", *arguments]) == 0
+    head, *lines, limit = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["shuffled", "rows", "rows/s"]
+    assert [line.split("  ")[0] for line in lines][:3] == ["h5py, row by row", "loader, 1 thread", "loader, 2 threads"]
+    assert "waits for the disk" in limit or "is limited by decoding" in limit
+
+
+def test_bench_of_a_name_says_where_the_benches_of_the_project_are(capsys):
+    assert main(["bench", "read"]) == 1
+    assert "python -m tests.bench" in capsys.readouterr().err
 
 
 def test_index_is_made_ahead(tmp_path, capsys):
@@ -232,7 +156,7 @@ def test_errors_speak_of_flags(tmp_path, capsys):
     assert "If each is a sample, pass --groups 'demo_*'. " in message
     assert "pass columns=[ray_h5.joined('demo_*/x', name='x')]." in message  # which a command cannot say
     assert "If each file is one sample, a bag of features or a volume, pass --each-file." in message
-    assert "--turns 3: expected 5 or more" in said("bench", "read", "--turns", "3")
+    assert "--seconds 0.0: expected a number above 0" in said("bench", "read.h5", "--seconds", "0")
     assert "--shuffle row: expected one of 'auto', 'rows'" in said(
         "inspect", a, "--columns", "long", "--shuffle", "row"
     )

@@ -6,8 +6,6 @@ import sys
 from inspect import Parameter, signature
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 import ray_h5
@@ -125,8 +123,8 @@ def test_errors_and_the_classes_of_elsewhere_are_there_too():
 def test_what_users_write_is_imported_from_two_modules_alone():
     root = Path(__file__).parents[1]
     written = [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/*.py")]
-    # Some examples read the workloads of the benches; figures have a package of their own.
-    imported = r"(?:from|import) (ray_h5\.(?!torch_data\b(?!\.)|plots\b|bench\b)[\w.]+)"
+    # Figures have a package of their own.
+    imported = r"(?:from|import) (ray_h5\.(?!torch_data\b(?!\.)|plots\b)[\w.]+)"
     deeper = re.compile(rf"{imported}|(ray_h5\.\w+_data\.\w+\.\w+)")
     assert [(path.name, found) for path in written for found in deeper.findall(path.read_text())] == []
 
@@ -171,21 +169,3 @@ def test_an_error_is_ours_and_the_builtin_and_survives_pickling(leaf):
 def test_all_errors_are_listed():
     defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
     assert sorted(defined) == errors.__all__
-
-
-@pytest.mark.parametrize("files", [1, 2])
-@pytest.mark.parametrize(("how", "most"), [("loader", 110), ("read_h5", 110)])
-def test_what_plain_local_files_do_not_need_is_imported_when_it_is_used(tmp_path, how, most, files):
-    for number in range(files):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file.create_dataset("x", data=np.ones((6, 4)), chunks=(2, 4), compression="gzip", shuffle=True)
-            file["label"] = np.arange(6) % 2
-    paths = sorted(map(str, tmp_path.iterdir()))
-    said = subprocess.run(
-        [sys.executable, "-m", "tests.closure", how, *paths], capture_output=True, text=True, check=True
-    ).stdout
-    modules, lines, *beside = said.splitlines()[-1].split()
-    assert int(modules) <= most, said
-    assert int(lines) <= 19_000, said
-    if how == "loader":
-        assert beside == []

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ray_h5.bench.server import FaultServer
+from tests.kit.fault_server import FaultServer
 
 ROWS, STEPS = 100, 50
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import ray_h5
-import ray_h5.bench
+import tests.bench
 from ray_h5 import Shuffle, balance
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import H5Dataset, OrderSampler
@@ -56,7 +56,7 @@ def test_attrs_name_the_attribute_of_each_column(tmp_path):
 
 def test_performance_names_every_bench():
     (said,) = re.findall(r"NAME is (.*?)\. ", text_of("docs/performance.md").replace("\n", " "))
-    assert sorted(re.findall(r"`(\w+)`", said)) == sorted(ray_h5.bench.BENCHES)
+    assert sorted(re.findall(r"`(\w+)`", said)) == sorted(tests.bench.BENCHES)
 
 
 def test_the_page_of_all_options_is_made_from_the_docstrings_of_today():

@@ -11,8 +11,8 @@ import pytest
 
 import ray_h5
 from ray_h5 import errors, torch_data
-from ray_h5.bench import BENCHES
 from ray_h5.cli import _parser
+from tests.bench import BENCHES
 from tests.docs.pages import PAGES, ROOT, prose, text_of
 
 OF_OTHERS = {"TrainingFailedError"}
@@ -74,7 +74,7 @@ def test_every_call_that_a_page_names_has_these_options():
 
 
 def test_every_flag_that_a_page_names_exists():
-    programs = [path.read_text() for folder in ("examples", "cluster", "docs") for path in (ROOT / folder).glob("*.py")]
+    programs = [path.read_text() for folder in ("examples", "cluster", "docs", "tests/bench") for path in (ROOT / folder).glob("*.py")]
     known = flags_of(_parser()) | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))
     for page, code in SPANS:
         words = code.split()
@@ -88,8 +88,8 @@ def test_every_command_that_a_page_names_exists():
     for page in PAGES:
         for command in re.findall(r"\bray-h5 ([a-z]+)\b", text_of(page)):
             assert command in commands, f"{page}: ray-h5 {command}"
-        for bench in re.findall(r"\bray-h5 bench ([a-z]+)\b", text_of(page)):
-            assert bench in BENCHES, f"{page}: ray-h5 bench {bench}"
+        for bench in re.findall(r"\bpython -m tests.bench ([a-z]+)\b", text_of(page)):
+            assert bench in BENCHES, f"{page}: python -m tests.bench {bench}"
 
 
 def test_every_extra_that_a_page_names_exists():

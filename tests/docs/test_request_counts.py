@@ -7,13 +7,13 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
 from tests.docs.pages import text_of
+from tests.kit.fault_server import FaultServer
 from tests.remote.kit import check_epoch, epoch_of, options_of, write
 
 pytest.importorskip("obstore")

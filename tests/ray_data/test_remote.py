@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.usefixtures("ray_local")

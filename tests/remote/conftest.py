@@ -1,6 +1,6 @@
 import pytest
 
-from ray_h5.bench.server import FaultServer
+from tests.kit.fault_server import FaultServer
 from tests.remote.kit import ROWS, write
 
 pytest.importorskip("obstore")

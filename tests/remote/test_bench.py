@@ -1,4 +1,4 @@
-"""`ray-h5 bench remote` runs, with every case that its goals are about."""
+"""`python -m tests.bench remote` runs, with every case that its goals are about."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def test_bench_remote(tmp_path):
     # A process of its own: the bench starts Ray, and other tests may have one.
-    command = [sys.executable, "-m", "ray_h5.cli", "bench", "remote", "--size", "0.002", "--json", "--folder", tmp_path]
+    command = [sys.executable, "-m", "tests.bench", "remote", "--size", "0.002", "--json", "--folder", tmp_path]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     found = json.loads(done.stdout)
     assert {each["case"] for each in found if each["goal"] is not None} >= {

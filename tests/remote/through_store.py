@@ -18,7 +18,6 @@ from types import FunctionType
 
 from hypothesis import settings
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
 from ray_h5.index import row_index
 from ray_h5.index.file_opener import Scope
@@ -28,6 +27,7 @@ from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import storage_for
 from tests.hdf5 import h5kit
+from tests.kit.fault_server import FaultServer
 
 MAX_EXAMPLES = 30
 """Examples of a property in a store: requests take longer than reads."""

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.plan_reads import read_rows
@@ -21,6 +20,7 @@ from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
+from tests.kit.fault_server import FaultServer
 
 anndata = pytest.importorskip("anndata", reason="anndata is an oracle of this test")
 pd = pytest.importorskip("pandas")

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, joined, loader, where
+from tests.kit.fault_server import FaultServer
 
 
 @pytest.fixture(params=["chunked", "contiguous", "text"])

@@ -1,4 +1,4 @@
-"""The server of the tests and of `ray-h5 bench remote`, seen through obstore: what is right, and each fault."""
+"""The server of faults, seen through obstore: what is right, and each fault."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from ray_h5.bench.server import Fault, FaultServer, ServerProcess
+from tests.kit.fault_server import Fault, FaultServer, ServerProcess
 
 obstore = pytest.importorskip("obstore")
 from obstore.exceptions import BaseError, GenericError, PermissionDeniedError, PreconditionError  # noqa: E402

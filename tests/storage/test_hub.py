@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ray_h5 import RowReader
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, ReadFailedError, StaleIndexError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.hub import token_for
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, Sidecar
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 

@@ -15,7 +15,6 @@ import fsspec.implementations.memory
 import numpy as np
 import pytest
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import (
     NotFoundError,
     NotHDF5Error,
@@ -34,6 +33,7 @@ from ray_h5.storage.stores.file_systems import FileSystemStorage
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.torch_data import H5Dataset
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from pyarrow.fs import FSSpecHandler, PyFileSystem, S3FileSystem
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.stored.memory import MEMORY
@@ -23,6 +22,7 @@ from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.windows import Windows
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, kfold, loader, where
 from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory, with_start_method
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 

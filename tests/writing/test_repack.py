@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ray_h5 import Grid, Groups, Sidecar, Windows, ragged, repack
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import (
     OptionError,
     OutputExistsError,
@@ -26,6 +25,7 @@ from ray_h5.torch_data import H5Dataset
 from ray_h5.writing.output import OutputFile
 from ray_h5.writing.repack import row_batches as rows_module
 from tests.hdf5.h5kit import texts_of_pandas_3
+from tests.kit.fault_server import FaultServer
 from tests.remote.kit import options_of
 from tests.writing.test_copying import contents, everything
 

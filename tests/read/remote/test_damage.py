@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import RayH5Error
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 

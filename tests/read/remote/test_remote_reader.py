@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.bench.server import FaultServer
 from ray_h5.errors import (
     ExternalDataError,
     NotFoundError,
@@ -24,6 +23,7 @@ from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
 from ray_h5.storage.stores.options import StoreOptions
+from tests.kit.fault_server import FaultServer
 
 pytest.importorskip("obstore")
 

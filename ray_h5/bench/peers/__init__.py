@@ -1,1 +1,0 @@
-"""``ray-h5 bench peers``: other formats and libraries, each in a process of its own, beside ours."""
