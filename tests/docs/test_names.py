@@ -74,7 +74,11 @@ def test_every_call_that_a_page_names_has_these_options():
 
 
 def test_every_flag_that_a_page_names_exists():
-    programs = [path.read_text() for folder in ("examples", "cluster", "docs", "tests/bench") for path in (ROOT / folder).glob("*.py")]
+    programs = [
+        path.read_text()
+        for folder in ("examples", "cluster", "docs", "tests/bench")
+        for path in (ROOT / folder).glob("*.py")
+    ]
     known = flags_of(_parser()) | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))
     for page, code in SPANS:
         words = code.split()
