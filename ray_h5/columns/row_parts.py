@@ -44,10 +44,10 @@ class DrawnEntries(KeptParts):
             out[place] = values[at]
 
 
-def keys_of(path: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return a key for each row of a file and its draw: uint64. They depend on the name of the file."""
-    name = zlib.crc32(path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"))
-    state = mix_in_place(np.array([seed, name], np.uint64) + np.uint64(GOLDEN))
+    of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+    state = mix_in_place(np.array([seed, of_file], np.uint64) + np.uint64(GOLDEN))
     words = mix_in_place(rows.astype(np.uint64) * np.uint64(GOLDEN) + state[0])
     return mix_in_place((words ^ state[1]) + draws.astype(np.uint64) * np.uint64(GOLDEN))
 

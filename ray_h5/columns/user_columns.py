@@ -254,8 +254,8 @@ def part(
         The dataset with the names of the positions of an axis. Each file may have them in an order of its own.
     random : int, optional
         Draw so many entries of the first axis of a row, in each epoch others. They keep their order. A row with fewer
-        has all of them. The draw is a function of `seed`, the name of the file, the row, and the epoch: columns of a
-        row with equally many entries have the same.
+        has all of them. The draw is a function of `seed`, the name of the file (its path below the folder of all
+        files), the row, and the epoch: columns of a row with equally many entries have the same.
     seed : int
         The seed of `random`.
 

@@ -165,10 +165,12 @@ class Scope:
         known: Manifest | None = None,
         *,
         is_planned: bool = False,
+        name: str = "",
     ) -> FileReader:
         """Open a file; `table` has what is known of its rows, and `known` of a remote file.
 
-        With `is_planned`, a file without a table is known to follow no convention.
+        With `is_planned`, a file without a table is known to follow no convention. What is drawn in a file depends on
+        its `name`, the path below the folder of all files; alone, it is the last part of its path.
         """
         reader = self.reader(path, expect, known)
         plain = self.by_axis and table is None and not self.columns and not self.decode_cf
@@ -186,6 +188,7 @@ class Scope:
             decode_cf=self.decode_cf,
             is_reversed=self.axes == "reversed",
             labels=self.labels,
+            name=name,
         )
 
 

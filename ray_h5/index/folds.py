@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.index_columns import fold_of_files, fold_of_rows
+from ray_h5.index.index_columns import digest_of_folds, fold_of_files, fold_of_rows
 from ray_h5.index.lookup import Spread, read_ahead
 from ray_h5.index.row_index import RowIndex
 from ray_h5.options import as_integer
@@ -97,13 +97,9 @@ def _single_rows(
     k, seed = _checked(k, seed)
     # Whichever columns are read later: a file has one number of rows.
     index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
-    fold_of_rows(index, k, stratify, seed)  # raises here for what cannot be drawn
-    drawn = (k, stratify, seed, index.num_rows, len(index.files))
-    return [(where(rows=_fold(i, False, *drawn)), where(rows=_fold(i, True, *drawn))) for i in range(k)]
-
-
-def _fold(fold: int, is_test: bool, k: int, stratify: str | None, seed: int, num_rows: int, num_files: int) -> RowFold:
-    return RowFold(k, fold, is_test, stratify, seed, num_rows, num_files)
+    digest = digest_of_folds(index, fold_of_rows(index, k, stratify, seed))
+    drawn = (stratify, seed, index.num_rows, len(index.files), digest)
+    return [(where(rows=RowFold(k, i, False, *drawn)), where(rows=RowFold(k, i, True, *drawn))) for i in range(k)]
 
 
 def _checked(k: int, seed: int) -> tuple[int, int]:

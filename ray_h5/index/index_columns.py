@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError
-from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.file_table import FileTable, digest_of
 from ray_h5.predicates.criteria import time_expression
 from ray_h5.predicates.evaluate import check_names, passing
 from ray_h5.predicates.virtual_names import DatedText, FileFold, RowFold
@@ -89,6 +89,11 @@ def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.
     return found
 
 
+def digest_of_folds(index: AllRows, folds: np.ndarray) -> str:
+    """Return a digest of the names of the files, the rows of each, and the fold that `fold_of_rows` gives each row."""
+    return digest_of(index.files.names_digest.encode() + index.files.starts.tobytes() + folds.tobytes())
+
+
 def _fold(index: AllRows, criterion: RowFold) -> pa.Array:
     if (index.num_rows, len(index.files)) != (criterion.num_rows, criterion.num_files):
         raise PredicateError(
@@ -96,6 +101,12 @@ def _fold(index: AllRows, criterion: RowFold) -> pa.Array:
             f"{index.num_rows} rows in {len(index.files)} files. Read the files that kfold was given."
         )
     folds = fold_of_rows(index, criterion.k, criterion.stratify, criterion.seed)
+    if digest_of_folds(index, folds) != criterion.digest:
+        raise PredicateError(
+            f"kfold(group=None): these folds are of {criterion.num_files} files with as many rows, but of other names, "
+            "or with other numbers of rows in each; or a table leaves out other rows, or stratify has other values. "
+            "Read the files, with the tables, that kfold was given."
+        )
     return pa.array((folds == criterion.fold) == criterion.is_test)
 
 

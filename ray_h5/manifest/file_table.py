@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,14 +111,40 @@ class FileTable(StateTable):
         return f"{self.path(file)}, row {row_id - self.starts[file]}"
 
     @property
+    def folder(self) -> str:
+        """The deepest folder that all files are in, with a slash at its end. Paths below it are the names of files.
+
+        A dataset keeps these names where it is copied or mounted elsewhere; two files of it never share one.
+        """
+        return _folder_of(self.paths.to_pylist()).decode("utf-8", "surrogateescape")
+
+    @property
     def names_digest(self) -> str:
-        """Digest of the names of the files, without their folders."""
-        names = b"".join(path.rsplit(b"/", 1)[-1] + b"\0" for path in self.paths.to_pylist())
-        return hashlib.blake2b(names, digest_size=8).hexdigest()
+        """Digest of the names of the files: their paths below `folder`."""
+        return digest_of_names(self.paths.to_pylist())
 
     def files_of(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the file of each row id."""
         return np.searchsorted(self.starts, row_ids, side="right") - 1
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """Return a short digest of bytes, as text."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def digest_of_names(paths: Sequence[bytes]) -> str:
+    """Return a digest of the paths below the deepest folder that all files are in."""
+    cut = len(_folder_of(paths))
+    return digest_of(b"".join(path[cut:] + b"\0" for path in paths))
+
+
+def _folder_of(paths: Sequence[bytes]) -> bytes:
+    if not paths:
+        return b""
+    first, last = (path.split(b"/")[:-1] for path in (min(paths), max(paths)))  # what these share, all share
+    shared = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))]
+    return b"".join(folder + b"/" for folder in shared)
 
 
 def state_columns(paths: Sequence[str], states: Sequence[Identity | None]) -> dict[str, Any]:

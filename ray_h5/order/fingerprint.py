@@ -1,26 +1,22 @@
-"""The parts that decide which row has which position in an epoch: an error names those that differ."""
+"""What decides which row has which position in an epoch, and what it holds: an error names the parts that differ."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import PositionError
-from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.file_table import FileTable, digest_of
 from ray_h5.options import check_count
 from ray_h5.order.epoch_order import Order
-
-if TYPE_CHECKING:
-    from ray_h5.columns.labels import Classes
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Files, selected rows and shuffle, as numbers and digests. The seed is not among them.
+    """Files, what a row holds, selected rows and shuffle, as numbers and digests. The seed is not among them.
 
     Attributes
     ----------
@@ -44,8 +40,8 @@ class Fingerprint:
         Digest of the lengths, windows and runs, if rows come by length.
     chunk_groups : str
         Digest of the chunk groups, if chunks or files are drawn.
-    labels : str
-        Digest of the classes whose numbers are delivered.
+    data : mapping of str to str
+        What a row holds, by option; see `data_of_rows`. Empty if only the length of a dataset is known.
     parts : tuple of Fingerprint
         The files and rows of each dataset, if several are joined or mixed.
     """
@@ -63,7 +59,7 @@ class Fingerprint:
     draws: str = ""
     lengths: str = ""
     chunk_groups: str = ""
-    labels: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
     parts: tuple[Fingerprint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -72,9 +68,13 @@ class Fingerprint:
         for name in ("window_rows", "chunk_group_rows", "rows_per_epoch"):
             if getattr(self, name) is not None:
                 check_count(f"Position: plan: {name}", getattr(self, name), 1)
-        for name in ("names", "starts", "selection", "draws", "lengths", "chunk_groups", "labels"):
+        for name in ("names", "starts", "selection", "draws", "lengths", "chunk_groups"):
             if not isinstance(getattr(self, name), str):
                 raise PositionError(f"Position: plan: {name}={getattr(self, name)!r}: expected a string")
+        if not isinstance(self.data, Mapping) or not all(
+            isinstance(text, str) for pair in self.data.items() for text in pair
+        ):
+            raise PositionError(f"Position: plan: data={self.data!r}: expected texts by their names")
         if self.unit not in (None, "auto", "rows", "chunks", "files"):
             raise PositionError(
                 f"Position: plan: unit={self.unit!r}: expected None, 'auto', 'rows', 'chunks' or 'files'"
@@ -85,7 +85,7 @@ class Fingerprint:
         """Return the fingerprint that `to_dict` described."""
         names = {each.name for each in fields(cls)}
         # Those with a default came later: orders that have nothing of them are the same without.
-        needed = {each.name for each in fields(cls) if each.default is MISSING}
+        needed = {each.name for each in fields(cls) if each.default is each.default_factory is MISSING}
         if not isinstance(found, Mapping) or not needed <= set(found) <= names:
             raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
         parts = found.get("parts", ())
@@ -112,30 +112,24 @@ def fingerprint(
     files: FileTable | None,
     selection: np.ndarray | None,
     order: Order,
+    data: Mapping[str, str] | None = None,
     parts: Iterable[Fingerprint] = (),
-    labels: Iterable[Classes] = (),
 ) -> Fingerprint:
     """Return the fingerprint of the files, the selected rows and the order of a plan; or of joined datasets."""
     return Fingerprint(
         num_files=0 if files is None else len(files),
         file_rows=order.num_rows if files is None else files.num_rows,
-        names=_digest(b"") if files is None else files.names_digest,
-        starts="" if files is None else _digest(files.starts.tobytes()),
+        names=digest_of(b"") if files is None else files.names_digest,
+        starts="" if files is None else digest_of(files.starts.tobytes()),
         num_rows=order.num_rows,
-        selection="" if selection is None else _digest(np.ascontiguousarray(selection).data),
+        selection="" if selection is None else digest_of(np.ascontiguousarray(selection).data),
         unit=None if order.shuffle is None else order.shuffle.unit,
         window_rows=order.window_rows,
         chunk_group_rows=order.chunk_group_rows,
         rows_per_epoch=None if order.shuffle is None else order.shuffle.rows_per_epoch,
         draws="" if order.draws is None else order.draws.digest().hex(),
         lengths="" if order.runs is None else order.runs.digest().hex(),
-        chunk_groups="" if order.chunk_groups is None else _digest(order.chunk_groups.to_bytes()),
-        labels=_digest(repr(named).encode())
-        if (named := sorted((each.name, each.by_value) for each in labels))
-        else "",
+        chunk_groups="" if order.chunk_groups is None else digest_of(order.chunk_groups.to_bytes()),
+        data=dict(data or {}),
         parts=tuple(parts),
     )
-
-
-def _digest(data: bytes | memoryview) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

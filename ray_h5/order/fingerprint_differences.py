@@ -10,8 +10,11 @@ _CHUNKS = "the widest column decides: columns= of the run before, and files that
 def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
     """Return the differences, each in the form ``"3 files, not 4"``: the value of `one` first."""
     found = [*_file_differences(one, other), *_row_differences(one, other), *_shuffle_differences(one, other)]
-    if one.labels != other.labels:
-        found.append(f"{_labelled(one.labels)}, not {_labelled(other.labels)}")
+    found += [
+        f"{name} {one.data.get(name, 'not said')}, not {other.data.get(name, 'said')}"
+        for name in sorted({*one.data} | {*other.data})
+        if one.data.get(name) != other.data.get(name)
+    ]
     if len(one.parts) != len(other.parts):
         return [*found, f"{len(one.parts)} joined datasets, not {len(other.parts)}"]
     pairs = enumerate(zip(one.parts, other.parts, strict=True))
@@ -74,7 +77,3 @@ def _weighted(draws: str) -> str:
 
 def _by_length(lengths: str) -> str:
     return f"by_length (lengths, window_rows and run_rows of digest {lengths})" if lengths else "no by_length"
-
-
-def _labelled(labels: str) -> str:
-    return f"labels of digest {labels} (which number stands for which class)" if labels else "no labels"

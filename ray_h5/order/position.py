@@ -32,7 +32,7 @@ class Position:
     block_rows : int
         Rows of a block, which ranks take in turn: those of a read task, or the `run_length` of a sampler.
     plan : Fingerprint
-        The files, the selected rows and the shuffle: an error names the parts that differ.
+        The files, what a row holds, the selected rows and the shuffle: an error names the parts that differ.
     earlier : tuple of RunProgress
         What earlier runs have done of the epoch.
     tail : Tail, optional
@@ -107,7 +107,8 @@ class Position:
         Raises
         ------
         PositionError
-            If the position is of other files, another selection or another shuffle; it says what differs.
+            If the position is of other files, other data of rows, another selection or another shuffle; it says what
+            differs.
         """
         order = order.with_drawn_seed(self.seed)
         found: list[str] = []
@@ -119,7 +120,8 @@ class Position:
             found.insert(0, f"seed {self.seed}, not {order.seed}")
         if found:
             raise PositionError(
-                "the position is of other files, another predicate or another shuffle than this dataset. What differs: "
+                "the position is of other files, other data of rows, another predicate or another shuffle than this "
+                "dataset. What differs: "
                 f"{'; '.join(found)}. Read the data as the run before did, with "
                 f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.facts.answers import wrong_index
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
+from ray_h5.index.row_data import data_of_rows
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
@@ -60,6 +61,8 @@ class ReadPlan(ComparedByContent):
         The columns that come from tables beside the files.
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
+    data : mapping of str to str
+        What a row holds, by option; see `data_of_rows`.
     """
 
     files: FileTable
@@ -74,6 +77,7 @@ class ReadPlan(ComparedByContent):
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
     joined: JoinedColumns | None = None
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
+    data: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
@@ -120,17 +124,24 @@ class ReadPlan(ComparedByContent):
         """Open a file. Raise if it, or a source of its columns, changed since the plan was made."""
         table = self.tables[file] if self.tables else None
         known = self.known[file] if self.known else None
-        reader = self.scope.open(self.files.path(file), self.state(file), table, known, is_planned=True)
+        path = self.files.path(file)
+        name = path.removeprefix(self._folder) if self.is_drawn else ""
+        reader = self.scope.open(path, self.state(file), table, known, is_planned=True, name=name)
         self.check(file, reader)
         return reader
 
     @cached_property
-    def fingerprint(self) -> Fingerprint:
-        """All that decides which row has which position, except the seed: files, selection and shuffle.
+    def _folder(self) -> str:
+        return self.files.folder
 
-        Files count by their names and rows. Their folders do not count: they may be mounted elsewhere.
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """All that decides which row has which position and what it holds, except the seed.
+
+        Files count by their names and rows. The folder that all of them are in does not count: it may be mounted
+        elsewhere.
         """
-        return fingerprint(self.files, self.selection, self.order, labels=self.scope.labels)
+        return fingerprint(self.files, self.selection, self.order, self.data)
 
     def with_drawn_seed(self, seed: int | None) -> ReadPlan:
         """Return the plan with the seed of a run that is resumed. A seed that the user gave stays."""
@@ -244,7 +255,19 @@ def make_plan(
     unread = index.scope.unread(index.columns, [column.name for column in columns])
     known = tuple(each.without(unread) for each in index.known)
     return ReadPlan(
-        index.files, columns, scope, selection, order, rows, tail, sources, cast, index.tables, joined, known
+        index.files,
+        columns,
+        scope,
+        selection,
+        order,
+        rows,
+        tail,
+        sources,
+        cast,
+        index.tables,
+        joined,
+        known,
+        data_of_rows(index),
     )
 
 

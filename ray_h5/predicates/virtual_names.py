@@ -70,7 +70,10 @@ class DatedText:
 
 @dataclass(frozen=True, slots=True)
 class RowFold:
-    """The rows of one fold of `kfold` without a group: those of the test, or the others."""
+    """The rows of one fold of `kfold` without a group: those of the test, or the others.
+
+    `digest` is of the files and of the fold of each row.
+    """
 
     k: int
     fold: int
@@ -79,6 +82,7 @@ class RowFold:
     seed: int
     num_rows: int
     num_files: int
+    digest: str
 
     reads = None
 

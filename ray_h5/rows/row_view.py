@@ -67,6 +67,8 @@ class RowView:
         Columns that are made of several datasets, as the user says.
     labels : sequence of Classes
         Columns that are delivered as numbers of classes.
+    name : str
+        The name of the file, which draws depend on; by default the last part of its path.
     """
 
     def __init__(
@@ -80,10 +82,21 @@ class RowView:
         decode_cf: bool = False,
         is_reversed: bool = False,
         labels: Sequence[Classes] = (),
+        name: str = "",
     ) -> None:
         self._made_of = functools.partial(
-            RowView, reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed, labels=labels
+            RowView,
+            reader,
+            kind,
+            windows,
+            table,
+            columns,
+            decode_cf=decode_cf,
+            is_reversed=is_reversed,
+            labels=labels,
+            name=name,
         )
+        self._name = name or reader.path.rpartition("/")[2]
         self._reader = reader
         self._labels = {each.name: each for each in labels}
         self._unlabelled: dict[str, ColumnLayout] = {}
@@ -91,7 +104,7 @@ class RowView:
         self._columns: dict[str, Column] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
         self._rows: RowsOfKind = _rows_of_file(
-            reader, kind, windows, table, columns, decode_cf=decode_cf, is_reversed=is_reversed
+            reader, kind, windows, table, columns, self._name, decode_cf=decode_cf, is_reversed=is_reversed
         )
         has_steps = windows is not None and windows.at is None
         self._steps = cast("WindowRows", self._rows) if has_steps else None
@@ -306,7 +319,7 @@ class RowView:
             from ray_h5.rows.row_columns import with_keys
 
             keys = np.zeros(len(out), np.uint64)
-            keys[places] = keys_of(self.path, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
+            keys[places] = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
             column = with_keys(column, keys if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout)
                                else keys[places])  # fmt: skip
         if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout):
@@ -442,6 +455,7 @@ def _rows_of_file(
     windows: Windows | None,
     table: RowTable | None,
     columns: Sequence[MadeColumn],
+    name: str,
     *,
     decode_cf: bool,
     is_reversed: bool,
@@ -468,10 +482,10 @@ def _rows_of_file(
         if kind.has_groups:
             from ray_h5.rows.kinds.patch_groups import PatchesOfGroups
 
-            return PatchesOfGroups(reader, kind, table, columns, decode_cf=decode_cf)
+            return PatchesOfGroups(reader, kind, table, columns, decode_cf=decode_cf, name=name)
         from ray_h5.rows.kinds.patch_rows import PatchRows
 
-        return PatchRows(reader, found, kind, None if table is None else table.chosen)
+        return PatchRows(reader, found, kind, None if table is None else table.chosen, name)
     rows = _rows_under_windows(reader, found, kind, windows, table) if groups is None else groups
     if windows is None:
         return rows

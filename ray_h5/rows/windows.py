@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -142,6 +142,7 @@ class Windows:
         self.holds = _as_names("holds", holds)
         self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
         self._check_times()
+        offsets = {name: _listed(given) for name, given in offsets.items()}  # it may be an iterator
         of_column = _window_column if at is None else _timed_column
         self.columns = tuple(of_column(name, given, fps) for name, given in offsets.items())
         self._check_columns()
@@ -237,19 +238,29 @@ class Windows:
         return hash(self._key())
 
     def __repr__(self) -> str:
+        named: dict[str, Any] = {"per_step": (list(self.per_step), []), "constants": (list(self.constants), [])}
+        return self._text(self._given, {"fps": (self.fps, None), **named})
+
+    def in_steps(self) -> str:
+        """Return what rows are, as text: the same for offsets that are the same steps, however they are written."""
+        # With times, the first column says which rows there are.
+        columns = self.columns if self.at is not None else sorted(self.columns, key=lambda each: each.name)
+        given = {each.name: (each.source, each.span or each.seconds or each.offsets) for each in columns}
+        return self._text(given, {"fps": (self.fps, None)} if self.at is not None else {})
+
+    def _text(self, given: Mapping[str, Any], more: Mapping[str, tuple[Any, Any]]) -> str:
+        """Return windows as text, without the options that have their default; `more` has options and defaults."""
         pad = self.pad[0] if self.pad[0] == self.pad[1] else self.pad
-        shown = [repr(self._given)]
         options: dict[str, tuple[Any, Any]] = {
             "stride": (self.stride, 1),
             "pad": (pad, "edge"),
             **{option: (value, None) for option, value in self.episodes.items()},
-            "fps": (self.fps, None),
             "at": (self.at if isinstance(self.at, str) or self.at is None else dict(self.at), None),
             "holds": (list(self.holds), []),
+            "episode_length": (self.episode_length, None),
+            **more,
         }
-        options |= {"episode_length": (self.episode_length, None)}
-        options |= {"per_step": (list(self.per_step), []), "constants": (list(self.constants), [])}
-        shown += [f"{name}={value!r}" for name, (value, default) in options.items() if value != default]
+        shown = [repr(given), *(f"{name}={value!r}" for name, (value, default) in options.items() if value != default)]
         return f"Windows({', '.join(shown)})"
 
 
@@ -336,6 +347,13 @@ def _as_times(at: Any) -> Any:
     if not found:
         raise OptionError(f"Windows: at={at!r}: expected the name of a dataset, such as 'timestamps', or a mapping")
     return tuple(found)
+
+
+def _listed(given: Any) -> Any:
+    """Return offsets that can be read more than once."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return (given[0], _listed(given[1]))
+    return list(given) if isinstance(given, Iterator) else given
 
 
 def _plain(given: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,10 @@ from ray_h5.tables.table_files import Table
 
 if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes
+
+
+_HASHED_AT_ONCE = 1 << 20
+"""Rows of a table whose values are hashed together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -90,6 +95,7 @@ class Joined(ComparedByContent):
 
     tables: tuple[JoinedTable, ...] = ()
     kept: np.ndarray | None = None
+    _digests: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def specs(self) -> dict[str, ColumnSpec]:
@@ -104,6 +110,18 @@ class Joined(ComparedByContent):
         table = self.table_of(spec.name)
         found = _taken(table.values(spec.name), table.lines.of_all(files))
         return _cast(found, table.columns[spec.name][1], spec, table.table.name)
+
+    def digest(self, name: str) -> str:
+        """Return a digest of the values that rows, or files, have of a column."""
+        if name not in self._digests:
+            table, found = self.table_of(name), hashlib.blake2b(digest_size=8)
+            values = table.values(name)
+            for first in range(0, len(table.lines.numbers), _HASHED_AT_ONCE):
+                some = one_array(_taken(values, table.lines.numbers[first : first + _HASHED_AT_ONCE]))
+                for buffer in filter(None, some.buffers()):
+                    found.update(buffer)
+            self._digests[name] = found.hexdigest()
+        return self._digests[name]
 
     def restricted(self, selection: np.ndarray | None) -> np.ndarray | None:
         """Return those of the selected rows that are not left out."""

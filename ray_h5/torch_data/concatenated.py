@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError
+from ray_h5.index.row_data import data_of_rows
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
@@ -105,10 +106,10 @@ class JoinedDataset(BatchedDataset):
         parts = self._by_part(np.arange(len(self)))
         chosen = [(self._parts[number], rows) for number, _, rows in parts]
         found = [
-            fingerprint(part.index.files, part.row_ids(rows), Order(len(rows)), labels=part.index.labels)
+            fingerprint(part.index.files, part.row_ids(rows), Order(len(rows)), data_of_rows(part.index))
             for part, rows in chosen
         ]
-        return fingerprint(None, None, order, found)
+        return fingerprint(None, None, order, parts=found)
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__)

@@ -279,7 +279,7 @@ class H5Dataset(BatchedDataset):
 
     def fingerprint(self, order: Order) -> Fingerprint:
         """Return what decides which row has which position in an order; samplers put it into their states."""
-        return fingerprint(self._index.files, self.selection, order, labels=self._index.labels)
+        return fingerprint(self._index.files, self.selection, order, self._source.plan.data)
 
     def __len__(self) -> int:
         return self._source.num_rows

@@ -180,7 +180,9 @@ def test_a_position_of_something_else_is_refused():
         plan_of(50, 8),
         dataclasses.replace(plan, selection=np.arange(50)),
     ):
-        with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+        with pytest.raises(
+            PositionError, match="of other files, other data of rows, another predicate or another shuffle"
+        ):
             resume(other, position, 2)
     with pytest.raises(PositionError, match="more rows done than the 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)

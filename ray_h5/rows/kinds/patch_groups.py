@@ -107,6 +107,8 @@ class PatchesOfGroups(EpisodeRows):
         The columns that the user described.
     decode_cf : bool
         Whether attributes of datasets say what their values mean.
+    name : str
+        The name of the file, which draws depend on.
     """
 
     def __init__(
@@ -117,9 +119,11 @@ class PatchesOfGroups(EpisodeRows):
         columns: Sequence[MadeColumn] = (),
         *,
         decode_cf: bool = False,
+        name: str,
     ) -> None:
         self._reader = reader
         self._kind = kind
+        self._name = name
         self._made = columns
         self._decode_cf = decode_cf
         self._known = RowTable() if table is None else table
@@ -166,7 +170,7 @@ class PatchesOfGroups(EpisodeRows):
     def _part(self, group: str, chosen: np.ndarray | None) -> PatchRows:
         below = cast("RowReader", GroupReader(self._reader, group))
         columns = FileColumns(below, self._made, decode_cf=self._decode_cf, looks_first=False)
-        return PatchRows(self._reader, columns, self._kind, chosen, group)
+        return PatchRows(self._reader, columns, self._kind, chosen, self._name, group)
 
     @cached_property
     def _starts(self) -> np.ndarray:

@@ -66,17 +66,26 @@ class PatchRows:
         Which blocks.
     chosen : numpy.ndarray, optional
         The blocks or cells that hold a class, if they are known.
+    name : str
+        The name of the file, which draws depend on.
     group : str
         The group that names are relative to, if `kind` has several.
     """
 
     def __init__(
-        self, reader: RowReader, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, group: str = ""
+        self,
+        reader: RowReader,
+        columns: FileColumns,
+        kind: Patches,
+        chosen: np.ndarray | None,
+        name: str,
+        group: str = "",
     ) -> None:
         self._reader = reader
         self._columns = columns
         self._kind = kind
         self._known = chosen
+        self._name = name
         self._group = group
         self._path = f"{reader.path}: group {group!r}" if group else reader.path
         self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
@@ -309,7 +318,7 @@ class PatchRows:
 
     def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
         """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
-        name = zlib.crc32(self._reader.path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape"))
+        name = zlib.crc32(self._name.encode("utf-8", "surrogateescape"))
         name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
         state = mix_in_place(np.array([self._kind.seed, name], np.uint64) + np.uint64(GOLDEN))
         words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)

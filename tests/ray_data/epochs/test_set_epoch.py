@@ -280,7 +280,7 @@ def test_a_position_of_another_epoch_or_other_data(paths):
     with pytest.raises(PositionError, match="the position is of epoch 3, not of 2"):
         set_epoch("other", 2, position=position)
     set_epoch("other", 3, position=position)
-    with pytest.raises(PositionError, match="of other files, another predicate or another shuffle"):
+    with pytest.raises(PositionError, match="of other files, other data of rows, another predicate or another shuffle"):
         ids_of(ds)
 
 
