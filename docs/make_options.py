@@ -1,6 +1,6 @@
-"""Writes docs/options.md, the options of all public functions and classes, from their signatures and docstrings.
+"""The page of all options of public functions and classes, from signatures and docstrings, for the site.
 
-python docs/make_options.py
+``python docs/make_options.py`` prints it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import ray_h5
@@ -46,7 +45,7 @@ NAMES = {
 
 HEAD = """# All options
 
-This page is made from the docstrings, by `python docs/make_options.py`. `help(ray_h5.read_h5)` prints the same. Options
+This page is made from the docstrings. `help(ray_h5.read_h5)` prints the same. Options
 that say which files are read, and what rows and columns are, have the same names everywhere; the first table has them.
 """
 
@@ -126,4 +125,4 @@ def plain(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("options.md").write_text(page())
+    print(page(), end="")

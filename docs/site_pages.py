@@ -34,7 +34,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and pictures that are not in docs/."""
     for path, name in PAGES.items():
         files.append(File.generated(config, name, content=_on_site(ROOT / path, (ROOT / path).read_text())))
-    files.append(File.generated(config, "reference.md", content=_reference()))
+    options = runpy.run_path(str(ROOT / "docs" / "make_options.py"))
+    files.append(File.generated(config, "options.md", content=options["page"]()))
+    files.append(File.generated(config, "reference.md", content=_reference(options["NAMES"])))
     for picture in sorted((ROOT / "examples" / "figures").glob("*.png")):
         files.append(File.generated(config, f"figures/{picture.name}", abs_src_path=str(picture)))
     return files
@@ -66,9 +68,8 @@ def _on_site(page: Path, text: str) -> str:
     return _LINK.sub(link, text)
 
 
-def _reference() -> str:
+def _reference(groups: dict[str, str]) -> str:
     """Return the page whose entries mkdocstrings makes from the docstrings."""
-    groups = runpy.run_path(str(ROOT / "docs" / "make_options.py"))["NAMES"]
     homes = ray_h5._HOMES | ray_h5.torch_data._HOMES
     lines = ["# Reference", ""]
     lines += [

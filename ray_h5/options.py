@@ -11,6 +11,7 @@ from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar, cast
 
+from ray_h5.call_errors import missing, refusal
 from ray_h5.errors import OptionError, PositionError
 
 __all__ = [
@@ -147,12 +148,8 @@ def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, 
     @functools.wraps(called)
     def checked(*given: Any, **options: Any) -> Any:
         if len(given) > most or not (any_name or options.keys() <= known.keys()):
-            from ray_h5.foreign_options import refusal
-
             raise refusal(taker.__name__, known, instead, options, len(given) - most)
         if absent := [name for name, at in needed.items() if at >= min(len(given), most) and name not in options]:
-            from ray_h5.foreign_options import missing
-
             raise missing(taker.__name__, absent, documented(taker))
         return called(*given, **options)
 
