@@ -49,6 +49,7 @@ BLOCKS = "what Ray does with blocks is the same; remote/test_ray.py has tasks th
 LOCAL = {
     "cluster/": PROGRAMS,
     "docs/": PROGRAMS,
+    "golden/": "orders do not depend on where files are; remote/ compares both",
     "examples/": PROGRAMS,
     "fuzz/": "processes of their own read the files; read/remote/test_damage.py damages files in a store",
     "read/test_source_guard.py": OTHER_FILES,

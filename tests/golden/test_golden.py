@@ -1,0 +1,96 @@
+"""Orders, values, states and public names are those that are pinned; a change is a decision: see `__main__.py`."""
+
+import json
+
+import pytest
+
+from tests.golden.__main__ import API, FOLDER, TASKS, difference, layout_text
+from tests.golden.api import names_text
+from tests.golden.layouts import LAYOUTS
+from tests.golden.orders import ids_of, long, short, shuffles
+from tests.golden.tasks import PINNED, delivered, ranks_of, read_tasks
+
+HINT = "; if this is a decision, run python -m tests.golden --update, and write it into CHANGELOG.md"
+KINDS = list(shuffles(8))
+
+
+def assert_pinned(name, text, hint=HINT):
+    shown = difference(name, text)
+    assert not shown, f"tests/golden/pinned/{name} differs{hint}\n{shown}"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(name):
+    assert_pinned(f"{name}.json", layout_text(name))
+
+
+def test_public_names():
+    assert_pinned(API, names_text())
+
+
+def test_nothing_is_pinned_that_is_not_compared():
+    assert {path.name for path in FOLDER.iterdir()} == {API, TASKS, *(f"{name}.json" for name in LAYOUTS)}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_pinned_orders_are_epochs(name):
+    """Ranks have equally many rows, and each selected row once, except for those that fill up the last step."""
+    found = json.loads((FOLDER / f"{name}.json").read_text())
+    rows = long(found["rows"])
+    for kind, order in found["orders"].items():
+        (whole,) = map(long, order["world 1"])
+        assert kind == "weights" or sorted(whole) == rows
+        for world in (2, 5):
+            ranks = list(map(long, order[f"world {world}"]))
+            assert len({len(rank) for rank in ranks}) == 1
+            assert 0 <= sum(map(len, ranks)) - len(whole) < world
+            assert kind == "weights" or set().union(*ranks) == set(rows)
+
+
+def test_short_texts_of_row_ids():
+    ids = [3, 4, 5, 9, 8, 7, 1, 2, 0]
+    assert short(ids) == "3-5 9 8 7 1 2 0"
+    assert long(short(ids)) == ids
+    assert long(short([])) == []
+
+
+def assert_tasks_equal(name, kind, folder):
+    """Tasks of Ray deliver the rows of plain PyTorch in the same order, with the same values."""
+    dataset, shuffle, (batches,) = read_tasks(name, folder, kind)
+    ids, values = delivered(batches)
+    expected, indices = ids_of(dataset, shuffle)
+    assert ids == expected
+    samples = dataset.__getitems__(indices)
+    _, wanted = delivered([{name: [each[name] for each in samples] for name in dataset.columns} | {"row_id": []}])
+    assert values == wanted
+
+
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(("name", "kind"), [(name, KINDS[i % len(KINDS)]) for i, name in enumerate(LAYOUTS)])
+def test_tasks_deliver_what_plain_pytorch_does(name, kind, tmp_path):
+    assert_tasks_equal(name, kind, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tasks_of_each_shuffle(name, kind, tmp_path):
+    assert_tasks_equal(name, kind, tmp_path)
+
+
+def assert_ranks_pinned(name, kind, world, folder):
+    expected = json.loads((FOLDER / TASKS).read_text())[f"{name}, {kind}, world {world}"]
+    assert ranks_of(name, folder, kind, world) == expected, f"run python -m tests.golden --update --ray {TASKS}"
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_ranks_of_tasks(tmp_path):
+    assert_ranks_pinned(*PINNED[2], tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(("name", "kind", "world"), PINNED)
+def test_ranks_of_tasks_of_each_shuffle(name, kind, world, tmp_path):
+    assert_ranks_pinned(name, kind, world, tmp_path)
