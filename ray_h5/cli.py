@@ -247,20 +247,18 @@ def _repack(arguments: argparse.Namespace) -> int:
 
 def _row_kind(text: str) -> Any:
     """Return the row kind that a text says as in Python, such as ``Groups("data/demo_*", key="demo")``."""
-    from ray_h5.rows import groups_and_grids as kinds
+    from ray_h5.index.suggested_calls import value_of
+    from ray_h5.rows.groups_and_grids import Grid, Groups
 
-    wrong = OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in {"Groups", "Grid"}):
-            raise wrong
-        values = [ast.literal_eval(each) for each in call.args]
-        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-        return getattr(kinds, call.func.id)(*values, **named)
-    except (SyntaxError, ValueError, TypeError) as exc:
-        if isinstance(exc, RayH5Error):
-            raise
-        raise wrong from None
+        found = value_of(ast.parse(text.strip(), mode="eval").body)
+    except RayH5Error:
+        raise
+    except (SyntaxError, ValueError, TypeError, KeyError):
+        found = None
+    if not isinstance(found, (Grid, Groups)):
+        raise OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
+    return found
 
 
 class _Bar:

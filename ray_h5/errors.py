@@ -5,6 +5,8 @@ FileNotFoundError`` and ``except RayH5Error`` work. A leaf takes one message and
 pickled: Ray sends it from a task to the driver.
 """
 
+import typing
+
 from ray_h5.messages import printable
 
 __all__ = [
@@ -110,6 +112,9 @@ class StaleIndexError(RayH5Error, RuntimeError):
 
 class SchemaMismatchError(RayH5Error, ValueError):
     """Files or columns that must agree do not."""
+
+    suggestions: tuple[typing.Any, ...] = ()
+    """What rows probably are, for whoever knows all files."""
 
 
 class UnknownColumnError(SchemaMismatchError, KeyError):

@@ -13,13 +13,15 @@ import pytest
 
 from ray_h5.cli import main
 from ray_h5.codecs.filters import describe_filter
-from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, UnknownColumnError
+from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect import add_inspect
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.torch_data import H5Dataset
 
 GOLDEN = """\
 a.h5: ?, 6 columns
@@ -136,7 +138,7 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
         file["label"] = np.arange(20)
         file["channels"] = np.arange(3)
     path = str(tmp_path / "a.h5")
-    assert command(path) == 1
+    assert command(path) == 0  # a call is shown that reads it
     assert "read_h5 refuses this:" in capsys.readouterr().out
     assert command(path, "--columns", "signal", "label", "--shuffle", "rows") == 0
     shown = capsys.readouterr().out
@@ -210,8 +212,7 @@ def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
         file[ODD + "/gone"] = h5py.SoftLink("/" + ODD + "/nothing")
         file[ODD + "/enum"] = np.zeros(3, h5py.enum_dtype({ODD: 0}, "i1"))
         file["other"] = np.arange(4)
-    status, shown = shown_of(tmp_path / "a\n.h5", capsys)
-    assert status == 1
+    _, shown = shown_of(tmp_path / "a\n.h5", capsys)
     assert "\x1b" not in shown
     assert not any(line.startswith(("next", "  next", ".h5", "  .h5")) for line in shown.splitlines())
     for title in ("1 single value", "Cannot be read:", "Left out by", "Names of values:", "Advice:", "read_h5 refuses"):
@@ -239,7 +240,7 @@ def demos(tmp_path):
 
 def test_groups_that_are_alike_are_one(demos, capsys):
     status, shown = shown_of(demos, capsys)
-    assert status == 1
+    assert status == 0  # a call is shown
     lines = shown.splitlines()
     assert len(lines) < 40
     assert len(shown) < 8000
@@ -506,7 +507,9 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
     ("columns", "said"),
     [
         ({"t0/u": (4, 9, 3, 3), "dimensions/time": (9,)}, "rows=ray_h5.Grid(2)"),
-        ({"data/action": (30, 2), "meta/episode_ends": (3,)}, "episode_ends='meta/episode_ends'"),
+        ({"data/action": (30, 2), "meta/episode_ends": [9, 20, 30]}, "episode_ends='meta/episode_ends'"),
+        ({"action": (31, 2), "ep_len": [9, 11, 11], "ep_offset": [0, 9, 20]}, "episode_lengths='ep_len'"),
+        ({"action": (31, 2), "episode_starts": [0, 9, 20]}, "episode_starts='episode_starts'"),
         ({"action": (30, 2), "episode_index": (30,)}, "episode='episode_index'"),
         ({"layers/dense/vars/0": (4, 2), "layers/dense/vars/1": (2,)}, "weights of a Keras model"),
         ({f"data/demo_{i}/x": (3 + i, 2) for i in range(4)}, "rows=ray_h5.Groups('data/demo_*')"),
@@ -514,10 +517,87 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
 )
 def test_what_kind_a_file_looks_like(tmp_path, capsys, columns, said):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, shape in columns.items():
-            file[name] = np.zeros(shape)
+        for name, given in columns.items():
+            file[name] = np.zeros(given) if isinstance(given, tuple) else given
     main(["inspect", str(tmp_path / "a.h5")])
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts"), [([0, 3, 9], [3, 5, 4]), ([0, 3, 9], [3, 6, 6]), ([0, 3], [3, 9])], ids=["gap", "past", "few"]
+)
+def test_ranges_that_are_not_all_of_the_values_are_not_suggested(tmp_path, starts, counts):
+    """Nothing says that these integers are about these values."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["start"], file["count"], file["label"] = np.zeros(13), starts, counts, np.zeros(3)
+    assert "ragged" not in to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
+    with pytest.raises(SchemaMismatchError) as raised:
+        H5Dataset(tmp_path / "a.h5")
+    assert "ragged" not in str(raised.value)
+
+
+def test_several_indexes_are_about_the_values_of_their_own_group(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, counts in (("a", [2, 3, 4]), ("b", [4, 3, 2])):
+            file[f"{name}/x"], file[f"{name}/offsets"] = np.arange(9), np.cumsum([0, *counts])
+        file["other"] = np.zeros(9)
+    shown = to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
+    assert re.findall(r"ragged\([^)]*\)", shown) == [
+        "ragged('a/x', offsets='a/offsets')",
+        "ragged('b/x', offsets='b/offsets')",
+    ]
+
+
+def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
+    """Those of the first file alone have a number of two digits, or an id with a one in front."""
+    for number, names in enumerate((["case_10", "case_11"], ["case_1", "case_12"], ["case_30"])):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for name in names:
+                file[f"data/{name}/x"] = np.zeros(3 + number)
+            file["data/summary/y"] = np.zeros(2, "i4")
+    shown = to_text(inspect_files(FileOptions.of(tmp_path)))
+    assert "case_1 ... case_30: 5 groups alike. If each is a sample, write read_h5(paths, rows=ray_h5.Groups(" in shown
+    assert "this leaves out data/summary" in shown
+    (pattern,) = {*re.findall(r"rows=ray_h5.Groups\('([^)]*)'\)", shown)}
+    assert len(H5Dataset(tmp_path, rows=Groups(pattern))) == 5
+
+
+def test_samples_that_only_other_files_have_as_numbers(tmp_path):
+    """Single values: the pattern covers those of each file."""
+    for number, names in enumerate((["img_10", "img_11", "img_12"], ["img_2", "img_30", "img_31"])):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for name in names:
+                file[f"images/{name}"] = np.void(bytes(5))
+    shown = to_text(inspect_files(FileOptions.of(tmp_path)))
+    assert "rows=ray_h5.Groups('images/img_*', key='name')" in shown
+
+
+def test_a_call_that_is_refused_is_not_suggested(tmp_path):
+    """The groups are alike in this file, and another file has a text where this one has numbers."""
+    for number, values in enumerate((np.zeros(3), np.array([b"a", b"b"]))):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for i in range(6):
+                file[f"demo_{i}/x"] = values
+    report = inspect_files(FileOptions.of(tmp_path))
+    assert report.problem is not None
+    assert not any("Groups" in each.options for each in report.suggestions)
+    assert command(str(tmp_path)) == 1
+
+
+def test_the_chunks_of_windows_are_none_of_the_file(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["action"], file["episode"] = np.zeros((5000, 2), "f4"), np.repeat(np.arange(10), 500)
+        file.create_dataset("state", data=np.zeros((5000, 2), "f4"), chunks=(500, 2), compression="gzip")
+    windows = ["--windows", "action=0:4", "state=0:4", "--episode", "episode"]
+    assert command(str(tmp_path / "a.h5"), *windows) == 0
+    assert "rite" not in capsys.readouterr().out
+
+
+def test_advice_is_printed_once(tmp_path, capsys):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["offsets"], file["label"] = np.zeros((9, 2)), [0, 2, 9], [1, 2]
+    assert command(str(tmp_path / "a.h5")) == 0
+    assert capsys.readouterr().out.count("ray_h5.ragged('x', offsets='offsets')") == 1
 
 
 def test_the_advice_for_episodes_names_a_column_of_the_file(tmp_path):
@@ -538,7 +618,7 @@ def test_files_that_are_samples_are_advised(tmp_path, capsys):
     assert "2 rows" in capsys.readouterr().out
     with h5py.File(tmp_path / "slide_1.h5", "a") as file:
         file["size"] = np.zeros(2)
-    assert main(["inspect", str(tmp_path / "slide_1.h5")]) == 1
+    assert main(["inspect", str(tmp_path / "slide_1.h5")]) == 0
     assert (
         "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files()."
         in capsys.readouterr().out

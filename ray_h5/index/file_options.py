@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_h5.columns.schema import Cast
-from ray_h5.errors import UnknownColumnError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from ray_h5.columns.labels import Classes
     from ray_h5.columns.made_columns import Columns
+    from ray_h5.likely_rows.suggestion import Suggestion
     from ray_h5.tables.sidecar import Sidecar
+
+_MAX_ADVICE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,39 @@ class FileOptions:
     def _state(self, path: str) -> FileState | None:
         return FileState(self.states[path]) if path in self.states else None
 
+    def that_run(self, found: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
+        """Yield the suggestions whose call reads some of the files, and those without a call."""
+        from ray_h5.index.suggested_calls import suggestions_that_run
+
+        return suggestions_that_run(found, replace(self, paths=list(dict.fromkeys(paths)))._plan_as)
+
+    def _plan_as(self, **options: Any) -> RowIndex:
+        """Plan the same files with other options that say what their rows are."""
+        scope = self.scope
+        source = Source(self.paths, **{"group": scope.group, **options})
+        kinds = source.rows, source.windows, scope.storage, source.made, source.decode_cf, source.axes
+        found = replace(Scope.of(source.group, scope.allow_external, 1, *kinds), zipped=scope.zipped)
+        return replace(
+            self, scope=found, index_dir=None, cast=source.cast, sidecars=(), attrs={}, columns=source.names, classes=()
+        ).plan()
+
     def index(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns; by default of those that the source names, or of all.
 
-        `spread` does the work, unless only this node has the files.
+        `spread` does the work, unless only this node has the files. Errors of columns that make no rows say which calls
+        read the files.
         """
+        try:
+            return self.plan(columns, spread)
+        except SchemaMismatchError as exc:
+            if not exc.suggestions:
+                raise
+            # The error is of one file. To try the calls on all of many would take as long as to read them.
+            advice = [each.as_advice for each in self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
+            raise SchemaMismatchError("\n".join([str(exc), *advice[:_MAX_ADVICE]])) from None
+
+    def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
+        """Return what `index` does; its errors have suggestions that were not run."""
         names = self.columns
         if columns is not None:
             from ray_h5.columns.made_columns import split_columns

@@ -246,7 +246,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run ``ray-h5 inspect``; the exit status is 1 if `read_h5` would refuse the files."""
+    """Run ``ray-h5 inspect``; the exit status is 1 if `read_h5` refuses the files, and no call is suggested."""
     from ray_h5.inspect.report import inspect_files, to_dict
     from ray_h5.inspect.text import to_text
 
@@ -261,7 +261,7 @@ def run(arguments: argparse.Namespace) -> int:
         with open(arguments.html, "w", encoding="utf-8") as file:
             file.write(page)
         print(f"ray-h5: the page is in {printable(os.path.abspath(arguments.html))}", file=sys.stderr)
-    return 0 if report.ok else 1
+    return 0 if report.ok or (files.columns is None and report.has_call) else 1
 
 
 def _check_page(page: str | None, paths: Sequence[str]) -> None:

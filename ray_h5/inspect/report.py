@@ -82,7 +82,10 @@ class ColumnReport:
     follows_cf: bool = False
 
     @classmethod
-    def of(cls, layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> ColumnReport:
+    def of(
+        cls, layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes, *, is_stored: bool = True
+    ) -> ColumnReport:
+        """Return the report of a column; `is_stored` if its rows are those of a dataset, with its chunks."""
         return cls(
             name=layout.name,
             kind=layout.kind,
@@ -95,7 +98,7 @@ class ColumnReport:
             stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
             real_bytes=_real_bytes(layout),
             direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
-            advice=advice(layout, stored_bytes, notes),
+            advice=advice(layout if is_stored else replace(layout, chunk_shape=None), stored_bytes, notes),
             enum=notes.enum,
             left_out=_left_out(layout),
             follows_cf=notes.follows_cf,
@@ -173,6 +176,11 @@ class Report:
         """Whether `read_h5` takes all files as they are."""
         return not self.unreadable and self.problem is None
 
+    @property
+    def has_call(self) -> bool:
+        """Whether `read_h5` takes all files, as they are or by a call that is suggested."""
+        return self.ok or (not self.unreadable and any(each.options for each in self.suggestions))
+
 
 _BY_COLUMN: dict[str, Callable[[str], Shuffle]] = {
     "balance": lambda names: Shuffle(weights=balance(names.split(","))),
@@ -216,7 +224,7 @@ def inspect_files(
     found = _suggestions(files, reports)
     report = Report(tuple(reports), unreadable, None, None, store=store_report(costs, None, 0), suggestions=found)
     try:
-        index = replace(files, paths=[each.path for each in reports]).index()
+        index = replace(files, paths=[each.path for each in reports]).plan()
     except RayH5Error as exc:
         return replace(report, problem=Unreadable.of("read_h5", exc))
     text = None if shuffle is None else _shuffled(index, shuffle)
@@ -235,14 +243,16 @@ def _suggestions(files: FileOptions, reports: Sequence[FileReport]) -> tuple[Sug
         return ()
     first = reports[0]
     with _opened(first.path, files.scope, files.states.get(first.path)) as reader:
-        return tuple(suggestions(_tree(first, reader, reports)))
+        found = suggestions(_tree(first, reader, reports))
+    return tuple(files.that_run(found, [each.path for each in reports]))
 
 
 def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) -> FileTree:
     datasets = None if isinstance(reader, RowReader) else tuple(reader.base.layout.columns)
+    seen = _seen(first)
     return FileTree(
-        {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in first.columns if each.left_out is None},
-        tuple(each.name for each in first.refused),
+        seen,
+        tuple(dict.fromkeys(each.name for file in reports for each in file.refused)),
         files=len(reports),
         rows_differ=len({max((each.rows for each in file.columns), default=0) for file in reports}) > 1,
         of_matlab=is_of_matlab(first.path),
@@ -250,7 +260,12 @@ def _tree(first: FileReport, reader: FileReader, reports: Sequence[FileReport]) 
         datasets=datasets,
         single_values=any(each.message.endswith(SINGLE_VALUE) for each in first.refused),
         attributes_of=lambda path: _attributes(reader, path),
+        elsewhere={name: each for file in reports for name, each in _seen(file).items() if name not in seen},
     )
+
+
+def _seen(file: FileReport) -> dict[str, Seen]:
+    return {each.name: Seen(each.dtype, (each.rows, *each.row_shape)) for each in file.columns if each.left_out is None}
 
 
 def _attributes(reader: FileReader, path: str = "") -> tuple[str, ...]:
@@ -270,7 +285,10 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         stored = reader.stored_bytes(list(layout.columns))
         notes = reader.notes(list(layout.columns))
         columns = (
-            *(ColumnReport.of(each, stored.get(name), notes[name]) for name, each in layout.columns.items()),
+            *(
+                ColumnReport.of(each, stored.get(name), notes[name], is_stored=scope.by_axis)
+                for name, each in layout.columns.items()
+            ),
             *(ColumnReport.of(each, None, ColumnNotes()) for each in referred),
         )
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}

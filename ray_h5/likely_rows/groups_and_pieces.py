@@ -13,6 +13,7 @@ from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.words import MASKS, PIECES, SPLITS, last, words
 from ray_h5.messages import few
+from ray_h5.storage.local import natural_key
 
 _MAX_ALIKE = 2
 WINDOW = "range(0, 16)"
@@ -126,12 +127,23 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
             more += (
                 f"; attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
             )
+        if left := _left_out(tree.columns, alike):
+            more += f"; this leaves out {few(left, FEW)}"
         yield Suggestion(str(alike), "if each is a sample", alike.options, True, more)
         if len(shown) == 1:
             yield from _end_to_end(tree, alike)
         if blocks := _blocks_of_all(tree.columns, alike):
             options = f"rows=ray_h5.Patches({blocks!r}, groups={alike.pattern!r})"
             yield Suggestion(f"{alike}, which look like volumes", "if blocks of each are samples", options)
+
+
+def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
+    """Return groups, or datasets, beside those that are alike."""
+    depth, own = alike.paths[0].count("/"), {*alike.paths}
+    parents = {path.rpartition("/")[0] for path in own}
+    deep = (name.split("/") for name in columns)
+    near = {"/".join(parts[: depth + 1]) for parts in deep if (len(parts) > depth + 1) == alike.are_groups}
+    return sorted((each for each in near - own if each.rpartition("/")[0] in parents), key=natural_key)
 
 
 def _end_to_end(tree: FileTree, alike: Alike) -> Iterator[Suggestion]:

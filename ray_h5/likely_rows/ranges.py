@@ -19,28 +19,42 @@ class _Bounds(NamedTuple):
     rows: int
 
 
-def ragged_columns(columns: Mapping[str, Seen]) -> tuple[str, list[str]] | None:
-    """Return what says where rows are, and the entries of ``columns=``; None if nothing does."""
+def ragged_columns(columns: Mapping[str, Seen]) -> Iterator[tuple[str, list[str]]]:
+    """Yield what says where rows are, and the entries of ``columns=``.
+
+    Whether the rows are all of the values is for the caller to find out: only reading shows it.
+    """
     if indexed := [name for name in columns if _is_indexed(columns, name)]:
-        return _with_index(columns, indexed)
-    for bounds in _bounds(columns):
-        longer = {
-            name: each
-            for name, each in columns.items()
-            if each.rows > bounds.rows + 1 and name not in bounds.names and len(each.shape) > 0
-        }
-        near = {name: each for name, each in longer.items() if _group(name) == _group(bounds.names[0])}
-        if not longer:
+        yield _with_index(columns, indexed)
+        return
+    known = [*_bounds(columns)]
+    for bounds in known:
+        content = _values_of(columns, bounds, is_alone=len(known) == 1)
+        if not content:
             continue
-        length, content = main_columns(near or longer)
-        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(content)]
+        length, content_names = main_columns(content)
+        ragged = [f"ray_h5.ragged({name!r}, {bounds.option})" for name in sorted(content_names)]
+        of_bounds = {name for each in known for name in each.names}
         beside = sorted(
-            repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in bounds.names
+            repr(name) for name, each in columns.items() if each.rows == bounds.rows and name not in of_bounds
         )
         rows = counted(bounds.rows, "row")
         said = f"{' and '.join(bounds.names)}: these may say where each of {rows} is among {length} values"
-        return said, [*ragged, *beside]
-    return None
+        yield said, [*ragged, *beside]
+
+
+def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
+    """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
+
+    Files of several sources have an index of each: ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``, and
+    about no other. Only if there are no other bounds may their values be anywhere.
+    """
+    longer = {name: each for name, each in columns.items() if each.rows > bounds.rows + 1 and name not in bounds.names}
+    own = _group(bounds.names[0])
+    near = {name: each for name, each in longer.items() if _group(name) == own}
+    source = own.partition("/")[2]
+    of_source = {name: each for name, each in longer.items() if source and _group(name).partition("/")[2] == source}
+    return near or of_source or (longer if is_alone else {})
 
 
 def _with_index(columns: Mapping[str, Seen], indexed: Sequence[str]) -> tuple[str, list[str]]:

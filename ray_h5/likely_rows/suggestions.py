@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from ray_h5.likely_rows.alike import likely_samples
 from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, pieces, samples, splits_of_one
@@ -22,7 +23,7 @@ from ray_h5.likely_rows.shapes import (
 )
 from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.words import ENDS, EPISODES, FLAGS, last
+from ray_h5.likely_rows.words import ENDS, EPISODE_LENGTHS, EPISODE_STARTS, EPISODES, FLAGS, last
 from ray_h5.messages import counted, few
 
 __all__ = ["Suggestion", "suggestions"]
@@ -35,10 +36,8 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     if _is_model(tree.columns):
         said = "this looks like the weights of a Keras model; they are no rows of samples"
         return [Suggestion(said, is_surprise=True)]
+    of_patterns = (pieces, splits_of_one, samples)
     rules = (
-        pieces,
-        splits_of_one,
-        samples,
         _sparse,
         _times,
         _of_one_row,
@@ -50,7 +49,8 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _episodes,
         _cf,
     )
-    return [each for rule in rules for each in rule(tree)]
+    found = [each for rule in of_patterns for each in rule(tree.of_all_files())]
+    return [*found, *(each for rule in rules for each in rule(tree))]
 
 
 def _single_values(tree: FileTree) -> Iterator[Suggestion]:
@@ -131,9 +131,9 @@ def _reversed(tree: FileTree) -> Iterator[Suggestion]:
 
 def _ragged(tree: FileTree) -> Iterator[Suggestion]:
     """Yield columns of varying length whose bounds are beside them."""
-    found = None if any(_sparse(tree)) else ragged_columns(tree.columns)
-    if found is not None:
-        said, columns = found
+    if any(_sparse(tree)):
+        return
+    for said, columns in islice(ragged_columns(tree.columns), FEW):
         yield Suggestion(said, "for these rows", f"columns=[{', '.join(columns)}]", True)
 
 
@@ -179,21 +179,25 @@ def _main(tree: FileTree) -> Iterator[Suggestion]:
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     """Yield windows of rows that are steps of episodes."""
-    names = {name for name, each in tree.columns.items() if len(each.shape) == 1}
-    flags = [name for name in names if last(name) in FLAGS and "/" not in name]
-    ends = sorted(name for name in names if last(name) in ENDS)
-    numbers = sorted(name for name in names if last(name) in EPISODES)
-    if ends:
-        columns, option = ends, f"episode_ends={ends[0]!r}"
-    elif numbers:
-        columns, option = numbers, f"episode={numbers[0]!r}"
-    elif flags:
-        columns = [name for name in tree.columns if name in flags]
-        option = f"episode_flags={columns!r}"
-    else:
-        return
     step = of_steps(tree.columns)
-    others = sorted(name for name, each in tree.columns.items() if each.rows == tree.columns[step].rows)
+    steps = tree.columns[step].rows
+    numbers = {name: each.rows for name, each in tree.columns.items() if len(each.shape) == 1}
+    # Of each episode there is one value, or of each step.
+    of_episodes = {"episode_ends": ENDS, "episode_lengths": EPISODE_LENGTHS, "episode_starts": EPISODE_STARTS}
+    found = [
+        (sorted(name for name, rows in numbers.items() if last(name) in known and rows < steps), option)
+        for option, known in of_episodes.items()
+    ]
+    found.append(
+        (sorted(name for name, rows in numbers.items() if last(name) in EPISODES and rows == steps), "episode")
+    )
+    columns, option = next(((names, f"{option}={names[0]!r}") for names, option in found if names), ([], ""))
+    if not columns:
+        columns = [name for name, rows in numbers.items() if last(name) in FLAGS and "/" not in name and rows == steps]
+        option = f"episode_flags={columns!r}"
+    if not columns:
+        return
+    others = sorted(name for name, each in tree.columns.items() if each.rows == steps)
     chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
     yield Suggestion(
         f"{', '.join(columns)}: rows may be steps of episodes", "for windows of an episode",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 _MAX_DEPTH = 32
@@ -53,6 +53,8 @@ class FileTree:
         Returns the attributes with one value of a group or dataset, given its path.
     of_cf : tuple of str
         Columns that are stored as the CF conventions of netCDF say: packed numbers, times.
+    elsewhere : mapping of str to Seen
+        Columns of other files that this one lacks, such as those of further samples.
     """
 
     columns: Mapping[str, Seen]
@@ -64,6 +66,7 @@ class FileTree:
     of_cf: tuple[str, ...] = ()
     datasets: tuple[str, ...] | None = None
     attributes_of: Callable[[str], Sequence[str]] | None = None
+    elsewhere: Mapping[str, Seen] = field(default_factory=dict)
 
     @property
     def whole(self) -> Mapping[str, Seen]:
@@ -71,6 +74,12 @@ class FileTree:
         if self.datasets is None:
             return self.columns
         return {name: self.columns[name] for name in self.datasets if name in self.columns}
+
+    def of_all_files(self) -> FileTree:
+        """Return the tree with the columns of the other files, too: a pattern has to match the samples of all."""
+        if not self.elsewhere or self.datasets is not None:
+            return self
+        return replace(self, columns={**self.columns, **self.elsewhere}, elsewhere={})
 
     @property
     def lengths(self) -> set[int]:

@@ -57,7 +57,14 @@ BOUNDS = _words_of("bounds boxes ranges spans boundaries")
 """What integers are called that say where the values of each row are."""
 
 TIMES = _words_of("t time times timestamp timestamps")
-ENDS = _words_of("episode_ends episode_end")
+ENDS = _words_of("episode_ends episode_end ep_ends ep_end traj_ends")
+EPISODE_STARTS = _words_of(
+    "episode_starts episode_start episode_offsets ep_offset ep_offsets ep_start ep_starts traj_starts traj_offsets"
+)
+EPISODE_LENGTHS = _words_of(
+    """episode_lengths episode_length episode_lens episode_len ep_len ep_lens ep_length ep_lengths traj_lengths
+    traj_length traj_lens"""
+)
 FLAGS = _words_of("terminals timeouts terminal done dones truncations terminations is_last")
 EPISODES = _words_of("episode_id episode_index episode traj_id trajectory_id")
 

@@ -98,7 +98,7 @@ class H5Datasource(Datasource):
         files = FileOptions.of(paths, threads=threads, **options)
         self._local_only = files.local_only
         self._index = files.index(spread=in_tasks)
-        warn_of_surprises(self._index, files.columns)
+        warn_of_surprises(self._index, files)
         self._delivered = self._index.delivered
         self._columns = self._index.outputs
         self._added = _added_columns(self._columns, include_paths, include_row_ids, include_row_keys, self._tail)

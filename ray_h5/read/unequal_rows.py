@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 _MAX_LISTED = 10
 _FEW_LISTED = 3
 _MAX_COPIED = 20
-_MAX_ADVICE = 3
 
 _LEAST_GROUPS = 3
 """This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
 
 _MATLAB = (
-    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. Pass "
-    "axes='reversed' to read rows as MATLAB has them."
+    "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. With "
+    "axes='reversed', rows are as MATLAB has them."
 )
 
 
@@ -57,21 +56,21 @@ def error_of_lengths(
         )
     of_matlab = is_of_matlab(path, None if head is None else head())
     seen = {name: Seen(str(each.dtype), tuple(each.shape)) for name, each in columns.items()}
-    advice = [each.as_advice for each in suggestions(FileTree(seen, of_matlab=of_matlab))[:_MAX_ADVICE]]
     most = _FEW_LISTED if len(lengths) > _MAX_LISTED else _MAX_LISTED  # many samples have lengths of their own
     listed = [f"  {n} rows: {_to_copy(names)}" for n, names in sorted(lengths.items())]
     if len(listed) > most:
         listed[most:] = [f"  and {len(listed) - most} more lengths"]
     hints = [
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
-        *advice,
         _hint_of_sparse(columns),
         "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files().",
         *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
         _MATLAB if of_matlab else "",
     ]
     found = f"{path}: expected columns with one common first axis, found {len(lengths)} lengths:"
-    return SchemaMismatchError("\n".join([found, *listed, *filter(None, hints)]))
+    error = SchemaMismatchError("\n".join([found, *listed, *filter(None, hints)]))
+    error.suggestions = tuple(suggestions(FileTree(seen, of_matlab=of_matlab)))
+    return error
 
 
 def _by_file(

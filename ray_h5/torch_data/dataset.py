@@ -132,7 +132,7 @@ class H5Dataset(BatchedDataset):
         if hasattr(self, "_index"):
             self._files = self._files.now()
         self._index = self._files.index()
-        warn_of_surprises(self._index, self._files.columns)
+        warn_of_surprises(self._index, self._files)
         self._specs = list(self._index.outputs.values())
         if self.transform is not None:
             from ray_h5.torch_data.batches.image_decoding import check_transform

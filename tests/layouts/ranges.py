@@ -47,6 +47,42 @@ def starts(folder):
     return Want(3, {"events/x": (1, numbers(100)[30:55]), "label": (1, 1)})
 
 
+@layout(
+    "European XFEL: an index of each source",
+    "refused",
+    "ray_h5.ragged('INSTRUMENT/DET:xtdf/image/data', starts='INDEX/DET:xtdf/image/first', counts='INDEX/DET:",
+)
+def xfel(folder):
+    counts = np.array([3, 0, 2, 4, 1])
+    put(
+        folder / "RAW-R0001.h5",
+        {
+            "INDEX/trainId": np.arange(10000, 10005),
+            "INDEX/A_XGM:output/data/first": np.arange(5),
+            "INDEX/A_XGM:output/data/count": np.ones(5, int),
+            "INDEX/DET:xtdf/image/first": np.cumsum(counts) - counts,
+            "INDEX/DET:xtdf/image/count": counts,
+            "INSTRUMENT/A_XGM:output/data/intensity": numbers(5),
+            "INSTRUMENT/DET:xtdf/image/data": numbers(10, 4, 4, dtype="u2"),
+        },
+    )
+    return Want(
+        5, {"INSTRUMENT/DET:xtdf/image/data": (3, numbers(10, 4, 4)[5:9]), "INDEX/trainId": (3, np.int64(10003))}
+    )
+
+
+@layout("a world model: lengths and starts of episodes", "refused", "episode_lengths='ep_len')")
+def world_model(folder):
+    put(
+        folder / "a.h5",
+        {"action": numbers(20, 2), "pixels": numbers(20, 12), "ep_len": [7, 4, 9], "ep_offset": [0, 7, 11]},
+    )
+    return Want(
+        20,
+        {"action": (11, numbers(20, 2)[11:12].repeat(16, 0) + np.c_[np.r_[0:9, [8] * 7] * 2, np.r_[0:9, [8] * 7] * 2])},
+    )
+
+
 @layout("SpliceAI: X0, Y0, X1, Y1", "refused", "columns=[ray_h5.joined('X*')]")
 def splice_ai(folder):
     for i, n in enumerate((6, 5, 7)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from ray_h5.manifest.layout import FileState
 from ray_h5.messages import counted, few, printable
 
 if TYPE_CHECKING:
+    from ray_h5.index.file_options import FileOptions
     from ray_h5.likely_rows.tree import FileTree
     from ray_h5.manifest.layout import ColumnNotes
 
@@ -31,20 +33,20 @@ _MAX_LISTED = 5
 _SAID: LRU[bool] = LRU(_MAX_SETS)
 
 
-def warn_of_surprises(index: RowIndex, columns: Sequence[object] | None) -> None:
+def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    if columns is None and index.scope.by_axis and not index.tables:
-        _once(index, _of_rows)
+    if files.columns is None and index.scope.by_axis and not index.tables:
+        _once(index, partial(_of_rows, files))
     _once(index, _of_shapes)
     _once(index, _of_packing)
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
         _once(index, _of_names)
-    if columns is not None and index.scope.windows is not None:
+    if files.columns is not None and index.scope.windows is not None:
         _once(index, _of_padding)
 
 
 def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
-    key = hash((notice.__name__, index.scope.group, *index.columns, *index.files.all_paths()))
+    key = hash((getattr(notice, "func", notice).__name__, index.scope.group, *index.columns, *index.files.all_paths()))
     if key not in _SAID:
         _SAID.put(key, True)
         if message := notice(index):
@@ -74,7 +76,7 @@ def _of_padding(index: RowIndex) -> str:
     )
 
 
-def _of_rows(index: RowIndex) -> str:
+def _of_rows(files: FileOptions, index: RowIndex) -> str:
     """Return what to say of columns whose rows are probably no samples."""
     # Most files have a few columns that differ, in no groups. One with a value a row, such as a label, says that rows
     # are samples.
@@ -85,7 +87,8 @@ def _of_rows(index: RowIndex) -> str:
         return ""
     from ray_h5.likely_rows.suggestions import suggestions
 
-    said = next((each for each in suggestions(_tree(index)) if each.is_surprise), None)
+    surprises = (each for each in suggestions(_tree(index)) if each.is_surprise)
+    said = next(files.that_run(surprises, [index.files.path(0), index.files.path(len(index.files) - 1)]), None)
     if said is None:
         return ""
     without = "Without it, first" if said.options else "First"

@@ -1,0 +1,96 @@
+"""Suggestions are run before they are printed: planned over the files, and the first and the last row is read."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.made_columns import Ragged
+from ray_h5.columns.user_columns import csr, joined, ragged
+from ray_h5.errors import RayH5Error, SchemaMismatchError
+from ray_h5.index.row_index import RowIndex
+from ray_h5.likely_rows.suggestion import Suggestion
+from ray_h5.manifest.layout import FileState
+from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+from ray_h5.rows.patches import Patches
+from ray_h5.rows.windows import Windows
+
+logger = logging.getLogger(__name__)
+
+_MAX_ROW_BYTES = 64 << 20
+"""A column with larger rows is planned and not read."""
+
+_MAKERS: Mapping[str, Callable[..., Any]] = {
+    each.__name__: each for each in (Files, Grid, Groups, Patches, Windows, csr, joined, ragged, range)
+}
+
+
+def suggestions_that_run(found: Iterable[Suggestion], plan: Callable[..., RowIndex]) -> Iterator[Suggestion]:
+    """Yield the suggestions whose call reads the files, and those without a call; `plan` plans a call."""
+    for each in found:
+        try:
+            if each.options:
+                _read_ends(plan(**arguments_of(each.options)))
+        except RayH5Error as exc:
+            logger.debug("not suggested: %s: %s", each.options, exc)
+        else:
+            yield each
+
+
+def arguments_of(options: str) -> dict[str, Any]:
+    """Return the arguments of a call, such as ``rows=ray_h5.Groups('demo_*')``."""
+    call = ast.parse(f"read_h5({options})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(each.arg): value_of(each.value) for each in call.keywords}
+
+
+def value_of(node: ast.expr) -> Any:
+    """Return what an expression stands for: values, row kinds, windows and columns that are made.
+
+    Raises
+    ------
+    ValueError, KeyError
+        If it has anything else.
+    """
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        named = {str(each.arg): value_of(each.value) for each in node.keywords}
+        return _MAKERS[name](*map(value_of, node.args), **named)
+    if isinstance(node, ast.List):
+        return [*map(value_of, node.elts)]
+    if isinstance(node, ast.Dict):
+        keys = [ast.literal_eval(each) for each in node.keys if each is not None]
+        return dict(zip(keys, map(value_of, node.values), strict=True))
+    return ast.literal_eval(node)
+
+
+def _read_ends(index: RowIndex) -> None:
+    """Read the first and the last row.
+
+    Raises
+    ------
+    RayH5Error
+        If there is no row, or one cannot be read, or bounds leave out values.
+    """
+    counts = np.diff(index.files.starts)
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        raise SchemaMismatchError("expected rows, found none")
+    names = [name for name, spec in index.columns.items() if spec.row_bytes <= _MAX_ROW_BYTES]
+    ranges = [each for each in index.scope.columns if isinstance(each, Ragged) and index.scope.rows is None]
+    for file, row in ((int(filled[0]), 0), (int(filled[-1]), int(counts[filled[-1]]) - 1)):
+        table = index.tables[file] if index.tables else None
+        known = index.known[file] if index.known else None
+        state = FileState(index.files.identity(file))
+        with index.scope.open(index.files.path(file), state, table, known) as reader:
+            reader.read(names, np.array([row]))
+            for made in ranges:
+                # Offsets and ends are of all values: planning has compared them.
+                bounds = None if table is None else table.bounds.get(made.bounds_key)
+                length = reader.base.column(made.content).num_rows
+                if bounds is not None and (total := bounds.total) != length:
+                    raise SchemaMismatchError(f"{made}: its rows have {total} of {length} values")
