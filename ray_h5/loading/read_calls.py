@@ -1,28 +1,21 @@
-"""The calls of a loader: how many batches each reads, and the threads that run them."""
+"""How many batches one call of a reader reads."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
+from ray_h5.order.blocks import MAX_BLOCK_BYTES
+from ray_h5.order.epoch_order import Order
 
-from ray_h5.errors import RayH5Error
-from ray_h5.read.kernel.library import Pool
-from ray_h5.storage.stop import Stop
+if TYPE_CHECKING:
+    from ray_h5.loading.row_source import RowSource
+    from ray_h5.loading.shares import Share
 
-Call: TypeAlias = "list[list[int]]"
-"""The indices of some batches, which are read together."""
-
-Result = TypeVar("Result")
+Batch = TypeVar("Batch", bound=Sized)
 
 
 class CallBounds(NamedTuple):
@@ -43,7 +36,7 @@ class CallBounds(NamedTuple):
     growth: int
     shared: bool = True
 
-    def hold(self, batches: float, batch_bytes: int) -> bool:
+    def hold(self, batches: float, batch_bytes: float) -> bool:
         """Return whether one call may read so many batches."""
         return batches <= self.batches and batches * batch_bytes <= self.nbytes
 
@@ -63,19 +56,14 @@ LEAST_BYTES, LEAST_SHARED_BYTES = 1 << 20, 8 << 20
 _MOST_POOLED_BYTES = 64 << 20
 """Of calls that are run in a pool."""
 
+_FEW_CHUNKS = 4
+"""Where there are at most so many chunks for each row of a batch, one batch decodes a fifth of them or more."""
+
 PLANNERS = 3
 """Calls that are planned side by side for the threads of a pool."""
 
 _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
-
-
-NOTHING = object()
-"""Stands for a batch without rows."""
-
-
-class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
-    """Nothing was read before the timeout of a loader; a RuntimeError, as a `DataLoader` raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +80,11 @@ class CallSizes:
         Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
     prefetch_factor : int, optional
         The batches of a call; by default what the bytes allow.
-    window_batches : float, optional
-        The batches of a window of the order, or of a small epoch: it is read at once, and its chunks are decoded once.
-    done : callable
-        Returns how many batches of the epoch were done before the first one that comes, once that was taken.
+    windows : callable, optional
+        Returns the share of the epoch, once its first batch was taken: each window of its shuffle is read by one call,
+        so that its chunks are decoded once.
+    is_whole : bool
+        Whether one call reads all batches.
     least_bytes : int
         Only the first call is smaller than that, if there are as many batches.
     """
@@ -104,20 +93,23 @@ class CallSizes:
     bounds: CallBounds = ROWS_ALONE
     call_bytes: int = 0
     prefetch_factor: int | None = None
-    window_batches: float | None = None
-    done: Callable[[], float] = lambda: 0.0
+    windows: Callable[[], Share] | None = None
+    is_whole: bool = False
     least_bytes: int = LEAST_BYTES
 
     def calls(
-        self, batches: Iterator[list[int]], left: float, threads: int, are_pooled: Callable[[], bool] = lambda: False
-    ) -> Iterator[Call]:
+        self, batches: Iterator[Batch], left: float, threads: int, are_pooled: Callable[[], bool] = lambda: False
+    ) -> Iterator[list[Batch]]:
         """Yield the batches that each call reads; `left` is their number.
 
         The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
         Where calls `are_pooled`, all threads end together, and each call reads more for many threads.
         """
-        if self.window_batches is not None:
-            yield from _in_windows(batches, self.window_batches, self.done)
+        if self.windows is not None:
+            yield from _in_windows(batches, self.windows)
+            return
+        if self.is_whole:
+            yield from filter(None, [list(batches)])
             return
         most_batches, most_bytes, growth, shared = self.bounds
         count = self.prefetch_factor if shared and self.prefetch_factor else 1
@@ -139,127 +131,66 @@ class CallSizes:
                 count = int(min(count, max(least, -(-left // threads))))
 
 
-def _in_windows(batches: Iterator[list[int]], window: float, done: Callable[[], float]) -> Iterator[Call]:
+def _in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[list[Batch]]:
     """Yield the batches of each window; one that lies in two windows comes with the later one."""
-    call = list(itertools.islice(batches, 1))
-    stops = (math.floor(number * window) for number in itertools.count(1))
-    at = done()
-    while call:
-        stop = next(each for each in stops if each > at)
-        call += itertools.islice(batches, math.ceil(stop - at) - 1)
+    share: Share | None = None
+    call: list[Batch] = []
+    stop = end = 0
+    for batch in batches:
+        if share is None:
+            share = of()
+            stop = share.rows
+        stop += len(batch)
+        if stop > end:
+            if call:
+                yield call
+            call, end = [], share.window_end(stop - 1)
+        call.append(batch)
+    if call:
         yield call
-        at += len(call)
-        call = list(itertools.islice(batches, 1))
 
 
-def with_later(calls: Iterable[Call], distance: Callable[[], int]) -> Iterator[tuple[Call, Call | None]]:
-    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
-    calls, window = iter(calls), deque[Call]()
-    while True:
-        while len(window) <= distance() and (call := next(calls, None)) is not None:
-            window.append(call)
-        if not window:
-            return
-        call = window.popleft()
-        yield call, window[distance() - 1] if len(window) >= distance() else None
+def sizes_for(
+    source: RowSource,
+    order: Order | None,
+    share: Callable[[], Share],
+    row_bytes: Callable[[], int | None],
+    *,
+    batch_rows: int | None,
+    num_batches: float,
+    prefetch_factor: int | None = None,
+) -> CallSizes:
+    """Return the sizes of the calls that read the batches of an epoch.
 
-
-def has_rows(arrays: Any) -> bool:
-    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
-    if isinstance(arrays, Mapping):
-        return any(len(values) for values in arrays.values()) or not arrays
-    return any(len(part.places) for part in arrays)
-
-
-def indices_of(call: Call) -> np.ndarray:
-    """Return the indices of all batches of a call: int64."""
-    return np.array([index for batch in call for index in batch], np.int64)
-
-
-class _Calls(Generic[Result]):
-    """Calls that threads do one after the other; who finds none left runs jobs of the last ones."""
-
-    def __init__(self, work: Callable[[Call, Call | None], Result], stop: Stop, pool: Pool | None) -> None:
-        self._work, self._stop, self.pool = work, stop, pool
-        self.threads = set[int]()
-        self.submitted = self._begun = 0
-        self.all_submitted = False
-
-    def enter(self) -> None:
-        """Let the calling thread do calls."""
-        self.threads.add(threading.get_ident())
-        self._stop.enter()
-
-    def do(self, number: int, call: Call, later: Call | None) -> Result:
-        """Do a call."""
-        self._begun = number
-        if self.pool is not None:
-            self.pool.enter(number)
-        return self._work(call, later)
-
-    def help_others(self, _: Future[Result]) -> None:
-        """Run jobs of other threads in a thread that has done a call, if no call is left for it."""
-        none_left = self.all_submitted and self._begun == self.submitted
-        if self.pool is not None and none_left and threading.get_ident() in self.threads:
-            self.pool.help()
-
-
-def in_threads(
-    calls: Iterator[tuple[Call, Call | None]],
-    work: Callable[[Call, Call | None], Result],
-    threads: int,
-    at_once: Callable[[], int],
-    timeout: float,
-    what: Callable[[], str],
-    stop: Stop,
-    pool: Pool | None = None,
-) -> Iterator[Result]:
-    """Yield what `work` returns for each call, in their order. Threads work ahead of that.
-
-    `at_once` returns how many calls they do side by side, of at most `threads`. `stop` ends requests that hang when
-    the iteration ends early. With a `pool`, jobs of the compiled loop are run there.
-
-    Raises
-    ------
-    ReadTimeoutError
-        If a result takes longer than `timeout` seconds, if that is not 0. `what` returns what is read, for the message.
+    Parameters
+    ----------
+    source : RowSource
+        What reads the rows.
+    order : Order, optional
+        Their order; None if it is not known.
+    share : callable
+        Returns the share that is read, once its first batch was taken.
+    row_bytes : callable
+        Returns the bytes of a row; None while they are not known.
+    batch_rows, num_batches : int
+        Rows of a batch, if that is known, and batches of the epoch.
+    prefetch_factor : int, optional
+        As of `CallSizes`.
     """
-    waiting: deque[Future[Result]] = deque()
-    in_time, done, at_exit, found = True, False, sys.is_finalizing, _Calls(work, stop, pool)
-
-    def ahead() -> None:
-        # One call more than are done side by side: a thread that is done has the next one at once.
-        while not found.all_submitted and len(waiting) <= at_once():
-            each = next(calls, None)
-            if each is None:
-                found.all_submitted = True
-                return
-            found.submitted += 1
-            waiting.append(executor.submit(found.do, found.submitted, *each))
-            waiting[-1].add_done_callback(found.help_others)
-
-    executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=found.enter)
-    try:
-        ahead()
-        while waiting:
-            try:
-                waiting[0].exception(timeout or None)  # an error of `work` is raised below
-            except FutureTimeoutError:
-                in_time = False
-                raise ReadTimeoutError(
-                    f"nothing was read in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
-                    "or mount answers, or give it more time"
-                ) from None
-            result = waiting.popleft().result()
-            ahead()
-            yield result
-        done = True
-    finally:
-        if not done:
-            stop.set()  # requests that hang
-        # A read that hangs is not waited for, and no thread waits for itself: the garbage collector may run this in one
-        # of them. At exit the threads have ended already, and modules may be cleared.
-        if not at_exit():
-            if pool is not None:
-                pool.end()
-            executor.shutdown(wait=in_time and threading.get_ident() not in found.threads, cancel_futures=True)
+    bounds = ROWS_ALONE
+    if source.has_ranges:
+        bounds = OF_RANGES
+    elif source.shares_chunks and order is not None and order.shuffle is not None:
+        bounds = OF_SHARED_CHUNKS
+    by_window = is_whole = False
+    if bounds.shared and prefetch_factor is None and order is not None and order.window_rows is not None:
+        nbytes = order.window_rows * (row_bytes() or math.inf)
+        by_window = order.range_chunks is not None or nbytes <= MAX_BLOCK_BYTES
+    if bounds is OF_SHARED_CHUNKS and not by_window and prefetch_factor is None and batch_rows is not None:
+        # A batch alone would decode a fifth of all chunks.
+        plan, batch_bytes = source.plan, batch_rows * (row_bytes() or math.inf)
+        is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * batch_rows
+        is_whole = is_few and bounds.hold(num_batches, batch_bytes)
+    least = 0 if source.call_bytes else LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
+    windows = share if by_window else None
+    return CallSizes(row_bytes, bounds, source.call_bytes, prefetch_factor, windows, is_whole, least)

@@ -67,7 +67,9 @@ def alone() -> int:
 class RowSource:
     """Reads rows of a plan, given by their indices among the selected rows.
 
-    It can be pickled and forked. The other process opens the files again, and has a row cache of its own.
+    It can be pickled and forked. The other process opens the files again, and has a row cache of its own. Where chunks
+    hold several rows, decoded ones stay in memory from batch to batch, up to 64 MiB; to the end of an epoch if
+    `kept_bytes` is 0.
 
     Parameters
     ----------
@@ -78,9 +80,6 @@ class RowSource:
         smallest rows stay, all that fit with all their rows. By default 128 MiB a file, and at most 512 MiB.
     kept_rows : int
         How many rows of the other columns stay in memory, in each process: those used last.
-    shares_chunks : bool
-        Whether chunks hold several rows. Decoded ones then stay in memory from batch to batch, up to 64 MiB; to the end
-        of an epoch if `kept_bytes` is 0.
     processes : callable
         Returns how many processes share `kept_bytes`. It is asked at the first read: only then is it known whether this
         is a worker of a `DataLoader`.
@@ -92,11 +91,10 @@ class RowSource:
         kept_bytes: int | None = None,
         kept_rows: int = 0,
         *,
-        shares_chunks: bool = False,
         processes: Callable[[], int] = alone,
     ) -> None:
         self.plan, self._processes = plan, processes
-        self._kept_rows, self._shares_chunks = kept_rows, shares_chunks
+        self._kept_rows = kept_rows
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
         self._readers: LRU[FileReader] = LRU(self._storage.kept_open, MAX_INDEX_BYTES, self._index_bytes)
@@ -127,6 +125,18 @@ class RowSource:
     def call_bytes(self) -> int:
         """Bytes that a loader asks for at once; see `Storage`."""
         return self._storage.call_bytes
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether rows are ranges of longer arrays that are stored in chunks, such as those of a sparse matrix."""
+        kinds, chunk_rows = {"sparse", "ragged"}, self.plan.chunk_rows
+        return any(spec.kind in kinds and chunk_rows.get(spec.name, 1) > 1 for spec in self.plan.columns)
+
+    @property
+    def shares_chunks(self) -> bool:
+        """Whether chunks hold (parts of) several rows, so that a call that reads few rows decodes many for them."""
+        rows = self.plan.scope.rows
+        return self.plan.chunk_group_rows > 1 or (rows is not None and rows.is_block)
 
     @property
     def keeps_all(self) -> bool:
@@ -200,6 +210,18 @@ class RowSource:
             self._read_rows(out, row_ids, draws, places)
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)
+
+    def step_numbers(self, row_ids: np.ndarray) -> np.ndarray | None:
+        """Return the numbers of the steps that rows are, from which row keys are made: int64; None without windows."""
+        plan = self.plan
+        if plan.scope.windows is None:
+            return None
+        found = np.empty(len(row_ids), np.int64)
+        for file, here in by_file(plan.files, row_ids):
+            reader = self._reader(file)
+            assert not isinstance(reader, RowReader)
+            found[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
+        return found
 
     def _read_rows(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
@@ -290,7 +312,7 @@ class RowSource:
     def _shared_bytes(self) -> int:
         """Return how many bytes of decoded chunks are there for other rows."""
         # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.
-        return _SHARED_BYTES if self._holds_in_epochs or (self._shares_chunks and not self._epochs) else 0
+        return _SHARED_BYTES if self._holds_in_epochs or (self.plan.chunk_group_rows > 1 and not self._epochs) else 0
 
     def _count_rows(self, count: int) -> None:
         """Count rows of an epoch; at its end, drop decoded chunks if nothing is to stay in memory."""
@@ -549,8 +571,7 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(RowSource, shares_chunks=self._shares_chunks, processes=self._processes)
-        return made, (self.plan, self._kept_bytes, self._kept_rows)
+        return partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
 
 
 def _share_chunks(plan: ReadPlan) -> bool:

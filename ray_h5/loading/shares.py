@@ -1,8 +1,118 @@
-"""Which rows of an epoch a rank reads."""
+"""Which rows of an epoch a rank reads: one rule for plain PyTorch and for Ray.
+
+The positions that are left of an epoch are cut into blocks, and ranks take the blocks in turn. Blocks are whole windows
+of a shuffle by chunks wherever these fit, so that each chunk is decoded by one rank only. With blocks of 4 positions,
+2 ranks and 22 positions::
+
+    positions   0 1 2 3 | 4 5 6 7 | 8 9 . . | 12 . . . | 16 17 18 | 19 20 21
+    rank              0 |       1 |       0 |        1 |        0 |        1
+
+The blocks of the last round share what is left evenly.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
+
+from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.epoch_order import Order
+from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.remainder import Remainder
+
+INDICES_AT_ONCE = 1 << 14
+"""How many indices are computed by one call."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows that one rank reads of what is left of an epoch.
+
+    Attributes
+    ----------
+    order : Order
+        The order of the epoch.
+    epoch : int
+        The epoch.
+    block_rows : int
+        Rows of a full block.
+    rank, world_size : int
+        The rank, and among how many ranks blocks are handed out.
+    tail : Tail, optional
+        The treatment of the last rows; None leaves out those that do not divide among the ranks.
+    done : tuple of RunProgress
+        What earlier runs have done of the epoch.
+    rows : int
+        Rows that this rank has done in this run.
+    is_drawn : bool
+        Whether the values of rows are drawn, and differ from epoch to epoch.
+    """
+
+    order: Order
+    epoch: int
+    block_rows: int
+    rank: int = 0
+    world_size: int = 1
+    tail: Tail | None = None
+    done: tuple[RunProgress, ...] = ()
+    rows: int = 0
+    is_drawn: bool = False
+
+    @classmethod
+    def of(cls, plan: ReadPlan, remainder: Remainder, rank: int = 0, rows: int = 0) -> Share:
+        """Return what a rank reads of a remainder: the rows of the blocks that it takes in turn with the others."""
+        order = plan.order.with_drawn_seed(remainder.seed)
+        world_size, done = remainder.world_size, remainder.done
+        return cls(order, remainder.epoch, plan.block_rows, rank, world_size, plan.tail, done, rows, plan.is_drawn)
+
+    @cached_property
+    def layout(self) -> BlockLayout:
+        """How the positions that are left are cut into blocks."""
+        extent = run_extents(self.order.epoch_rows, self.done, self.tail)[-1]
+        return BlockLayout(extent.num_positions, self.block_rows, self.world_size)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this rank, with those that are done."""
+        return self.layout.num_rows // self.world_size
+
+    def __len__(self) -> int:
+        """Return how many rows this rank still has to read."""
+        return max(0, self.num_rows - self.rows)
+
+    def positions(self, start: int, stop: int) -> np.ndarray:
+        """Return the positions in the epoch of rows `start` to `stop` of this rank: int64.
+
+        Positions of a tail that is padded are `epoch_rows` or more: they stand for rows that come again.
+        """
+        ordinals = self.layout.rows_of(self.rank, start, stop)
+        return epoch_positions(self.order.epoch_rows, self.done, self.tail, ordinals)
+
+    def indices(self, positions: np.ndarray) -> np.ndarray:
+        """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""
+        found = self.order.selected_indices(positions % max(self.order.epoch_rows, 1), self.epoch)
+        if not self.is_drawn:
+            return found
+        return later_draws(found, self.order.draw_numbers(positions, self.epoch), self.order.num_rows)
+
+    def pieces(self, rows: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield positions and selected indices of what is left to read, some thousand at once: a multiple of `rows`."""
+        at_once = max(1, INDICES_AT_ONCE // rows) * rows
+        for first in range(self.rows, self.num_rows, at_once):
+            positions = self.positions(first, min(first + at_once, self.num_rows))
+            yield positions, self.indices(positions)
+
+    def window_end(self, row: int) -> int:
+        """Return the first row of this rank after `row` that is in another window of the shuffle."""
+        window_rows = self.order.window_rows
+        assert window_rows is not None
+        windows = self.positions(row, min(row + window_rows, self.num_rows)) // window_rows
+        others = np.flatnonzero(windows != windows[0])
+        return row + int(others[0] if len(others) else len(windows))
 
 
 def later_draws(indices: np.ndarray, draws: np.ndarray, length: int) -> np.ndarray:

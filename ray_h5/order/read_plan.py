@@ -63,6 +63,10 @@ class ReadPlan(ComparedByContent):
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
     data : mapping of str to str
         What a row holds, by option; see `data_of_rows`.
+    chunk_rows : mapping of str to int
+        Rows of a chunk of each column that is read from the files; the largest of all files.
+    chunk_group_rows : int
+        Rows that are best read together, since they share chunks; see `RowIndex.chunk_group_rows`.
     """
 
     files: FileTable
@@ -78,6 +82,8 @@ class ReadPlan(ComparedByContent):
     joined: JoinedColumns | None = None
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
+    chunk_rows: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    chunk_group_rows: int = field(default=1, compare=False, repr=False)
 
     @property
     def of_files(self) -> tuple[ColumnSpec, ...]:
@@ -254,6 +260,7 @@ def make_plan(
     scope = replace(index.scope, labels=index.labels)
     unread = index.scope.unread(index.columns, [column.name for column in columns])
     known = tuple(each.without(unread) for each in index.known)
+    chunk_rows = {each.name: index.chunk_rows[each.name] for each in columns if each.name in index.chunk_rows}
     return ReadPlan(
         index.files,
         columns,
@@ -268,6 +275,8 @@ def make_plan(
         joined,
         known,
         data_of_rows(index),
+        chunk_rows,
+        index.chunk_group_rows,
     )
 
 

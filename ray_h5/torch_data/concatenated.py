@@ -90,7 +90,7 @@ class JoinedDataset(BatchedDataset):
     @property
     def is_compiled(self) -> bool | None:
         """Whether the compiled loop does most of the work of a call; None before all datasets were read."""
-        found = [part.is_compiled for part in self._parts]
+        found = [part.source.is_compiled for part in self._parts]
         return None if None in found and False not in found else all(found)
 
     @property
@@ -139,19 +139,19 @@ class JoinedDataset(BatchedDataset):
     @property
     def takes_hints(self) -> bool:
         """Whether reads of any part wait, so that `will_read` does something."""
-        return any(each.takes_hints for each in self._parts)
+        return any(each.source.takes_hints for each in self._parts)
 
     def will_read(self, indices: np.ndarray) -> None:
         """Take the hint that these samples are read next."""
         for part, _, rows in self._by_part(indices):
-            self._parts[part].will_read(rows)
+            self._parts[part].source.will_read(rows)
 
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
         """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
         with contextlib.ExitStack() as parts:
             for each in self._parts:
-                parts.enter_context(each.sharing_chunks(threads))
+                parts.enter_context(each.source.sharing_chunks(threads))
             yield
 
     def samples(self, parts: Sequence[PartOfBatch]) -> Sequence[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import operator
@@ -160,7 +159,6 @@ class H5Dataset(BatchedDataset):
             plan,
             self._kept_bytes,
             self._kept_rows,
-            shares_chunks=self._index.chunk_group_rows > 1,
             processes=loader_processes,
         )
 
@@ -235,26 +233,9 @@ class H5Dataset(BatchedDataset):
         return is_changed(self)
 
     @property
-    def has_ranges(self) -> bool:
-        """Whether rows are ranges of longer arrays that are stored in chunks, such as those of a sparse matrix."""
-        kinds = {"sparse", "ragged"}
-        return any(spec.kind in kinds and self._index.chunk_rows[spec.name] > 1 for spec in self._specs)
-
-    @property
-    def shares_chunks(self) -> bool:
-        """Whether chunks hold (parts of) several rows, so that a call that reads few rows decodes many for them."""
-        rows = self._source.plan.scope.rows
-        return self._index.chunk_group_rows > 1 or (rows is not None and rows.is_block)
-
-    @property
-    def holds_chunks(self) -> bool:
-        """Whether decoded chunks stay in memory during an epoch, so that threads share the work of a call."""
-        return self._source.holds_chunks
-
-    @property
-    def is_compiled(self) -> bool | None:
-        """Whether the compiled loop does most of the work of a call; None before rows were read."""
-        return self._source.is_compiled
+    def source(self) -> RowSource:
+        """What reads the rows of samples."""
+        return self._source
 
     @property
     def has_dense_batches(self) -> bool:
@@ -410,20 +391,6 @@ class H5Dataset(BatchedDataset):
         parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
         return [dict(self.decoded(*each)[0]) for each in read]
-
-    def sharing_chunks(self, threads: int = 1) -> contextlib.AbstractContextManager[None]:
-        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
-        return self._source.sharing_chunks(threads)
-
-    @property
-    def takes_hints(self) -> bool:
-        """Whether reads wait, so that `will_read` does something."""
-        return self._source.takes_hints
-
-    def will_read(self, indices: np.ndarray) -> None:
-        """Take the hint that these samples are read next; it does nothing while reads do not wait."""
-        if not self._closed:
-            self._source.will_read(indices)
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

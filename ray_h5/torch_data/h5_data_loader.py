@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
-from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.read_calls import (
-    LEAST_BYTES,
-    LEAST_SHARED_BYTES,
-    NOTHING,
-    OF_RANGES,
-    OF_SHARED_CHUNKS,
-    PLANNERS,
-    ROWS_ALONE,
-    Call,
-    CallSizes,
-    has_rows,
-    in_threads,
-    indices_of,
-    with_later,
-)
+from ray_h5.loading.ahead import ahead
+from ray_h5.loading.batch_reader import Calls, finished
+from ray_h5.loading.read_calls import LEAST_BYTES, ROWS_ALONE, CallSizes, sizes_for
 from ray_h5.options import as_integer, names_options
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.position import PositionLike
-from ray_h5.read.kernel.library import pool_of
 from ray_h5.storage.stop import Stop
+from ray_h5.torch_data.batches.processes import NOTHING, has_rows, in_processes, with_errors
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
@@ -44,8 +30,8 @@ if TYPE_CHECKING:
 _ReadBatch = tuple[int, Any]
 """How many samples a batch has, and their arrays, or the batch that is made of them."""
 
-_FEW_CHUNKS = 4
-"""Where there are at most so many chunks for each row of a batch, one batch decodes a fifth of them or more."""
+Call: TypeAlias = "list[list[int]]"
+"""The indices of some batches, which are read together."""
 
 
 @names_options
@@ -163,8 +149,6 @@ class H5DataLoader(DataLoader[Any]):
         finish: Callable[[Any], Any]
         stop, is_ahead = Stop(), False
         if self.workers:
-            from ray_h5.torch_data.batches.processes import in_processes
-
             made = in_processes(self, self._ordered, self._index_batches(), self._what)
             reads: Iterator[list[_ReadBatch]] = ([each] for each in made)
             finish, is_ahead = self._delivered, self._pins
@@ -180,18 +164,14 @@ class H5DataLoader(DataLoader[Any]):
             reads = self._reads(read, stop)
             finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
             is_ahead = self.threads > 0 and not is_made
-        batches = _finished(reads, finish)
+        batches = finished(reads, partial(_finish, finish))
         if is_ahead:
-            from ray_h5.loading.transform_thread import ahead
-
             batches = ahead(batches, _bytes_of, stop)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
         found = (batch for _, batch in counted if batch is not NOTHING)
         if not self.workers:
             return found
-        from ray_h5.torch_data.batches.processes import with_errors
-
         return with_errors(found, self.timeout, self._what)
 
     def __len__(self) -> int:
@@ -222,21 +202,21 @@ class H5DataLoader(DataLoader[Any]):
         return ordered
 
     def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call]:
-        dataset = self.dataset
-        bounds = ROWS_ALONE
-        window: float | None = None
-        if isinstance(dataset, H5Dataset) and dataset.has_ranges:
-            bounds, window = OF_RANGES, self._window_batches()
-        elif isinstance(dataset, H5Dataset) and self._is_shuffled and dataset.shares_chunks:
-            bounds, window = OF_SHARED_CHUNKS, self._window_batches() or self._batches_of_few_chunks(dataset)
-
-        least = 0 if dataset.call_bytes else LEAST_BYTES  # a store answers several calls at once
-        if isinstance(dataset, H5Dataset) and dataset.holds_chunks:
-            least = LEAST_SHARED_BYTES
-        sizes = CallSizes(
-            self._row_bytes, bounds, dataset.call_bytes, self.prefetch_factor, window, self._num_done, least
-        )
-        return sizes.calls(self._index_batches(), self._num_batches(), self.threads, are_pooled)
+        dataset, ordered, num_batches = self.dataset, self._ordered, self._num_batches()
+        if isinstance(dataset, H5Dataset):
+            sizes = sizes_for(
+                dataset.source,
+                None if ordered is None else ordered.order,
+                lambda: self._order().share,
+                self._row_bytes,
+                batch_rows=self.batch_size,
+                num_batches=num_batches,
+                prefetch_factor=self.prefetch_factor,
+            )
+        else:
+            least = 0 if dataset.call_bytes else LEAST_BYTES  # a store answers several calls at once
+            sizes = CallSizes(self._row_bytes, ROWS_ALONE, dataset.call_bytes, self.prefetch_factor, least_bytes=least)
+        return sizes.calls(self._index_batches(), num_batches, self.threads, are_pooled)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""
@@ -245,38 +225,10 @@ class H5DataLoader(DataLoader[Any]):
             return dataset.row_bytes
         return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
-    def _batches_of_few_chunks(self, dataset: H5Dataset) -> int | None:
-        """Return the batches of an epoch that one call reads: a batch alone would decode a fifth of all chunks."""
-        batches, row_bytes = self._num_batches(), self._row_bytes()
-        if self.batch_size is None or row_bytes is None or self.prefetch_factor is not None:
-            return None
-        chunks = dataset.index.num_rows / dataset.index.chunk_group_rows
-        fit = OF_SHARED_CHUNKS.hold(batches, self.batch_size * row_bytes)
-        return max(1, int(batches)) if fit and chunks <= _FEW_CHUNKS * self.batch_size else None
-
-    @property
-    def _is_shuffled(self) -> bool:
-        return self._ordered is not None and self._ordered.order.shuffle is not None
-
     @property
     def _grows(self) -> bool:
         """Whether batches take more memory than what is read for them."""
         return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
-
-    def _window_batches(self) -> float | None:
-        """Return the batches of a window of the order, if its rows are read at once: its chunks are decoded once."""
-        ordered = self._ordered
-        if ordered is None or self.prefetch_factor is not None or ordered.order.window_rows is None:
-            return None
-        order, rows = ordered.order, ordered.order.window_rows / ordered.world_size
-        if order.range_chunks is None and rows * (self._row_bytes() or math.inf) > MAX_BLOCK_BYTES:
-            return None
-        return max(1.0, rows / ordered.run_length)
-
-    def _num_done(self) -> float:
-        """Return how many batches were done before this iteration, which has begun."""
-        ordered = self._ordered
-        return 0.0 if ordered is None else ordered.rows_done / ordered.run_length
 
     def _num_batches(self) -> float:
         try:
@@ -293,42 +245,21 @@ class H5DataLoader(DataLoader[Any]):
         return (batch for batch in self.batch_sampler)
 
     def _reads(self, read: Callable[[Call], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
-        threads, dataset, work = self.threads, self.dataset, partial(self._announced, read)
-        # Images are decoded by the threads, too, and a store is asked by each: more of them would be too many.
-        is_alone = not threads or dataset.decodes or dataset.call_bytes
-        # On two CPUs, an epoch by three threads took 1.1 times as long as by two (measured).
-        most = max(1, threads) if is_alone else threads + (threads < cpu_count())
-        planners = min(PLANNERS, most)
-        pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
-
-        def are_pooled() -> bool:
-            return pool is not None and bool(dataset.is_compiled)
-
-        def at_once() -> int:
-            return planners if are_pooled() or (pool is not None and dataset.is_compiled is None) else most
-
-        calls = with_later(self._calls(are_pooled), at_once)
-        if not threads:
-            return self._sharing_chunks(itertools.starmap(work, calls))
-        return self._sharing_chunks(in_threads(calls, work, most, at_once, self.timeout, self._what, stop, pool))
-
-    def _sharing_chunks(self, reads: Iterator[list[_ReadBatch]]) -> Iterator[list[_ReadBatch]]:
-        with self.dataset.sharing_chunks(self.threads):
-            yield from reads
+        dataset = self.dataset
+        calls = Calls(
+            dataset.source if isinstance(dataset, H5Dataset) else dataset,
+            self._calls,
+            indices_of,
+            self.threads,
+            dataset.decodes,
+            self.timeout,
+            self._what,
+            stop,
+        )
+        return calls.read(read)
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
-
-    def _announced(
-        self,
-        read: Callable[[Call], list[_ReadBatch]],
-        call: Call,
-        later: Call | None,
-    ) -> list[_ReadBatch]:
-        """Read some batches; `later` is what this thread reads next."""
-        if later is not None and self.dataset.takes_hints:
-            self.dataset.will_read(indices_of(later))
-        return read(call)
 
     def _read(self, make: Callable[[Any], Any], call: Call) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
@@ -380,6 +311,11 @@ def _unchanged(read: Any) -> Any:
     return read
 
 
+def _finish(finish: Callable[[Any], Any], read: _ReadBatch) -> _ReadBatch:
+    count, arrays = read
+    return count, arrays if arrays is NOTHING else finish(arrays)
+
+
 def _bytes_of(read: _ReadBatch) -> int:
     return nbytes_of(read[1])
 
@@ -403,10 +339,6 @@ def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
     return dataset if isinstance(dataset, JoinedDataset) else JoinedDataset(dataset)
 
 
-def _finished(reads: Iterator[list[_ReadBatch]], finish: Callable[[Any], Any]) -> Iterator[_ReadBatch]:
-    """Yield batches as `finish` makes them. One of which it raises an error is not done, and no other is read."""
-    try:
-        for count, read in itertools.chain.from_iterable(reads):
-            yield count, read if read is NOTHING else finish(read)
-    finally:
-        reads.close()  # type: ignore[attr-defined]
+def indices_of(call: Call) -> np.ndarray:
+    """Return the indices of all batches of a call: int64."""
+    return np.array([index for batch in call for index in batch], np.int64)

@@ -12,8 +12,8 @@ from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
 
 
-class Share(NamedTuple):
-    """The share of one process."""
+class OwnRank(NamedTuple):
+    """The rank of this process, and how many ranks there are."""
 
     rank: int
     world_size: int
@@ -30,11 +30,11 @@ class Ranks:
         self.asked = {"rank": rank, "world_size": world_size}
         self.now()  # raises errors where the arguments are given
 
-    def now(self) -> Share:
+    def now(self) -> OwnRank:
         """Return rank and world size at this time."""
         return resolve_rank(**self.asked)
 
-    def share(self, sampler: object) -> Share:
+    def share(self, sampler: object) -> OwnRank:
         """Return the share of an iteration of `sampler`: all samples if accelerate splits them."""
         is_asked = set(self.asked.values()) != {None}
         if not asked_by_accelerate():
@@ -48,7 +48,7 @@ class Ranks:
                 f"{type(sampler).__name__} has rank and world_size, and accelerate splits the batches of a prepared "
                 "loader over the ranks again: rows would be lost. Leave out rank and world_size."
             )
-        return Share(0, 1)
+        return OwnRank(0, 1)
 
 
 def asked_by_accelerate() -> bool:
@@ -64,7 +64,7 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def resolve_rank(rank: int | None, world_size: int | None) -> Share:
+def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
     """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
 
     Raises
@@ -80,4 +80,4 @@ def resolve_rank(rank: int | None, world_size: int | None) -> Share:
     rank, world_size = as_integer("rank", rank), as_integer("world_size", world_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1")
-    return Share(rank, world_size)
+    return OwnRank(rank, world_size)

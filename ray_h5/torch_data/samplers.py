@@ -12,21 +12,17 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
-from ray_h5.loading.shares import later_draws
+from ray_h5.loading.shares import INDICES_AT_ONCE, Share
 from ray_h5.options import as_integer, names_options
-from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.order.progress import epoch_positions, run_extents
-from ray_h5.torch_data.ranks import Ranks, Share, asked_by_accelerate
+from ray_h5.torch_data.ranks import OwnRank, Ranks, asked_by_accelerate
 
 ShuffleLike = bool | str | Shuffle | None
 """Values of the option `shuffle`."""
-
-INDICES_AT_ONCE = 1 << 14
-"""How many indices are computed by one call."""
 
 State: TypeAlias = dict[str, Any]
 
@@ -184,17 +180,17 @@ class RankSampler(DistributedSampler[int]):
     @property
     def rank(self) -> int:
         """The rank that this sampler is for."""
-        return self._share().rank
+        return self._own_rank().rank
 
     @property
     def num_replicas(self) -> int:
         """Among how many ranks the samples are split; the name that `DistributedSampler` has for `world_size`."""
-        return self._share().world_size
+        return self._own_rank().world_size
 
     @property
     def world_size(self) -> int:
         """Among how many ranks the samples are split."""
-        return self._share().world_size
+        return self._own_rank().world_size
 
     @property
     def num_samples(self) -> int:
@@ -207,17 +203,17 @@ class RankSampler(DistributedSampler[int]):
         return self.num_samples * self.num_replicas
 
     def __len__(self) -> int:
-        tail = self._tail(self._share())
+        tail = self._tail(self._own_rank())
         return tail.apply(self.order.epoch_rows) // tail.rows
 
     def __iter__(self) -> Iterator[int]:
         return ResumableIndices(self._state, self._indices())
 
-    def _share(self) -> Share:
+    def _own_rank(self) -> OwnRank:
         raise NotImplementedError
 
-    def _tail(self, share: Share) -> Tail:
-        return Tail("drop" if self.drop_last else "pad", share.world_size)
+    def _tail(self, own: OwnRank) -> Tail:
+        return Tail("drop" if self.drop_last else "pad", own.world_size)
 
     def _indices(self) -> Iterator[int]:
         run = None
@@ -235,26 +231,17 @@ class RankSampler(DistributedSampler[int]):
 
     def _index_arrays(self, *, inside: bool) -> Iterator[np.ndarray]:
         """Begin an iteration, and yield the indices of this rank: whole runs, except for the first and the last."""
-        share = self._share()
-        length, order = self.run_length, self.order
-        total = order.epoch_rows
-        start = self._state.begin(share.world_size, length, self._tail(share), inside=inside)
-        extent = run_extents(total, start.earlier, start.tail)[-1]
-        layout = BlockLayout(extent.num_positions, length, share.world_size)
-        at_once = max(1, INDICES_AT_ONCE // length) * length
-        stop = extent.num_positions // share.world_size
-        for first in range(start.rows, stop, at_once):
-            ordinals = layout.rows_of(share.rank, first, min(first + at_once, stop))
-            positions = epoch_positions(total, start.earlier, start.tail, ordinals)
-            # Without drop_last, positions after the last one stand for rows that come again.
-            indices = order.selected_indices(positions % total, start.epoch)
-            yield self._with_draws(indices, positions, start.epoch)
+        own = self._own_rank()
+        start = self._state.begin(own.world_size, self.run_length, self._tail(own), inside=inside)
+        for _, indices in self._share_from(start, own).pieces(self.run_length):
+            yield indices
 
-    def _with_draws(self, indices: np.ndarray, positions: np.ndarray, epoch: int) -> np.ndarray:
-        """Return indices that say which draw is meant, if the values of samples are drawn."""
-        if not getattr(getattr(self, "dataset", None), "is_drawn", False):
-            return indices
-        return later_draws(indices, self.order.draw_numbers(positions, epoch), self.order.num_rows)
+    def _share_from(self, start: Position, own: OwnRank) -> Share:
+        """Return what a rank reads from a position on."""
+        is_drawn = getattr(getattr(self, "dataset", None), "is_drawn", False)
+        return Share(
+            self.order, start.epoch, start.block_rows, *own, start.tail, start.earlier, start.rows, is_drawn=is_drawn
+        )
 
     def state_dict(self) -> State:
         """Return the position of the iteration, for a checkpoint: a `Position` as a dict."""
@@ -356,14 +343,14 @@ class OrderSampler(RankSampler):
         """The seed of the order; 0 without a shuffle."""
         return self.order.seed
 
-    def _share(self) -> Share:
-        share = self._ranks.share(self)
-        self._check_seed(share)
-        return share
+    def _own_rank(self) -> OwnRank:
+        own = self._ranks.share(self)
+        self._check_seed(own)
+        return own
 
-    def _check_seed(self, share: Share) -> None:
+    def _check_seed(self, own: OwnRank) -> None:
         used = self.order.shuffle
-        if used is not None and used.is_drawn and (share.world_size > 1 or asked_by_accelerate()):
+        if used is not None and used.is_drawn and (own.world_size > 1 or asked_by_accelerate()):
             raise OptionError(
                 "seed=None: each of several ranks would draw an order of its own; give all of them one seed, such as "
                 f"{used.seed}"
@@ -379,46 +366,43 @@ class OrderSampler(RankSampler):
         if self.batch_values is None:
             full, rest = divmod(len(self), self.run_length)
             return full + bool(rest and not whole)
-        share = self._share()
-        key = self.epoch, self.order.seed, share.world_size, whole
+        own = self._own_rank()
+        key = self.epoch, self.order.seed, own.world_size, whole
         if self._counted_runs[0] != key:
             asked: dict[str, Any] = {
                 "epoch": self.epoch,
                 "rows": 0,
-                "world_size": share.world_size,
+                "world_size": own.world_size,
                 "block_rows": self.run_length,
             }
-            start = replace(self._state.position(), **asked, earlier=(), tail=self._tail(share))
-            self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, share, whole=whole))
+            start = replace(self._state.position(), **asked, earlier=(), tail=self._tail(own))
+            self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, own, whole=whole))
         return self._counted_runs[1]
 
-    def _parts_of_runs(self, start: Position, share: Share, *, whole: bool) -> Iterator[list[int]]:
+    def _parts_of_runs(self, start: Position, own: OwnRank, *, whole: bool) -> Iterator[list[int]]:
         """Yield the indices of runs in parts, whose lengths sum up to at most `batch_values` on each rank."""
         if self.order.runs is None or self.batch_values is None:
             return  # there are no rows
 
-        length, lengths, total = self.run_length, self.order.runs.lengths, self.order.epoch_rows
-        extent = run_extents(total, start.earlier, start.tail)[-1]
-        layout = BlockLayout(extent.num_positions, length, share.world_size)
-        stop = extent.num_positions // share.world_size
-        at_once = max(1, INDICES_AT_ONCE // (length * share.world_size)) * length
+        length, lengths, world_size = self.run_length, self.order.runs.lengths, own.world_size
+        shares = [self._share_from(start, OwnRank(rank, world_size)) for rank in range(world_size)]
+        stop = shares[0].num_rows
+        at_once = max(1, INDICES_AT_ONCE // (length * world_size)) * length
         for first in range(start.rows // length * length, stop, at_once):
             last = min(first + at_once, stop)
-            ordinals = [layout.rows_of(rank, first, last) for rank in range(share.world_size)]
-            positions = [epoch_positions(total, start.earlier, start.tail, each) for each in ordinals]
-            of_ranks = [self.order.selected_indices(each % total, start.epoch) for each in positions]
-            own = self._with_draws(of_ranks[share.rank], positions[share.rank], start.epoch).tolist()
+            of_ranks = [each.indices(each.positions(first, last)) for each in shares]
+            listed = of_ranks[own.rank].tolist()
             for low in range(first, last, length):
                 high = min(low + length, last)
                 if whole and high - low < length:
                     continue
-                values = np.stack([lengths[each[low - first : high - first]] for each in of_ranks])
+                values = np.stack([lengths[each[low - first : high - first] % len(lengths)] for each in of_ranks])
                 begin = low
                 from ray_h5.order.draws.length_runs import cuts_of
 
                 for end in cuts_of(values, self.batch_values):
                     if low + end > start.rows:
-                        yield own[max(begin, start.rows) - first : low + end - first]
+                        yield listed[max(begin, start.rows) - first : low + end - first]
                     begin = low + end
 
     def __iter__(self) -> Iterator[int]:
@@ -435,9 +419,9 @@ class OrderSampler(RankSampler):
         With `whole`, a last run that is shorter is left out.
         """
         if self.batch_values is not None:
-            share = self._share()
-            start = self._state.begin(share.world_size, self.run_length, self._tail(share), inside=True)
-            yield from self._parts_of_runs(start, share, whole=whole)
+            own = self._own_rank()
+            start = self._state.begin(own.world_size, self.run_length, self._tail(own), inside=True)
+            yield from self._parts_of_runs(start, own, whole=whole)
             return
         least = self.run_length if whole else 1
         for indices in self._index_arrays(inside=False):
@@ -460,9 +444,9 @@ class OrderSampler(RankSampler):
         self._state.end()
 
     @property
-    def rows_done(self) -> int:
-        """How many samples of this rank's epoch are done, of the iteration that began last."""
-        return 0 if self._state.run is None else self._state.run[1]
+    def share(self) -> Share:
+        """What the iteration that began last still has to read."""
+        return self._share_from(self._state.position(), self._own_rank())
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""

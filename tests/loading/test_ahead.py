@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from ray_h5.loading.read_calls import in_threads
-from ray_h5.loading.transform_thread import ahead
+from ray_h5.loading.ahead import ahead, in_threads
 from ray_h5.storage.stop import Stop
 
 _PREFIXES = "ray_h5_loader", "ray_h5_transform"

@@ -6,6 +6,9 @@ import pytest
 
 from ray_h5.loading import row_source
 from ray_h5.loading.read_calls import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
+from ray_h5.loading.shares import Share
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.epoch_order import Order
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import loader
@@ -41,17 +44,19 @@ def test_the_first_call_is_small_and_others_grow_to_their_bounds(options, row_by
     ("window", "done", "expected"),
     [
         (8, 0, [8, 8, 8, 8, 8]),
-        (8, 3, [5, 8, 8, 8, 8, 3]),  # an epoch that goes on inside a window ends with it
-        (8, 16, [8, 8, 8, 8, 8]),
+        (8, 3, [5, 8, 8, 8, 8]),  # an epoch that goes on inside a window ends with it
+        (8, 16, [8, 8, 8]),
         (10.24, 0, [10, 10, 10, 10]),
-        (10.24, 20, [10, 10, 11, 9]),
+        (10.24, 20, [10, 10]),
         (1.0, 0, [1] * 40),
         (1.5, 0, [1, 2] * 13 + [1]),
-        (100, 7, [40]),
+        (100, 7, [33]),
     ],
 )
 def test_a_call_is_a_window(window, done, expected):
-    calls = CallSizes(lambda: 1, window_batches=window, done=lambda: done).calls(iter([[0]] * 40), 40, 2)
+    order = Order(40 * 100, Shuffle("chunks", window_rows=round(100 * window)))
+    share = Share(order, 0, 40 * 100, rows=100 * done)
+    calls = CallSizes(lambda: 1, windows=lambda: share).calls(iter([[0] * 100] * (40 - done)), 40, 2)
     assert [len(call) for call in calls] == expected
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from ray_h5.errors import OptionError
-from ray_h5.loading import transform_thread as ahead_module
+from ray_h5.loading import ahead as ahead_module
 from ray_h5.read.read_parts import FileRead
 from ray_h5.torch_data import (
     H5Dataset,

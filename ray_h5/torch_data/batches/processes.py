@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
@@ -17,12 +17,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
-from ray_h5.loading.read_calls import NOTHING, ReadTimeoutError, has_rows
+from ray_h5.loading.ahead import ReadTimeoutError
 
 if TYPE_CHECKING:
     from ray_h5.torch_data.samplers import OrderSampler
 
 logger = logging.getLogger(__name__)
+
+NOTHING = object()
+"""Stands for a batch without rows."""
 
 _BATCHES, _WAITING_BYTES = 2, 256 << 20
 """Batches that each worker makes ahead; one where all of them together would have more bytes than this."""
@@ -98,6 +101,13 @@ def _of_error(error: Exception) -> bytes:
 
 def _pickled(made: Made) -> bytes:
     return bytes(ForkingPickler.dumps(made))
+
+
+def has_rows(arrays: Any) -> bool:
+    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
+    if isinstance(arrays, Mapping):
+        return any(len(values) for values in arrays.values()) or not arrays
+    return any(len(part.places) for part in arrays)
 
 
 def in_processes(

@@ -7,7 +7,7 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import fingerprint
-from ray_h5.torch_data.ranks import Share, asked_by_accelerate
+from ray_h5.torch_data.ranks import OwnRank, asked_by_accelerate
 from ray_h5.torch_data.samplers import EpochState, RankSampler
 
 
@@ -39,9 +39,9 @@ class EpochShuffleSampler(RankSampler):
         """Another name of `seed`."""
         return self.seed
 
-    def _share(self) -> Share:
+    def _own_rank(self) -> OwnRank:
         self._check_not_split()
-        return Share(0, 1)
+        return OwnRank(0, 1)
 
     def _check_not_split(self) -> None:
         if asked_by_accelerate():

@@ -1,0 +1,141 @@
+"""`BatchReader` delivers the rows of a share, whatever reads them: h5py is the oracle."""
+
+import threading
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5 import Shuffle, Windows
+from ray_h5.index.file_options import FileOptions
+from ray_h5.loading.batch_reader import BatchReader
+from ray_h5.loading.row_source import RowSource
+from ray_h5.loading.shares import Share
+from ray_h5.order.blocks import Tail
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, position_of, read_block, resume
+
+ROWS = 700
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    for number, rows in enumerate((300, 0, 400)):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            values = np.random.default_rng(number).random((rows, 5))
+            file.create_dataset(
+                "x", data=values, chunks=(16, 5) if rows else None, compression="gzip" if rows else None
+            )
+            file["label"] = np.arange(rows) % 7
+            file["name"] = [f"{number}/{row}" for row in range(rows)] or np.empty(0, h5py.string_dtype())
+    return [folder / f"{number}.h5" for number in range(3)]
+
+
+def plan_of(paths, columns=("x", "label"), shuffle=None, tail=None, block_rows=None, selection=None, **options):
+    index = FileOptions.of(paths, columns=list(columns), **options).index()
+    return make_plan(index, list(index.outputs.values()), selection, shuffle, block_rows, tail=tail)
+
+
+def stored(paths, name):
+    found = []
+    for path in paths:
+        with h5py.File(path) as file:
+            found.append(file[name][()])
+    return np.concatenate([each for each in found if len(each)])
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [None, Shuffle("rows", 3), Shuffle("chunks", 3, window_rows=64)])
+def test_each_row_comes_once_as_h5py_reads_it(paths, shuffle, threads):
+    plan = plan_of(paths, ("x", "label", "name"), shuffle)
+    source = RowSource(plan, 0)
+    for epoch in (0, 1):
+        share = Share.of(plan, Remainder(epoch))
+        reader = BatchReader(source, share, 48, threads)
+        blocks = list(reader)
+        assert [len(block.positions) for block in blocks] == [48] * 14 + [28]
+        assert len(reader) == 15
+        assert np.concatenate([block.positions for block in blocks]).tolist() == [*range(ROWS)]
+        row_ids = np.concatenate([block.rows.row_ids for block in blocks])
+        assert row_ids.tolist() == plan.at(np.arange(ROWS), epoch).tolist()
+        for name in ("x", "label", "name"):
+            values = np.concatenate([block.rows.arrays[name] for block in blocks])
+            assert np.array_equal(values, stored(paths, name)[row_ids]), name
+        assert {(block.epoch, block.seed) for block in blocks} == {(epoch, plan.seed)}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("rule", ["drop", "pad"])
+def test_ranks_have_the_rows_of_the_blocks_that_ray_hands_out_in_turn(paths, world_size, rule):
+    plan = plan_of(paths, shuffle=Shuffle("chunks", 1, window_rows=32), tail=Tail(rule, 20), block_rows=64)
+    remainder = Remainder(2, world_size=world_size)
+    layout = remainder.block_layout(plan)
+    for rank in range(world_size):
+        blocks = [read_block(plan, remainder, number) for number in range(rank, layout.num_blocks, world_size)]
+        read = list(BatchReader(RowSource(plan, 0), Share.of(plan, remainder, rank), 10))
+        for values in (lambda block: block.positions, lambda block: block.rows.arrays["x"]):
+            assert np.array_equal(np.concatenate([*map(values, read)]), np.concatenate([*map(values, blocks)]))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_a_share_goes_on_after_rows_that_are_done(paths, world_size):
+    plan = plan_of(paths, shuffle=Shuffle("rows", None), tail=Tail("pad", 30), block_rows=64)
+    source, whole = RowSource(plan), Remainder(1, world_size=world_size)
+    for rank in range(world_size):
+        rows = [block.rows.row_ids.tolist() for block in BatchReader(source, Share.of(plan, whole, rank), 20)]
+        for done in range(0, len(rows), 3):
+            again = BatchReader(source, Share.of(plan, whole, rank, rows=20 * done), 20)
+            assert [block.rows.row_ids.tolist() for block in again] == rows[done:]
+    left = resume(plan, position_of(plan, whole, rows=40), 3)
+    shares = [Share.of(plan, left, rank) for rank in range(3)]
+    of_ranks = [np.concatenate([block.rows.row_ids for block in BatchReader(source, each, 7)]) for each in shares]
+    before = np.concatenate([plan.at(Share.of(plan, whole, rank).positions(0, 40), 1) for rank in range(world_size)])
+    padding = sum(map(len, of_ranks)) + len(before) - ROWS
+    assert 0 <= padding < 30
+    assert {*before.tolist(), *np.concatenate(of_ranks).tolist()} == {*range(ROWS)}
+
+
+def test_what_is_made_of_batches_comes_in_their_order(paths):
+    plan = plan_of(paths)
+    reader = BatchReader(
+        RowSource(plan),
+        Share.of(plan, Remainder()),
+        64,
+        threads=3,
+        drop_last=True,
+        make=lambda block: block.rows.arrays["label"].sum(),
+        finish=float,
+    )
+    labels = stored(paths, "label")
+    assert list(reader) == [float(labels[first : first + 64].sum()) for first in range(0, 640, 64)]
+    assert len(reader) == 10
+
+
+def test_arrays_are_those_that_are_asked_for(paths):
+    plan, made = plan_of(paths), []
+
+    def new(specs):
+        made.append({name: np.empty(*spec) for name, spec in specs.items()})
+        return made[-1]
+
+    (block,) = BatchReader(RowSource(plan), Share.of(plan, Remainder()), ROWS, new_arrays=new)
+    assert np.shares_memory(block.rows.arrays["x"], made[0]["x"])
+
+
+def test_windows_have_the_numbers_of_their_steps(paths):
+    plan = plan_of(paths, columns=["x"], block_rows=ROWS, windows=Windows({"x": range(-2, 3)}, stride=3))
+    share = Share.of(plan, Remainder())
+    for block in BatchReader(RowSource(plan), share, 50):
+        expected = read_block(plan, Remainder(), 0).rows
+        here = block.positions
+        assert np.array_equal(block.rows.numbers, expected.numbers[here])
+        assert np.array_equal(block.rows.arrays["x"], expected.arrays["x"][here])
+
+
+def test_an_iteration_that_is_left_leaves_no_thread(paths):
+    plan, before = plan_of(paths), threading.active_count()
+    batches = iter(BatchReader(RowSource(plan), Share.of(plan, Remainder()), 8, threads=3, finish=lambda each: each))
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
