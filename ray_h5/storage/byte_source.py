@@ -116,6 +116,10 @@ class ByteSource(Protocol):
         """What reads cost."""
 
     @property
+    def path(self) -> str:
+        """The file, for messages."""
+
+    @property
     def descriptor(self) -> int | None:
         """An open descriptor of its bytes, if it is a file of a file system."""
 

@@ -57,7 +57,7 @@ class LocalFile:
     cached = None
 
     def __init__(self, path: str, fd: int) -> None:
-        self._path = path
+        self.path = path
         self._fd = fd
 
     @classmethod
@@ -78,7 +78,7 @@ class LocalFile:
             more = self._read(offset + done, buffer[done:])
             if more == 0:
                 raise TruncatedFileError(
-                    f"{self._path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
+                    f"{self.path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
                     f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
                 )
             done += more
@@ -97,7 +97,7 @@ class LocalFile:
         try:  # not a context manager: reads of small rows would take longer by a tenth
             return read_at(self._fd, buffer, offset)
         except OSError as exc:
-            raise os_error(exc, self._path, f"reading {len(buffer)} bytes at offset {offset}") from exc
+            raise os_error(exc, self.path, f"reading {len(buffer)} bytes at offset {offset}") from exc
 
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""

@@ -193,7 +193,7 @@ class WholeChunks:
     @cached_property
     def fixed(self) -> tuple[int, ...]:
         """The tables as arguments of the compiled loop."""
-        tables = self.jobs.ctypes.data, self.first.ctypes.data
+        tables = self.jobs.ctypes.data, len(self.jobs), self.first.ctypes.data
         return *tables, self.first.shape[1], len(self.columns), self.row_bytes.ctypes.data
 
     @classmethod

@@ -55,7 +55,7 @@ class Loop:
         )
         context.restype, context.argtypes = void, [void]
         free.restype, free.argtypes = None, [void]
-        tables: list[Any] = [void, number, void, number, void, void]
+        tables: list[Any] = [void, number, void, number, void, void, void, number]
         run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void]
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
         entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
@@ -69,7 +69,7 @@ class Loop:
         help_pool.restype, help_pool.argtypes = None, [void, number]
         use_pool.restype, use_pool.argtypes = None, [void, void, number]
         plan = self.library.ray_h5_plan_rows
-        plan.restype, plan.argtypes = ctypes.c_int, [void, void, number, number, *[void] * 5, number, void]
+        plan.restype, plan.argtypes = ctypes.c_int, [void, number, void, number, number, *[void] * 5, number, void]
         found = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)

@@ -442,6 +442,7 @@ static void copy_box(const int64_t *box, int axis, const uint8_t *from, uint8_t 
 typedef struct {
   const int64_t *field[JOB_FIELDS];
   const int64_t *piece[PIECE_FIELDS];
+  int64_t pieces;
   const int64_t *pipelines, *boxes;
 } table;
 
@@ -476,6 +477,64 @@ static int place(context *of, const table *jobs, int64_t job, const uint8_t *sto
   copy_pieces(jobs, job, values);
   return 1;
 }
+
+/* ---- checks: what a table says lies inside its arrays ----------------------------------------------------------- */
+
+/* Arrays that jobs write to, and bytes in memory that they read: the address and size of each. */
+typedef struct {
+  const int64_t *bounds;
+  int64_t count;
+} arrays;
+
+/* Whether bytes lie inside an array. The search begins where the last one ended: neighbours are in the same array. */
+static int is_inside(const arrays *of, int64_t *last, int64_t address, int64_t size) {
+  for (int64_t tried = 0; size >= 0 && tried < of->count; tried++) {
+    int64_t begin = of->bounds[2 * *last], length = of->bounds[2 * *last + 1];
+    if (address >= begin && address - begin <= length && size <= length - (address - begin)) return 1;
+    *last = *last + 1 < of->count ? *last + 1 : 0;
+  }
+  return 0;
+}
+
+/* Sets how many bytes a box spans in its source and in its destination. Returns 0 if it is no box. */
+static int box_spans(const int64_t *box, int64_t *source, int64_t *destination) {
+  int64_t axes = box[BOX_AXES], spans[2] = {box[BOX_RUN], box[BOX_RUN]}, more;
+  if (axes < 0 || axes > MAX_BOX_AXES || box[BOX_RUN] < 0) return 0;
+  for (const int64_t *at = box + BOX_FIRST; at < box + BOX_FIRST + 3 * axes; at += 3) {
+    if (at[0] < 1 || at[1] < 0 || at[2] < 0) return 0;
+    for (int side = 0; side < 2; side++)
+      if (__builtin_mul_overflow(at[0] - 1, at[1 + side], &more) || __builtin_add_overflow(spans[side], more, &spans[side]))
+        return 0;
+  }
+  *source = spans[0];
+  *destination = spans[1];
+  return 1;
+}
+
+/* Whether the jobs from `first` to `stop` read and write inside of the arrays alone. */
+static int are_inside(const table *jobs, const arrays *of, int64_t first, int64_t stop) {
+  int64_t to = 0, from = 0, part = 0;
+  for (int64_t job = first; job < stop; job++) {
+    int64_t size = jobs->field[SIZE][job], decoded = jobs->field[DECODED][job], offset = jobs->field[OFFSET][job];
+    int64_t destination = jobs->field[DESTINATION][job];
+    int is_raw = jobs->field[PIPELINE][job] == RAW;
+    if (size < 0 || decoded < 0 || (is_raw && size < decoded)) return 0;
+    if (destination && !is_inside(of, &to, destination, is_raw ? size : decoded)) return 0;
+    if (jobs->field[FILE_DESCRIPTOR][job] == IN_MEMORY && !is_inside(of, &from, offset, size)) return 0;
+    int64_t first_piece = jobs->field[PIECES_BEGIN][job], last_piece = jobs->field[PIECES_END][job];
+    if (first_piece < last_piece && (first_piece < 0 || last_piece > jobs->pieces)) return 0;
+    for (int64_t i = first_piece; i < last_piece; i++) {
+      int64_t begin = jobs->piece[PIECE_SOURCE][i], box = jobs->piece[PIECE_BOX][i];
+      int64_t source = jobs->piece[PIECE_SIZE][i], written = source;
+      if (box >= 0 && !box_spans(jobs->boxes + box * BOX_FIELDS, &source, &written)) return 0;
+      if (begin < 0 || begin > decoded || source > decoded - begin) return 0;
+      if (!is_inside(of, &part, jobs->piece[PIECE_DESTINATION][i], written)) return 0;
+    }
+  }
+  return 1;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------ */
 
 static int is_copy(const table *jobs, int64_t job) {
   return jobs->field[PIPELINE][job] < 0 && jobs->field[DESTINATION][job] != 0;
@@ -776,13 +835,17 @@ static void run_in_pool(pool *in, context *mine, task *given) {
   pthread_mutex_unlock(&in->lock);
 }
 
-/* As `run_jobs`, but in a pool all jobs are run. */
+/* As `run_jobs`, but in a pool all jobs are run. The arrays are `array_count` addresses and sizes.
+ * Returns -1, and runs nothing, if a job reads or writes outside of them. */
 int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
-                   int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, int64_t first, int64_t stop,
-                   int64_t total, int8_t *status, int64_t *counts, int64_t *times) {
-  table jobs = {.pipelines = pipelines, .boxes = boxes};
+                   int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, const int64_t *bounds,
+                   int64_t array_count, int64_t first, int64_t stop, int64_t total, int8_t *status, int64_t *counts,
+                   int64_t *times) {
+  table jobs = {.pieces = pieces_stride, .pipelines = pipelines, .boxes = boxes};
+  arrays inside = {bounds, array_count};
   for (int i = 0; i < JOB_FIELDS; i++) jobs.field[i] = job_table + i * jobs_stride;
   for (int i = 0; i < PIECE_FIELDS; i++) jobs.piece[i] = piece_table + i * pieces_stride;
+  if (!are_inside(&jobs, &inside, first, stop)) return -1;
   if (of->pool != NULL && slice_end(&jobs, first, stop) < stop) { /* else it is not worth it to wake a thread */
     task given = {&jobs, first, stop, total, 0, status, counts, times, .number = of->number};
     run_in_pool(of->pool, of, &given);
@@ -809,10 +872,11 @@ static int by_job(const void *one, const void *other) {
 }
 
 /* Fills a table of jobs, of `columns` times `count`, with those of some rows, in the order of the files. A row is read by
- * job `first[column * files + file] + row` of `all`, in which the fields of a job lie side by side. Place i of a column
- * begins at `arrays[column]` plus i times `row_bytes[column]`. Returns 0 if there is no memory, or if fewer jobs would
- * read the rows: some are asked for twice, or many are neighbours that go to neighbouring places. */
-int ray_h5_plan_rows(const int64_t *all, const int64_t *first, int64_t files, int64_t columns,
+ * job `first[column * files + file] + row` of `all`, in which the fields of a job lie side by side; it has `total` jobs.
+ * Place i of a column begins at `arrays[column]` plus i times `row_bytes[column]`. Returns 0 if there is no memory or no
+ * such row, or if fewer jobs would read the rows: some are asked for twice, or many are neighbours that go to neighbouring
+ * places. */
+int ray_h5_plan_rows(const int64_t *all, int64_t total, const int64_t *first, int64_t files, int64_t columns,
                      const int64_t *row_bytes, const int64_t *arrays, const int64_t *file, const int64_t *row,
                      const int64_t *place_of, int64_t count, int64_t *jobs) {
   asked *rows = malloc((size_t)(count > 0 ? count : 1) * sizeof *rows);
@@ -834,7 +898,12 @@ int ray_h5_plan_rows(const int64_t *all, const int64_t *first, int64_t files, in
     const int64_t *begins = first + column * files;
     for (int64_t i = 0; i < count; i++) {
       int64_t *job = jobs + column * count + i;
-      const int64_t *found = all + (begins[rows[i].file] + rows[i].row) * JOB_FIELDS;
+      int64_t number = begins[rows[i].file] + rows[i].row;
+      if (number < 0 || number >= total) {
+        alone = 0;
+        break;
+      }
+      const int64_t *found = all + number * JOB_FIELDS;
       for (int field = 0; field < JOB_FIELDS; field++) job[field * columns * count] = found[field];
       job[DESTINATION * columns * count] = arrays[column] + rows[i].place * row_bytes[column];
     }

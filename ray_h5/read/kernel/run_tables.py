@@ -54,6 +54,8 @@ def run_table(
     ------
     CorruptChunkError, TruncatedFileError, TransientIOError
         As reads of a chunk in Python raise them.
+    StaleIndexError
+        If a job would read or write outside of the arrays of the table.
     """
     stop = len(table) if stop is None else stop
     loop = compiled_loop()
@@ -61,7 +63,7 @@ def run_table(
         status, counts = np.full(stop - first, NOT_RUN, np.int8), _new_counts(given)
     else:
         status, counts = _run_compiled(loop, table, times, first, stop, len(table) if total is None else total, given)
-    if status.any():  # not done: what the loop does not decode, and what is damaged
+    if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
         from ray_h5.read.kernel.steps_in_python import run_in_python
 
         for begin, end in _ranges(status != DONE):
@@ -96,6 +98,7 @@ def _run_compiled(
 ) -> tuple[np.ndarray, np.ndarray]:
     jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, pipeline_rows()
     status, counts = np.empty(stop - first, np.int8), _new_counts(given)
+    inside = np.array([(array.ctypes.data, array.nbytes) for array in table.keeps], np.int64)
     tables = (
         jobs.ctypes.data,
         jobs.shape[1],
@@ -103,11 +106,17 @@ def _run_compiled(
         pieces.shape[1],
         pipelines.ctypes.data,
         boxes.ctypes.data if boxes.size else 0,
+        inside.ctypes.data,
+        len(inside),
     )
     state = status.ctypes.data - first, counts.ctypes.data, times.ctypes.data
     run, context, at = loop.library.ray_h5_run, loop.context, first
     while at < stop:  # the call returns early now and then, so that signals are seen
-        at = run(context, *tables, at, stop, total, *state)
+        done = run(context, *tables, at, stop, total, *state)
+        if done < 0:  # a job is outside of its array, of which the steps in Python say more
+            status[at - first :] = NOT_RUN
+            break
+        at = done
     return status, counts
 
 

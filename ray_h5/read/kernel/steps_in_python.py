@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
+from bisect import bisect_right
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ray_h5.buffers import empty
+from ray_h5.buffers import as_bytes, empty
 from ray_h5.codecs.codec import DecodeError
+from ray_h5.errors import StaleIndexError
 from ray_h5.fork import PerProcess
 from ray_h5.read.kernel.job_table import (
     BYTES_READ,
@@ -56,6 +57,7 @@ class _Steps:
         self._jobs: list[list[int]] = table.jobs.tolist()
         self._pieces: list[list[int]] = table.pieces.tolist()
         self._buffers: dict[str, np.ndarray] = {}
+        self._arrays = sorted(((each.ctypes.data, as_bytes(each)) for each in table.keeps), key=lambda each: each[0])
 
     def joined(self, first: int, stop: int) -> int:
         """Return the end of the jobs that are read together with job `first`."""
@@ -82,7 +84,7 @@ class _Steps:
         found = self._is_again(job)
         if found:
             places, size = self._jobs[Field.DESTINATION], self._jobs[Field.SIZE][job]
-            _at(places[job], size)[:] = _at(places[job - 1], size)
+            self._at(places[job], size, job)[:] = self._at(places[job - 1], size, job)
         return found
 
     def _is_copy(self, job: int) -> bool:
@@ -101,11 +103,11 @@ class _Steps:
         low = jobs[Field.OFFSET][first]
         high = max(jobs[Field.OFFSET][job] + jobs[Field.SIZE][job] for job in range(first, stop))
         if jobs[Field.FILE][first] == IN_MEMORY:
-            stored = _at(low, high - low)
+            stored = self._at(low, high - low, first)
         else:
             place = jobs[Field.DESTINATION][first]
             direct = stop == first + 1 and jobs[Field.PIPELINE][first] == RAW and place
-            stored = _at(place, high - low) if direct else self._buffer("stored", high - low)
+            stored = self._at(place, high - low, first) if direct else self._buffer("stored", high - low)
             source = self._table.origin_of(first)[0].source_of(jobs[Field.FILE][first])
             source.read_into(low, stored.data)
             self._counts[REQUESTS] += 1
@@ -119,7 +121,7 @@ class _Steps:
         place = jobs[Field.DESTINATION][job]
         values = stored
         if jobs[Field.PIPELINE][job] != RAW:
-            values = _at(place, size) if place else self._buffer("chunk", size)
+            values = self._at(place, size, job) if place else self._buffer("chunk", size)
             origin, number = self._table.origin_of(job)
             try:
                 origin.decoder.decode(stored, jobs[Field.MASK][job], values, self._between)
@@ -127,21 +129,22 @@ class _Steps:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1
         elif place and place != stored.ctypes.data:
-            _at(place, size)[:] = stored
+            self._at(place, size, job)[:] = stored
         for piece in range(jobs[Field.BEGIN][job], jobs[Field.END][job]):
-            self._copy(piece, values)
+            self._copy(job, piece, values)
 
-    def _copy(self, piece: int, values: np.ndarray) -> None:
+    def _copy(self, job: int, piece: int, values: np.ndarray) -> None:
         source, place, size, box = (column[piece] for column in self._pieces)
-        if box == PLAIN:
-            _at(place, size)[:] = values[source : source + size]
-            return
-        axes, run, *rest = self._table.boxes[box].tolist()
-        shape = [*rest[0 : 3 * axes : 3], run]
-        sources, places = [*rest[1 : 3 * axes : 3], 1], [*rest[2 : 3 * axes : 3], 1]
-        extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, places, strict=True))
-        to = as_strided(_at(place, extent), shape, places)
-        to[...] = as_strided(values[source:], shape, sources)
+        shape, sources, places = [size], [1], [1]
+        if box != PLAIN:
+            axes, run, *rest = self._table.boxes[box].tolist()
+            shape = [*rest[0 : 3 * axes : 3], run]
+            sources, places = [*rest[1 : 3 * axes : 3], 1], [*rest[2 : 3 * axes : 3], 1]
+        read, written = (1 + sum((n - 1) * by for n, by in zip(shape, each, strict=True)) for each in (sources, places))
+        if min(shape) < 0 or source < 0 or source + read > len(values):
+            raise self._outside(job, read)
+        to = self._at(place, written, job)
+        as_strided(to, shape, places)[...] = as_strided(values[source:], shape, sources)
 
     def _buffer(self, name: str, nbytes: int) -> np.ndarray:
         if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
@@ -151,7 +154,16 @@ class _Steps:
     def _between(self, slot: int, nbytes: int) -> np.ndarray:
         return self._buffer(f"between{slot}", nbytes)
 
+    def _at(self, address: int, nbytes: int, job: int) -> np.ndarray:
+        """Return the bytes at an address, which lie in one of the arrays of the table; `job` is for the error."""
+        begin, array = self._arrays[bisect_right(self._arrays, address, key=lambda each: each[0]) - 1]
+        if not 0 <= nbytes <= len(array) - (address - begin) or address < begin:
+            raise self._outside(job, nbytes)
+        return array[address - begin :][:nbytes]
 
-def _at(address: int, nbytes: int) -> np.ndarray:
-    """Return the bytes at an address, as an array. `JobTable.keeps` has the memory."""
-    return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
+    def _outside(self, job: int, nbytes: int) -> StaleIndexError:
+        path = self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job]).path
+        return StaleIndexError(
+            f"{path}: {nbytes} bytes do not fit where they belong in an array: the file changed while it was read. If "
+            "something still writes to it, wait for it, and make the dataset again."
+        )

@@ -47,6 +47,7 @@ class RemoteFile(ABC):
 
     is_fetched = True
     descriptor = None
+    path = "a file in a store"
     costs = STORE_COSTS
 
     def __init__(self, expect: ObjectIdentity) -> None:

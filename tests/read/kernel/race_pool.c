@@ -15,6 +15,7 @@ static void *give(void *used) {
   context *mine = ray_h5_context(&none);
   int64_t(*jobs)[JOBS] = calloc(JOB_FIELDS, sizeof *jobs), wrong = 0;
   uint8_t *out = malloc((size_t)JOBS * ROW), *expected = malloc(ROW);
+  int64_t bounds[] = {(int64_t)(intptr_t)expected, ROW, (int64_t)(intptr_t)out, (int64_t)JOBS * ROW};
   int8_t status[JOBS];
   for (int table = 0; table < TABLES; table++) {
     poke(&times[COLD_ON], table % 2);
@@ -29,7 +30,8 @@ static void *give(void *used) {
       jobs[DESTINATION][i] = (int64_t)(intptr_t)(out + (int64_t)i * ROW);
     }
     memset(status, 9, sizeof status);
-    int64_t at = ray_h5_run(mine, &jobs[0][0], JOBS, NULL, 0, pipeline_of_all, NULL, 0, count, count, status, counts, times);
+    int64_t at = ray_h5_run(mine, &jobs[0][0], JOBS, NULL, 0, pipeline_of_all, NULL, bounds, 2, 0, count, count, status,
+                            counts, times);
     if (at != count || counts[BYTES_READ] != (int64_t)count * ROW) wrong++;
     for (int i = 0; i < count; i++) {
       if (status[i] != DONE || pread(file_of_all, expected, ROW, (off_t)jobs[OFFSET][i]) != ROW ||

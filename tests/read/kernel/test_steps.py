@@ -9,11 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.codecs import filters
-from ray_h5.errors import CorruptChunkError, TransientIOError, TruncatedFileError
+from ray_h5.errors import CorruptChunkError, StaleIndexError, TransientIOError, TruncatedFileError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel import job_table as table
 from ray_h5.read.kernel import steps_in_python as steps
-from ray_h5.read.kernel.job_table import HINTED, HINTS, NO_BOXES, NO_PIECES, PLAIN, RAW, Field, JobTable, Origin, Piece
+from ray_h5.read.kernel.job_table import (
+    HINTED,
+    HINTS,
+    IN_MEMORY,
+    NO_BOXES,
+    NO_PIECES,
+    PLAIN,
+    RAW,
+    Field,
+    JobTable,
+    Origin,
+    Piece,
+)
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.read.kernel.run_tables import COLD_ON, HINTS_OFF, new_times, run_table
 from ray_h5.read.reader import RowReader
@@ -40,6 +52,14 @@ def copies(source, ranges, out):
     return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(len(ranges), source, None, None)], [out])
 
 
+def in_python(made):
+    steps.run_in_python(made, 0, len(made), np.zeros(4, np.int64))
+
+
+def in_loop(made):
+    run_table(made, new_times())
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 20000), st.sampled_from([1, 4, 100, 4095, 4096, 5000])), min_size=1),
     st.booleans(),
@@ -62,7 +82,7 @@ def test_ranges_are_copied_and_counted_alike(source, ranges, ascending):
 
 def test_boxes_and_pieces(source):
     block = STORED[1000 : 1000 + 120].reshape(2, 3, 4, 5)
-    for runner in (run_table, lambda made, _: steps.run_in_python(made, 0, len(made), np.zeros(4, np.int64))):
+    for runner in (in_loop, in_python):
         out = np.zeros((2, 4, 6, 7), np.uint8)
         jobs = np.zeros((len(Field), 1), np.int64)
         jobs[:, 0] = [source.descriptor, 1000, 120, RAW, 0, 120, 0, 0, 3]
@@ -73,7 +93,7 @@ def test_boxes_and_pieces(source):
         pieces[:, 0] = [0, at, 0, 0]
         pieces[:, 1] = [60, at + out[0].nbytes, 0, 0]
         pieces[:, 2] = [7, at + out[0].nbytes - 3, 3, PLAIN]
-        runner(JobTable(jobs, pieces, boxes, [Origin(1, source, None, None)], [out]), new_times())
+        runner(JobTable(jobs, pieces, boxes, [Origin(1, source, None, None)], [out]))
         expected = np.zeros_like(out)
         expected[:, :3, :4, :5] = block
         expected[0].reshape(-1)[-3:] = block.reshape(-1)[7:10]
@@ -169,3 +189,56 @@ def test_tables_join(source):
     for each, out in zip(ranges, outs, strict=True):
         assert_same(out, np.concatenate([STORED[offset : offset + size] for offset, size in each]))
     assert [joined.origin_of(job)[1] for job in range(4)] == [0, 1, 0, 0]
+
+
+JOB, BOX_PIECE, PIECE, BOX = range(4)
+
+
+@pytest.mark.parametrize("runner", [in_loop, in_python])
+@pytest.mark.parametrize(
+    ("which", "field", "by"),
+    [
+        (JOB, Field.DESTINATION, 1),
+        (JOB, Field.DESTINATION, -241),
+        (JOB, Field.DESTINATION, 1 << 62),
+        (JOB, Field.SIZE, 1),
+        (BOX_PIECE, Piece.SOURCE, 1),
+        (BOX_PIECE, Piece.DESTINATION, 121),
+        (BOX_PIECE, Piece.DESTINATION, -121),
+        (PIECE, Piece.SOURCE, 1),
+        (PIECE, Piece.SOURCE, -61),
+        (PIECE, Piece.DESTINATION, 301),
+        (PIECE, Piece.DESTINATION, -1),
+        (PIECE, Piece.SIZE, 1),
+        (PIECE, Piece.SIZE, -61),
+        (BOX, 1, 1),  # bytes of a run
+        (BOX, 1, -6),
+        (BOX, 2, 1),  # runs
+        (BOX, 3, 1),  # between them, in the chunk
+        (BOX, 4, 121),  # between them, in the array
+        (BOX, 4, 1 << 62),
+    ],
+)
+def test_nothing_outside_of_an_array_is_written_or_read(source, runner, which, field, by):
+    """An array of 360 bytes: a job fills the last third, a box the middle, and a piece the first half of the first."""
+    memory = np.full(1080, 7, np.uint8)
+    out, stored = memory[360:720], STORED[1000:1120].copy()
+    at = out.ctypes.data
+    jobs = np.zeros((len(Field), 2), np.int64)
+    jobs[:, 0] = [source.descriptor, 1000, 120, RAW, 0, 120, at + 240, 0, 0]
+    jobs[:, 1] = [IN_MEMORY, stored.ctypes.data, 120, RAW, 0, 120, 0, 0, 2]
+    boxes = np.zeros((1, table.BOX_FIELDS), np.int64)
+    boxes[0, :5] = [1, 5, 24, 5, 5]
+    pieces = np.zeros((len(Piece), 2), np.int64)
+    pieces[:, 0] = [0, at + 120, 0, 0]
+    pieces[:, 1] = [60, at, 60, PLAIN]
+    made = JobTable(jobs, pieces, boxes, [Origin(2, source, None, None)], [out, stored])
+    runner(made)
+    assert_same(out, np.concatenate([stored[60:], np.full(60, 7, np.uint8), stored, stored]))
+    tables = [jobs[:, 0], pieces[:, 0], pieces[:, 1], boxes[0]]
+    tables[which][field] += by
+    memory[:] = 7
+    with pytest.raises(StaleIndexError, match="bytes do not fit"):
+        runner(made)
+    assert (memory[:360] == 7).all()
+    assert (memory[720:] == 7).all()
