@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ray_h5.errors import RayH5Error
-from ray_h5.hdf5.checks.changed_files import check_identity, check_sources_now
+from ray_h5.errors import ExternalDataError, MissingSourceError, RayH5Error, StaleIndexError
+from ray_h5.hdf5.checks.changed_files import check_identity, check_source, check_sources_now
 from ray_h5.hdf5.files.access import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ray_h5.storage.storage_of_path import Storage
 
 
+OTHER_FILES = StaleIndexError, ExternalDataError, MissingSourceError
+"""The errors of another file that is not the one that it was, or may not be read."""
+
+
 class FileOnDisk(OpenFile):
     """One file on a disk. It holds a descriptor of its own. libhdf5 has the file open only inside `library`.
 
@@ -37,6 +41,7 @@ class FileOnDisk(OpenFile):
     def __init__(self, access: Access, found: Identity) -> None:
         super().__init__(access, found)
         self.is_hdf5 = False
+        self._states: dict[str, Identity] = {}
         self.virtual: dict[str, VirtualColumn] = {}
 
     def _open(self, found: Identity) -> tuple[ByteSource, Identity]:  # noqa: ARG002  it is compared with the open file
@@ -56,7 +61,7 @@ class FileOnDisk(OpenFile):
         if shared is not None and self in shared:
             yield shared[self]
             return
-        opened = OpenLibrary(self.access, self.identity)
+        opened = OpenLibrary(self.access, self.identity, states=self._states)
         if shared is not None:
             shared[self] = opened
             yield opened
@@ -79,6 +84,9 @@ class FileOnDisk(OpenFile):
             opened = FileOnDisk(access, found)
             OTHERS.max_items = max_open(MAX_OTHERS)
             OTHERS.put(access, opened)
+        # It was opened by its name, which may lead to another file by now.
+        known = self.identity if path == self.path else self._states.get(path)
+        check_source(f"{self.path}: a column leads to {path}", known, opened.identity)
         return opened
 
     def look(self) -> None:
@@ -149,6 +157,8 @@ class FileOnDisk(OpenFile):
                         self.leave_to_h5py(name)
                         return None
                     jobs += jobs_of(reader, piece, there)
+        except OTHER_FILES:
+            raise  # libhdf5 would open whatever has their names now
         except RayH5Error:
             self.leave_to_h5py(name)
             return None
@@ -171,7 +181,8 @@ class FileOnDisk(OpenFile):
     def is_current(self) -> bool:
         """Return whether the other files that columns come from are unchanged."""
         with self._lock:
-            sources = {*self._sought.items(), *(each for layout in self._columns.values() for each in layout.sources)}
+            columns = (each for layout in self._columns.values() for each in layout.sources)
+            sources = {*self._sought.items(), *columns, *self._states.items()}
         try:
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
@@ -200,13 +211,17 @@ class FileOnDisk(OpenFile):
         if self.access.swmr or len(layout.sources) > max_open(MAX_OTHERS):
             return None
         from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
-        from ray_h5.hdf5.files.links import Trail
+        from ray_h5.hdf5.files.links import LinkedFiles, Trail
 
         with self._lock:
             if name not in self._elsewhere:
                 try:
                     with translated(self.path, f"reading the header of column {name!r}"):
-                        found = find_elsewhere(self.path, library.dataset(name), layout, Trail(self.access, {}))
+                        found = find_elsewhere(
+                            self.path, library.dataset(name), layout, Trail(self.access, LinkedFiles())
+                        )
+                except OTHER_FILES:
+                    raise
                 except RayH5Error:
                     found = None  # h5py reads it, or says what is wrong
                 self._elsewhere[name] = None if found is None or found.how == "external" else found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ray_h5.errors import NotHDF5Error, OptionError, TruncatedFileError
+from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
 from ray_h5.storage.byte_source import Buffer, Costs, FileIdentity, Identity, Span, Then
 from ray_h5.storage.os_errors import os_error, translated_os_errors
@@ -159,6 +159,20 @@ def identity_now(path: str) -> FileIdentity | None:
     except (OSError, ValueError):
         with translated_os_errors(path, "looking at it"):
             raise
+
+
+def real_path_of(descriptor: int, path: str) -> str:
+    """Return the path without symbolic links of an open file, which was opened by the name `path`."""
+    found = os.fstat(descriptor)
+    try:
+        real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        return real if found.st_nlink else real.removesuffix(" (deleted)")
+    except OSError:  # not Linux
+        real = os.path.realpath(path)
+        with translated_os_errors(path, "looking at it"):
+            if os.path.samestat(os.lstat(real), found):
+                return real
+    raise StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
 
 
 def check_regular_file(path: str) -> os.stat_result:

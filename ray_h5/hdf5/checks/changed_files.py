@@ -47,7 +47,7 @@ def check_sources_now(
         If a source is missing now: libhdf5 would return fill values without an error.
     """
     for source, state in expected:
-        _check_source(path, column, source, state, look(source), swmr)
+        check_source(f"{path}: column {column!r} leads to {source}", state, look(source), swmr=swmr)
 
 
 def check_same_sources(
@@ -66,7 +66,7 @@ def check_same_sources(
     states = dict(found)
     for source, state in expected:
         if source in states:
-            _check_source(path, column, source, state, states[source], swmr)
+            check_source(f"{path}: column {column!r} leads to {source}", state, states[source], swmr=swmr)
     check_sources_now(path, column, expected, swmr=swmr, look=look)
     if states.keys() != dict(expected).keys():
         raise StaleIndexError(
@@ -75,10 +75,8 @@ def check_same_sources(
         )
 
 
-def _check_source(
-    path: str, column: str, source: str, expected: Identity | None, found: Identity | None, swmr: bool
-) -> None:
-    leads = f"{path}: column {column!r} leads to {source}"
+def check_source(leads: str, expected: Identity | None, found: Identity | None, *, swmr: bool = False) -> None:
+    """Raise unless another file has the expected state; `leads` says what leads to it. Errors as above."""
     if expected is None:
         # With swmr, a reader does not use rows that were added later.
         if found is not None and not swmr:

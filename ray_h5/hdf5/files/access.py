@@ -64,7 +64,7 @@ class ExternalPolicy:
         urls, folders = split_urls(as_roots(allow_external))
         return cls((*map(os.path.realpath, folders), *urls))
 
-    def admit(self, path: str, *, home: str, where: str) -> None:
+    def admit(self, path: str, *, home: str, where: str, real: str | None = None) -> None:
         """Raise unless a file may be read that another file refers to; both are local.
 
         Parameters
@@ -75,6 +75,8 @@ class ExternalPolicy:
             The file that was opened first. It may always be read.
         where : str
             The link or dataset that refers to `path`, for messages.
+        real : str, optional
+            The real path of the file that was opened by this name: a link may lead elsewhere by now.
 
         Raises
         ------
@@ -82,7 +84,7 @@ class ExternalPolicy:
             If it is outside the roots, or its name is relative to the current folder of a process.
         """
         self.check_name(path, home=home, where=where)
-        shown, real = printable(path), os.path.realpath(path)
+        shown, real = printable(path), os.path.realpath(path) if real is None else real
         for variable in _REDIRECTIONS:
             if os.environ.get(variable):
                 raise ExternalDataError(

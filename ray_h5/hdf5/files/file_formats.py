@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 
-from ray_h5.errors import NotHDF5Error, RayH5Error, TruncatedFileError, WriterActiveError
+from ray_h5.errors import NotHDF5Error, RayH5Error, StaleIndexError, TruncatedFileError, WriterActiveError
 
 HEAD_BYTES = 2048
 
@@ -126,6 +126,8 @@ def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> 
         )
     if "file signature not found" in text:
         return NotHDF5Error(f"{path}: expected an HDF5 file, found no HDF5 signature in it{seems_to_be(path)}")
+    if "st_dev fields changed" in text:
+        return StaleIndexError(f"{path}: another file got this name while it was opened. Wait until that is over.")
     if code in {errno.EAGAIN, errno.EACCES} or "already open for write" in text or "consistency flags" in text:
         return WriterActiveError(
             f"{path}: open for writing elsewhere, or its writer died before closing it ({text}). Close the "

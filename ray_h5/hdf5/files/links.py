@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.checks.changed_files import check_source
 from ray_h5.hdf5.files.access import Access, places_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
-from ray_h5.storage.local import identity_now
+from ray_h5.storage.local import identity_now, real_path_of
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.other_files import OtherFiles
@@ -28,11 +29,29 @@ _MAX_NAMES = 1 << 12
 
 _MAX_SHOWN = 200
 
-LinkedFiles = dict[str, tuple[h5py.File, Identity]]
-"""The files that links led to, open, by path."""
-
 Sources = dict[str, Identity | None]
 """Other files and their states; None for a missing one."""
+
+
+@dataclass(slots=True)
+class LinkedFiles:
+    """The files that links led to.
+
+    Attributes
+    ----------
+    states : dict
+        Their states when they were first opened, by path. A path that leads to another file later is an error.
+    opened : dict
+        Those that are open, by path.
+    """
+
+    states: dict[str, Identity] = field(default_factory=dict)
+    opened: dict[str, h5py.File] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for file in self.opened.values():
+            file.close()
 
 
 @dataclass(slots=True)
@@ -180,17 +199,31 @@ class Trail:
         return self.open_other(self.located(name, source, where), where)
 
     def open_other(self, path: str, where: str) -> h5py.File:
-        """Return another file, open, and record it; raise if it is missing."""
+        """Return another file, open, and record it; raise if it is missing, or not the one that it was."""
         state = self.look_at(path, where)
-        if path not in self.linked:
+        if path not in self.linked.opened:
             if self.others is not None:
-                self.linked[path] = self.others.open(path), state
+                self.linked.opened[path] = self.others.open(path)
             else:
-                opened = open_h5(path, self.access.swmr)
-                # The identity of the open file: another file may have its name by now.
-                self.linked[path] = opened, FileIdentity.of(os.fstat(opened.id.get_vfd_handle()))
-        file, self.sources[path] = self.linked[path]
-        return file
+                self.linked.opened[path], state = self._opened(path, where)
+            self.linked.states.setdefault(path, state)
+        self.sources[path] = self.linked.states[path]
+        return self.linked.opened[path]
+
+    def _opened(self, path: str, where: str) -> tuple[h5py.File, Identity]:
+        """Open a local file and check what was opened: another file may have its name by now. Return its state, too."""
+        file = open_h5(path, self.access.swmr)
+        try:
+            descriptor = file.id.get_vfd_handle()
+            if path != self.access.beside:
+                self.access.policy.admit(path, home=self.path, where=where, real=real_path_of(descriptor, path))
+            found = FileIdentity.of(os.fstat(descriptor))
+            leads = f"{self.path}: {where} leads to {printable(path)}"
+            check_source(leads, self.linked.states.get(path, found), found, swmr=self.access.swmr)
+        except RayH5Error:
+            file.close()
+            raise
+        return file, found
 
     def located(self, name: str, source: str, where: str) -> str:
         """Return the path of the file that `source` links to by `name`; raise unless it may be read."""

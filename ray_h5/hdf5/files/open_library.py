@@ -12,6 +12,7 @@ import h5py
 
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.access import Access
+from ray_h5.hdf5.files.links import LinkedFiles
 from ray_h5.hdf5.files.opening import open_h5, open_remote
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.storage.byte_source import FileIdentity, Identity
@@ -22,15 +23,24 @@ if TYPE_CHECKING:
 
 
 class OpenLibrary:
-    """libhdf5's view of a file. It is opened when first needed."""
+    """libhdf5's view of a file. It is opened when first needed.
+
+    `states` are those that other files have to have that it leads to; the state of a further one is added.
+    """
 
     def __init__(
-        self, access: Access, identity: Identity, held: HeldBytes | None = None, others: OtherFiles[Any] | None = None
+        self,
+        access: Access,
+        identity: Identity,
+        held: HeldBytes | None = None,
+        others: OtherFiles[Any] | None = None,
+        states: dict[str, Identity] | None = None,
     ) -> None:
         self._access = access
         self._others = others
         self._identity = identity
         self._held = held
+        self._linked = LinkedFiles() if states is None else LinkedFiles(states)
         self._tree: H5Tree | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
 
@@ -42,7 +52,7 @@ class OpenLibrary:
                 self._tree = H5Tree(open_remote(path, self._held, self._access.storage), self._access, self._others)
                 return self._tree
             file = open_h5(path, swmr)
-            self._tree = H5Tree(file, self._access)
+            self._tree = H5Tree(file, self._access, linked=self._linked)
             found = FileIdentity.of(os.fstat(file.id.get_vfd_handle()))
             check_identity(path, self._identity, found, swmr=swmr)
         return self._tree

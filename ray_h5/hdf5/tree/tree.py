@@ -89,7 +89,7 @@ class H5Tree:
     access: Access
     others: OtherFiles[Any] | None = None
     sought: Sources = field(default_factory=dict)
-    _linked: LinkedFiles = field(default_factory=dict)
+    linked: LinkedFiles = field(default_factory=LinkedFiles)
     _value_sources: ValueSources | None = None
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
@@ -120,7 +120,7 @@ class H5Tree:
 
     def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
-        return Trail(self.access, self._linked, others=self.others).source(dataset, file_name, name)
+        return Trail(self.access, self.linked, others=self.others).source(dataset, file_name, name)
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
@@ -214,7 +214,7 @@ class H5Tree:
     def _enter_beside(self) -> tuple[h5py.Group, Trail]:
         """Return the group in the file that is read beside this one, and the trail to it."""
         if self._beside is None:
-            trail = Trail(self.access, self._linked, others=self.others)
+            trail = Trail(self.access, self.linked, others=self.others)
             file = trail.open_other(self.access.beside, "zip_files")
             try:
                 root = trail.follow(file["/"], self.group)
@@ -237,7 +237,7 @@ class H5Tree:
         """Return the group that a name is relative to, and the trail to it."""
         if not name.startswith(FROM_ROOT):
             return self.enter()
-        return self.file["/"], Trail(self.access, self._linked, others=self.others)
+        return self.file["/"], Trail(self.access, self.linked, others=self.others)
 
     def _no_column(self, name: str) -> UnsupportedColumnError:
         """Return the error for a group."""
@@ -302,13 +302,13 @@ class H5Tree:
 
     def close(self) -> None:
         """Close the file and those that links led to."""
-        for file in [self.file, *(linked for linked, _ in self._linked.values())]:
-            file.close()
+        self.file.close()
+        self.linked.close()
 
     def enter(self) -> tuple[h5py.Group, Trail]:
         """Return the group, and the trail to it."""
         if self._entered is None:
-            trail = Trail(self.access, self._linked, others=self.others)
+            trail = Trail(self.access, self.linked, others=self.others)
             self._entered = self._root(trail), trail
         return self._entered
 
