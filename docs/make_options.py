@@ -37,7 +37,7 @@ NAMES = {
     "Writing": "write_h5 H5Datasink repack",
     "Classes of other programs": (
         "CombinedHDF5Dataset create_optimized_dataloader H5LazyDataset RankMemCachedH5Dataset EpochShuffleSampler "
-        "OptimalDataLoaderFactory.create_training_loader DataLoaderPerformanceMonitor make_train_val_indices "
+        "OptimalDataLoaderFactory.create_training_loader DataLoaderPerformanceMonitor "
         "WorkerSafeStandardizedDataset WorkerSafeAugmentedDataset"
     ),
 }

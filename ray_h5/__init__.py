@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard as _balanced_contiguous_shard
     from ray_h5.torch_data.compat.shards import _interleaved_indices as _interleaved_indices
-    from ray_h5.torch_data.compat.split import make_train_val_indices as make_train_val_indices
     from ray_h5.torch_data.compat.wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
@@ -112,7 +111,6 @@ _HOMES = {
     "kfold": "ray_h5.ray_data.where_and_kfold",
     "labels_of": "ray_h5.ray_data.datasource",
     "loader": "ray_h5.torch_data.make_loader",
-    "make_train_val_indices": "ray_h5.torch_data.compat.split",
     "mix": "ray_h5.torch_data.mixture",
     "part": "ray_h5.columns.user_columns",
     "quiet": "ray_h5.ray_data.quiet",

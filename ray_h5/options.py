@@ -23,6 +23,7 @@ __all__ = [
     "is_integer",
     "is_number",
     "names_options",
+    "takes_options",
     "takes_options_of",
 ]
 
@@ -124,7 +125,16 @@ def names_options(taker: _Taker) -> _Taker:
 
     Without it, Python raises a TypeError that repeats the name.
     """
-    return cast("_Taker", _checking(taker, inspect.signature(_called(taker)).parameters, {}))
+    return takes_options(instead={})(taker)
+
+
+def takes_options(*, instead: Mapping[str, str]) -> Callable[[_Taker], _Taker]:
+    """Do what `names_options` does, with advice for options that went or have another name here."""
+
+    def checking(taker: _Taker) -> _Taker:
+        return cast("_Taker", _checking(taker, inspect.signature(_called(taker)).parameters, instead))
+
+    return checking
 
 
 def _called(taker: Any) -> Any:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.optimized import create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError, RankMemCachedH5Dataset
     from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
-    from ray_h5.torch_data.compat.split import make_train_val_indices
     from ray_h5.torch_data.compat.wrappers import (
         WorkerSafeAugmentedDataset,
         WorkerSafeStandardizedDataset,
@@ -94,7 +93,6 @@ __all__ = [
     "joined",
     "kfold",
     "loader",
-    "make_train_val_indices",
     "mix",
     "part",
     "ragged",

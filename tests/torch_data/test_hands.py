@@ -18,7 +18,6 @@ from ray_h5.read.read_parts import FileRead
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
-    OptimalDataLoaderFactory,
     OrderBatchSampler,
     OrderSampler,
     WorkerSafeStandardizedDataset,
@@ -423,19 +422,6 @@ def test_the_end_of_an_epoch_that_drops_its_last_batch(path, batch_size):
     third = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
     third.load_state_dict(odd.state_dict())
     assert len(list(third)) == 13
-
-
-def test_tuning_leaves_samplers_and_generators_alone(path):
-    dataset = H5LazyDataset(path, "x", "y")
-    sampler = OrderSampler(dataset, seed=1)
-    sampler.load_state_dict({**sampler.state_dict(), "rows": 24})
-    make = OptimalDataLoaderFactory.create_training_loader
-    assert sum(len(y) for _, y in make(dataset, 4, sampler=sampler, tune=True, num_workers=0)) == ROWS - 24
-    orders = [
-        firsts(make(dataset, 4, generator=torch.Generator().manual_seed(5), tune=tune, num_workers=0))
-        for tune in (True, False)
-    ]
-    assert orders[0] == orders[1]
 
 
 def test_rows_in_memory_stay_right_while_others_are_read(path, monkeypatch):

@@ -133,7 +133,7 @@ def test_rank_cached_has_the_signature_of_its_document():
         "log_fn": PRINT,
     }.items()
     by_position = [name for name, each in found.items() if each.kind is not each.KEYWORD_ONLY]
-    assert by_position == ["path", "x_key", "y_key", "aux_keys"]  # the last one is of today
+    assert by_position == ["path", "x_key", "y_key"]
     assert defaults(torch_data.EpochShuffleSampler) == {"data_len": EMPTY, "seed": 0, "shuffle": True}
     for shard in (torch_data._balanced_contiguous_shard, torch_data._interleaved_indices):
         assert list(inspect.signature(shard).parameters) == ["total", "world_size", "rank"]

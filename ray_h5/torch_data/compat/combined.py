@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import torch
 
 from ray_h5.buffers import empty
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
-from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
 from ray_h5.loading.row_source import RowSource
@@ -23,16 +21,13 @@ from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import any_equal, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batches.tensors import Sample, as_python
+from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.compat.criteria import criteria_of, values_of
-from ray_h5.torch_data.compat.fields import Fields
 from ray_h5.torch_data.compat.in_memory import SamplesInMemory
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-logger = logging.getLogger(__name__)
 
 _BOOLS = ("cs_label", "bg_label")
 _WEIGHT = "weight"
@@ -41,7 +36,20 @@ _GUID = "guid"
 _NUMPY_DTYPES = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
 
 
-@takes_options_of(H5Dataset, instead={"columns": "It is called load_fields here."})
+_STANDARDIZE = "Pass transform=Standardize(['fhr_st'], ...).fit(dataset), whose scaler is a file of its own."
+_TRANSFORM = "Change samples with transform=."
+
+
+@takes_options_of(
+    H5Dataset,
+    instead={
+        "columns": "It is called load_fields here.",
+        "stats_path": _STANDARDIZE,
+        "normalize_fields": _STANDARDIZE,
+        "trim_minutes": _TRANSFORM,
+        "channels_last": _TRANSFORM,
+    },
+)
 class CombinedHDF5Dataset(H5Dataset):
     """Samples of several HDF5 files, filtered, with an LRU cache.
 
@@ -74,19 +82,6 @@ class CombinedHDF5Dataset(H5Dataset):
     dtype : torch.dtype
         float16, bfloat16, float32 or float64. Integers are rounded to it; a value that is too large for it is an
         error, unless ``casting="unsafe"``.
-    stats_path : path-like, optional
-        An HDF5 file of statistics: fields become ``(x - mean) / (std + 1e-8)``. It has a group for each field with
-        ``mean`` and ``std``, one for each channel (the first axis of a sample) or one for all. The attributes
-        ``log_channels`` and ``asinh_channels`` of a group list channels of which ``log(max(x, 0) + log_epsilon)``, or
-        ``asinh(x)``, is standardised; ``log_epsilon`` is an attribute of the file, 1e-6 if it is missing.
-    normalize_fields : sequence of str, optional
-        Fields to standardise; None takes all that have statistics, without `target`, `weight`, `epoch` and labels.
-    trim_minutes : float, optional
-        Minutes to cut off both ends in time: of ``fhr`` and ``up``, which have 4 values a second, and of ``fhr_st``,
-        ``fhr_ph`` and ``fhr_up_ph``, which have a 16th of them.
-    channels_last : bool or sequence of str
-        Deliver fields of (channels, time) as (time, channels): those named, or with True all that have two axes,
-        without `target` and `weight`.
     predicate : expression of pyarrow or Ray, optional
         It has to hold too, for the values as the files store them: such as a fold of `kfold`.
     dtypes : mapping of str to dtype, optional
@@ -125,11 +120,6 @@ class CombinedHDF5Dataset(H5Dataset):
         cache_size: int = 1000,
         pin_memory: bool = True,
         dtype: torch.dtype = torch.float32,
-        stats_path: PathLike | None = None,
-        normalize_fields: Sequence[str] | None = None,
-        trim_minutes: float | None = None,
-        *,
-        channels_last: bool | Sequence[str] = False,
         **options: Unpack[DatasetOptions],
     ) -> None:
         if dtype not in (*_NUMPY_DTYPES, torch.bfloat16):
@@ -149,45 +139,10 @@ class CombinedHDF5Dataset(H5Dataset):
         self.cache_size = self._kept_rows = as_integer("cache_size", cache_size, 0)
         self.cs_label, self.bg_label, self.label = cs_label, bg_label, label
         self.epoch_min, self.epoch_max = epoch_min, epoch_max
-        self.stats_path, self.trim_minutes = stats_path, trim_minutes
-        self._fields = Fields(dtype, stats_path, normalize_fields, trim_minutes, channels_last)
         guids = None if allowed_guids is None else list(allowed_guids)
         self.allowed_guids = None if guids is None else set(guids)
         self._simple = criteria_of(guids, cs_label, bg_label, epoch_min, epoch_max)
         super().__init__(self.paths, load_fields, **options)
-        self._warn_of_other_trimming()
-
-    @property
-    def normalize_fields(self) -> set[str] | None:
-        """The fields to standardise; None stands for all that have statistics."""
-        chosen = self._fields.normalize_fields
-        return None if chosen is None else set(chosen)
-
-    def is_normalization_enabled(self) -> bool:
-        """Return whether fields are standardised: whether there is a file of statistics."""
-        return self.stats_path is not None
-
-    def get_normalization_stats(self) -> dict[str, dict[str, Any]] | None:
-        """Return the statistics of each field: ``mean``, ``std``, ``log_channels`` ...; None without a file."""
-        if self.stats_path is None:
-            return None
-        return {name: stats.as_dict(self.dtype) for name, stats in self._fields.stats.items()}
-
-    def get_the_lists(self) -> tuple[list[str], list[Any], list[np.ndarray]]:
-        """Return the patient, epoch and target of each sample, as the files hold them. It reads all of these.
-
-        Returns
-        -------
-        tuple of list
-            Patients are str, epochs numbers of numpy, targets arrays.
-        """
-        specs = list(self._index.find([_GUID, "epoch", "target"]).values())
-        found = {spec.name: empty((len(self), *spec.row_shape), spec.dtype) for spec in specs}
-        plan = make_plan(self._index, specs, self.selection)
-        RowSource(plan, kept_bytes=0).read_into(found, np.arange(len(self)))
-        guids, epochs = (_one_a_row(found[name]) for name in (_GUID, "epoch"))
-        check_utf8(guids, _GUID, self._place)
-        return [str(as_python(guid)) for guid in guids.tolist()], list(epochs), list(found["target"])
 
     @property
     def access_count(self) -> int:
@@ -203,8 +158,7 @@ class CombinedHDF5Dataset(H5Dataset):
             ``total_samples``; ``cache_size``, ``cache_bytes``: samples in memory now, and their bytes;
             ``cache_capacity``: how many samples memory holds at most; ``cache_hits``, ``cache_misses``,
             ``cache_hit_rate``: samples found in memory, and not; ``access_count``: samples asked for;
-            ``dtype``; ``num_files``; ``fields``; ``pin_memory``; ``normalization_enabled``; ``stats_path``. Loader
-            workers count for themselves.
+            ``dtype``; ``num_files``; ``fields``; ``pin_memory``. Loader workers count for themselves.
         """
         return {
             "total_samples": len(self),
@@ -219,8 +173,6 @@ class CombinedHDF5Dataset(H5Dataset):
             "num_files": len(self._index.files),
             "fields": self.columns,
             "pin_memory": self.pin_memory,
-            "normalization_enabled": self.is_normalization_enabled(),
-            "stats_path": self.stats_path,
         }
 
     def clear_cache(self) -> None:
@@ -240,18 +192,6 @@ class CombinedHDF5Dataset(H5Dataset):
     def _build_index(self) -> None:
         super()._build_index()
         self._cache = SamplesInMemory(self._source, self._kept_rows)
-        self._fields.check(self._specs, self._has)
-
-    def _warn_of_other_trimming(self) -> None:
-        before, now = self._fields.trimmed_before, self.trim_minutes or 0
-        if before is not None and before != now:
-            logger.warning(
-                "%s: its statistics are of signals trimmed by %s minutes, and trim_minutes=%s: standardised values may "
-                "be off; make the statistics again, or trim as they were",
-                self.stats_path,
-                before,
-                self.trim_minutes,
-            )
 
     def _select(self, predicate: Any) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
@@ -300,7 +240,7 @@ class CombinedHDF5Dataset(H5Dataset):
 
     def _cast(self, cast: Cast) -> Cast:
         floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
-        return _FloatsOrBool(cast.dtypes, cast.casting, floats, self._fields)
+        return _FloatsOrBool(cast.dtypes, cast.casting, floats)
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -311,13 +251,12 @@ class CombinedHDF5Dataset(H5Dataset):
         if name in (*_BOOLS, _GUID):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
-        return self._fields(name, values)
+        return values.to(self.dtype)
 
 
 @dataclass(frozen=True)
 class _FloatsOrBool(Cast):
     floats: npt.DTypeLike = np.float32
-    fields: Fields | None = None
 
     def __call__(self, spec: ColumnSpec) -> ColumnSpec:
         if spec.kind not in TENSOR_KINDS:
@@ -336,12 +275,4 @@ class _FloatsOrBool(Cast):
             )
         if spec.name in _BOOLS:
             return spec.cast(bool, "unsafe")  # a label that is not 0 is True, whatever it is
-        # float16 has neither the range of what is not standardised yet, nor numbers as small as epsilon.
-        is_wide = self.fields is not None and self.fields.standardises(spec.name)
-        floats = np.result_type(self.floats, np.float32) if is_wide else self.floats
-        return spec.cast(floats, "rounded" if self.casting == "checked" else self.casting)
-
-
-def _one_a_row(values: np.ndarray) -> np.ndarray:
-    """Return a value for each row; a row may be an array of one value."""
-    return values[:, 0] if values.shape[1:] == (1,) else values
+        return spec.cast(self.floats, "rounded" if self.casting == "checked" else self.casting)

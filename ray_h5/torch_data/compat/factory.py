@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -32,7 +31,7 @@ _TUNED_BATCHES = 8
 _LEAST_SHARED_BYTES = 64 << 20
 
 # These are no options of DataLoader.
-_OWN_OPTIONS = ("has_augmentation", "has_standardization", "tune")
+_OWN_OPTIONS = ("has_augmentation", "has_standardization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +113,8 @@ class OptimalDataLoaderFactory:
         batch_size : int, optional
             Samples of a batch. None, as in a `DataLoader`, for single samples, and beside a ``batch_sampler``.
         **kwargs
-            ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`; ``tune=True`` to
-            measure a few batches with several numbers of workers and take the best. Other options are
-            passed to `DataLoader`, and replace what would be chosen here.
+            ``has_augmentation`` and ``has_standardization`` of `get_optimal_config`. Other options are passed to
+            `DataLoader`, and replace what would be chosen here.
         """
         config = _config(dataset, kwargs, with_augmentation=True)
         if _says_no_order(kwargs):
@@ -126,7 +124,7 @@ class OptimalDataLoaderFactory:
         if batch_size is not None and count < batch_size and "drop_last" not in kwargs:
             config["drop_last"] = False  # otherwise there would be no batch
         config.setdefault("worker_init_fn", worker_init_fn)
-        return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
+        return _make(dataset, batch_size, config)
 
     @staticmethod
     def create_validation_loader(dataset: Dataset[Any], batch_size: int | None, **kwargs: Any) -> DataLoader[Any]:
@@ -138,7 +136,7 @@ class OptimalDataLoaderFactory:
         config["drop_last"] = kwargs.get("drop_last", False)
         if _says_no_order(kwargs):
             config["shuffle"] = False
-        return _make(dataset, batch_size, config, tune=bool(kwargs.get("tune", False)))
+        return _make(dataset, batch_size, config)
 
 
 def _says_no_order(options: Mapping[str, Any]) -> bool:
@@ -166,15 +164,18 @@ def _config(dataset: Dataset[Any], kwargs: Mapping[str, Any], *, with_augmentati
     return chosen | {name: value for name, value in kwargs.items() if name not in _OWN_OPTIONS}
 
 
-def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any], *, tune: bool) -> DataLoader[Any]:
+def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any]) -> DataLoader[Any]:
     config = with_start_method(dataset, config)
     instead = "; leave it out to have it chosen"
     config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
     if config["num_workers"] and (reason := why_no_workers(dataset, config)):
         warnings.warn(f"samples are read in this process, without workers: {reason}", RuntimeWarning, stacklevel=3)
         config["num_workers"] = 0
-    if tune:
-        config["num_workers"] = _fastest(dataset, batch_size, config)
+    if "tune" in config:
+        raise OptionError(
+            "tune: expected num_workers=. DataLoaderPerformanceMonitor().benchmark_configurations(...) measures "
+            "several numbers of workers"
+        )
     return DataLoader(dataset, **_valid(config, batch_size))
 
 
@@ -248,41 +249,3 @@ def _pickling_error(value: Any) -> Exception | None:
     finally:
         set_spawning_popen(None)
     return None
-
-
-def _fastest(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any]) -> int:
-    """Measure a few batches with several numbers of workers; return the best number."""
-    most = config["num_workers"]
-    before = _states(config)
-    rates = {
-        workers: _rate(
-            DataLoader(dataset, **_valid({**config, "num_workers": workers, "persistent_workers": False}, batch_size))
-        )
-        for workers in sorted({0, *([1, most // 2, most] if most else [])})
-    }
-    for each, state in before:
-        each(state)  # the measured batches are no part of the training
-    best = max(rates, key=lambda workers: rates[workers])
-    listed = ", ".join(f"{workers}: {rate:.1f}" for workers, rate in rates.items())
-    logger.info("tuned: %d workers; batches a second by number of workers: %s", best, listed)
-    return best
-
-
-def _states(config: Mapping[str, Any]) -> list[tuple[Callable[[Any], Any], Any]]:
-    """Return functions that restore the states of torch and of a loader's samplers, each with its state now."""
-    batched = config.get("batch_sampler")
-    samplers: list[Any] = [config.get("sampler"), batched, getattr(batched, "sampler", None)]
-    found: list[tuple[Callable[[Any], Any], Any]] = [
-        (each.load_state_dict, each.state_dict()) for each in samplers if hasattr(each, "load_state_dict")
-    ]
-    generators = [config.get("generator"), *(getattr(each, "generator", None) for each in samplers)]
-    found += [(each.set_state, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
-    return [*found, (torch.set_rng_state, torch.get_rng_state())]
-
-
-def _rate(loader: DataLoader[Any]) -> float:
-    batches = iter(loader)
-    next(batches, None)  # workers are started and files opened once only
-    start = time.perf_counter()
-    count = sum(1 for _ in zip(range(_TUNED_BATCHES), batches, strict=False))
-    return count / (time.perf_counter() - start)

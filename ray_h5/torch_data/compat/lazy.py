@@ -14,18 +14,18 @@ from torch.utils.data import get_worker_info
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.fork import PerProcess
 from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit
-from ray_h5.options import names_options
+from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
 from ray_h5.torch_data.batches.tensors import Pair, as_python, loader_processes, new_arrays, to_torch
-from ray_h5.torch_data.compat.aux_keys import as_keys, aux_keys_by_position
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
+    WITHOUT_AUX,
     Transform,
     apply_transforms,
     check_chunk_cache,
@@ -36,7 +36,7 @@ from ray_h5.torch_data.compat.pairs import (
 )
 
 
-@names_options
+@takes_options(instead={"aux_keys": WITHOUT_AUX})
 class H5LazyDataset(BatchedDataset):
     """Inputs of one HDF5 file, with targets if `y_key` is given.
 
@@ -55,7 +55,7 @@ class H5LazyDataset(BatchedDataset):
     transform, target_transform : callable, optional
         Called with the input and with the target of each sample, as numpy arrays (a target that is one
         number is a numpy scalar). What they return is the sample. Without them samples are tensors, and
-        text is str. With `aux_keys` they are called with a second argument.
+        text is str.
     rdcc_nbytes : int
         Decoded rows stay in memory if all of them fit into this many bytes, as in a chunk cache of libhdf5
         of that size. The bound holds for all workers of a loader together; 0 keeps none.
@@ -66,11 +66,8 @@ class H5LazyDataset(BatchedDataset):
     swmr : bool
         Also read a file to which a writer in SWMR mode adds rows: those that existed when the dataset was
         made. It has no effect for other files.
-    aux_keys : str, or sequence of str, optional
-        HDF5 datasets whose values, as a dict of numpy arrays, numbers and str, are the second argument of the
-        transforms. They may also be given by position, after `y_key`; then the other arguments follow as above.
     as_tensors : bool
-        Whether transforms get inputs, targets and auxiliary values as tensors; text stays str.
+        Whether transforms get inputs and targets as tensors; text stays str.
     casting : {"checked", "unsafe"}
         Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     storage_options : mapping of str to object, optional
@@ -92,7 +89,6 @@ class H5LazyDataset(BatchedDataset):
     >>> loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=4)  # doctest: +SKIP
     """
 
-    @aux_keys_by_position
     def __init__(
         self,
         path: str,
@@ -107,7 +103,6 @@ class H5LazyDataset(BatchedDataset):
         rdcc_w0: float = RDCC_W0,
         swmr: bool = True,
         *,
-        aux_keys: str | Sequence[str] | None = None,
         as_tensors: bool = False,
         casting: Casting = "checked",
         storage_options: Mapping[str, object] | None = None,
@@ -116,7 +111,6 @@ class H5LazyDataset(BatchedDataset):
         self.path, self._storage = one_file(path, type(self).__name__, storage_options)
         self.x_key = x_key
         self.y_key = y_key
-        self.aux_keys = None if aux_keys is None else as_keys(aux_keys)
         self.x_dtype, self.y_dtype = x_dtype, y_dtype
         self.transform = transform
         self.target_transform = target_transform
@@ -127,16 +121,12 @@ class H5LazyDataset(BatchedDataset):
         self._open = PerProcess(_OpenPair)
         reader, live = open_reader(self.path, self._storage, swmr)
         with reader:
-            layouts, self._length = find_columns(reader, x_key, y_key, self.aux_keys or (), live=live)
+            layouts, self._length = find_columns(reader, x_key, y_key, live=live)
             # A live writer may change the file.
             self._expect = None if live else reader.identity
-        self._num_delivered = 1 if y_key is None else 2
-        # Nothing but a transform sees what auxiliary columns hold.
-        num_read = self._num_delivered if transform is target_transform is None else len(layouts)
-        dtypes = [x_dtype, y_dtype][: self._num_delivered] + [None] * (num_read - self._num_delivered)
         self._columns = [
             (layout.name, layout.row_shape, read_dtype(layout, dtype))
-            for layout, dtype in zip(layouts[:num_read], dtypes, strict=True)
+            for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
         ]
 
     def __len__(self) -> int:
@@ -219,10 +209,8 @@ class H5LazyDataset(BatchedDataset):
                 reader.read_into({name: out[i]}, rows, places, casting=self.casting)
 
     def _sample(self, values: list[Any]) -> Any:
-        delivered, aux = values[: self._num_delivered], values[self._num_delivered :]
-        named = dict(zip(self.aux_keys or (), aux, strict=False))
         transforms = self.transform, self.target_transform
-        return apply_transforms(transforms, delivered, named, as_tensors=self.as_tensors, path=self.path)
+        return apply_transforms(transforms, values, as_tensors=self.as_tensors, path=self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_open"}

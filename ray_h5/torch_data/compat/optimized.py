@@ -29,8 +29,6 @@ def create_optimized_dataloader(
     num_workers: int = 4,
     rank: int | None = None,
     world_size: int | None = None,
-    stats_path: PathLike | None = None,
-    normalize_fields: Sequence[str] | None = None,
     **dataset_kwargs: Any,
 ) -> DataLoader[Any]:
     """Return a loader of a `CombinedHDF5Dataset` for one of several training processes.
@@ -51,8 +49,6 @@ def create_optimized_dataloader(
         they are started by ``forkserver``, unless another way is given.
     rank, world_size : int, optional
         By default those of torch.distributed, or 0 of 1.
-    stats_path, normalize_fields
-        As in `CombinedHDF5Dataset`.
     **dataset_kwargs
         Other options of `CombinedHDF5Dataset`, and of the loader: ``shuffle`` (True), ``seed`` (0), ``drop_last``
         (False), ``sampler``, ``collate_fn``, ``prefetch_factor``, ``timeout``, ``persistent_workers``
@@ -72,9 +68,7 @@ def create_optimized_dataloader(
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
     drop_last = dataset_kwargs.pop("drop_last", False)
     persistent = dataset_kwargs.pop("persistent_workers", True)
-    dataset = CombinedHDF5Dataset(
-        hdf5_files, stats_path=stats_path, normalize_fields=normalize_fields, **dataset_kwargs
-    )
+    dataset = CombinedHDF5Dataset(hdf5_files, **dataset_kwargs)
     sampler = options.pop("sampler", None)
     if sampler is None:
         sampler = OrderSampler(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ RDCC_NBYTES = 256 * 1024**2
 RDCC_NSLOTS = 1_000_003
 RDCC_W0 = 0.75
 """The chunk cache that people often choose for libhdf5."""
+
+WITHOUT_AUX = "Read more columns with H5Dataset(path, columns=[...]); its transform gets the whole sample."
 
 
 def one_file(path: object, dataset: str, storage_options: object = None) -> tuple[str, Storage]:
@@ -51,10 +53,8 @@ def open_reader(
         return RowReader(path, threads=threads, expect=expect, swmr=True), True
 
 
-def find_columns(
-    reader: RowReader, x_key: str, y_key: str | None, aux_keys: Sequence[str] = (), *, live: bool
-) -> tuple[list[ColumnLayout], int]:
-    """Return the layouts of inputs, targets and auxiliary columns, and the number of samples.
+def find_columns(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
+    """Return the layouts of inputs and targets, and the number of samples.
 
     A live writer adds to one of them before the other: only complete samples count.
 
@@ -65,13 +65,12 @@ def find_columns(
     SchemaMismatchError
         If they are not of the same length.
     """
-    keys = [x_key, *([] if y_key is None else [y_key]), *aux_keys]
+    keys = [x_key, *([] if y_key is None else [y_key])]
     found = [reader.column(key) for key in keys]
     for key, layout in zip(keys, found, strict=True):
         if not live and layout.num_rows != found[0].num_rows:
-            what = "a target" if key == y_key else f"a row of {key!r}"
             raise SchemaMismatchError(
-                f"{reader.path}: expected {what} for each input, found {found[0].num_rows} rows in {x_key!r} and "
+                f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
                 f"{layout.num_rows} in {key!r}"
             )
     return found, min(layout.num_rows for layout in found)
@@ -107,27 +106,24 @@ def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
 def apply_transforms(
     transforms: tuple[Transform | None, Transform | None],
     values: Sequence[Any],
-    aux: Mapping[str, Any] | None = None,
     *,
     as_tensors: bool = True,
     path: str,
 ) -> Any:
     """Return a sample: its transformed values, as a pair or alone. Without a transform numbers are tensors.
 
-    Transforms get `aux` too, if it holds anything. With `as_tensors` all of them are tensors.
+    With `as_tensors` transforms get tensors.
     """
     done = []
-    if aux and as_tensors:
-        aux = {name: as_sample(value) for name, value in aux.items()}
     for name, transform, value in zip(("transform", "target_transform"), transforms, values, strict=False):
         given = as_sample(value) if transform is None or as_tensors else value
-        done.append(given if transform is None else _transformed(name, transform, given, aux, path))
+        done.append(given if transform is None else _transformed(name, transform, given, path))
     return Pair(done) if len(done) == 2 else done[0]
 
 
-def _transformed(name: str, transform: Transform, given: Any, aux: Mapping[str, Any] | None, path: str) -> Any:
+def _transformed(name: str, transform: Transform, given: Any, path: str) -> Any:
     try:
-        return transform(given, dict(aux)) if aux else transform(given)
+        return transform(given)
     except (AttributeError, TypeError) as exc:
         if not isinstance(given, (np.ndarray, np.generic)):
             raise

@@ -15,18 +15,18 @@ from torch.utils.data import get_worker_info
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.options import names_options
+from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting, as_casting
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
 from ray_h5.torch_data.batches.shared_memory import new_shared
 from ray_h5.torch_data.batches.tensors import Pair, new_arrays, tensor_over
-from ray_h5.torch_data.compat.aux_keys import as_keys
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
+    WITHOUT_AUX,
     Transform,
     apply_transforms,
     check_chunk_cache,
@@ -44,7 +44,14 @@ class DistributedError(RayH5Error, RuntimeError):
     """torch.distributed is not initialised where a rank is asked for."""
 
 
-@names_options
+@takes_options(
+    instead={
+        "aux_keys": WITHOUT_AUX,
+        "x_dtype": "It is called dtype_x here.",
+        "y_dtype": "It is called dtype_y here.",
+        "restrict_to_indices": "loader(path, 64, predicate=...) reads chosen rows, such as a fold of kfold.",
+    }
+)
 class RankMemCachedH5Dataset(BatchedDataset):
     """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 
@@ -62,16 +69,11 @@ class RankMemCachedH5Dataset(BatchedDataset):
         The HDF5 dataset of inputs.
     y_key : str, optional
         The HDF5 dataset of targets; without it a sample is the input alone.
-    aux_keys : str, or sequence of str, optional
-        HDF5 datasets of numbers whose values, as a dict of tensors, are the second argument of the transforms. They
-        stay in memory too.
     mode : {"contiguous", "interleave"}
         "contiguous" takes neighbouring samples, which are read faster; "interleave" every world_size-th
         sample, which spreads sorted classes.
     dtype_x, dtype_y : numpy dtype, optional
         Cast to these while reading; None leaves the dtype of the file.
-    x_dtype, y_dtype : numpy dtype, optional
-        Other names of `dtype_x` and `dtype_y`.
     transform, target_transform : callable, optional
         Called with the input and with the target of each sample, as tensors.
     pin_host_memory : bool
@@ -87,10 +89,6 @@ class RankMemCachedH5Dataset(BatchedDataset):
         Whether a value that its new dtype cannot hold is an error, as for `H5Dataset`.
     log_fn : callable
         Called with messages for people.
-    restrict_to_indices : sequence of int, optional
-        The rows of the file that all ranks together have, such as those of `make_train_val_indices`; each rank has its
-        share of them, ascending. Rows that the file does not have are left out, and `log_fn` is called with their
-        number.
     storage_options : mapping of str to object, optional
         How the store of a URL is reached, as for `H5Dataset`.
 
@@ -117,7 +115,6 @@ class RankMemCachedH5Dataset(BatchedDataset):
         path: str,
         x_key: str,
         y_key: str | None = None,
-        aux_keys: str | Sequence[str] | None = None,
         *,
         mode: str = "contiguous",
         dtype_x: Any | None = np.float32,
@@ -132,9 +129,6 @@ class RankMemCachedH5Dataset(BatchedDataset):
         swmr: bool = True,
         casting: Casting = "checked",
         log_fn: Callable[[str], None] = print,
-        x_dtype: Any = ...,
-        y_dtype: Any = ...,
-        restrict_to_indices: Sequence[int] | np.ndarray | None = None,
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
         if mode not in MODES:
@@ -143,23 +137,15 @@ class RankMemCachedH5Dataset(BatchedDataset):
         self.rank, self.world_size = _distributed()
         self.path, storage = one_file(path, type(self).__name__, storage_options)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
-        self.aux_keys = None if aux_keys is None else as_keys(aux_keys)
         self.casting = as_casting(casting)
         self.transform, self.target_transform = transform, target_transform
-        self.x_dtype = _either("x", dtype_x, x_dtype, np.float32)
-        self.y_dtype = _either("y", dtype_y, y_dtype, None)
-        self._wanted = None if restrict_to_indices is None else _as_rows(restrict_to_indices)
-        self._tensors = self._preload(
-            (self.x_dtype, self.y_dtype), storage, swmr, _memory(pin_host_memory, share_memory, log_fn)
-        )
+        self.dtype_x, self.dtype_y = dtype_x, dtype_y
+        self._tensors = self._preload(storage, swmr, _memory(pin_host_memory, share_memory, log_fn))
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
             f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
             f"{nbytes / 2**20:.1f} MiB"
         )
-        if self._wanted is not None and self._wanted.size > self._total:
-            absent = self._wanted.size - self._total
-            log_fn(f"restrict_to_indices: {absent} of {self._wanted.size} are no rows of {self.path}, and are left out")
         if self._total % self.world_size:
             log_fn(
                 f"{self._total} samples do not divide among {self.world_size} ranks: with EpochShuffleSampler("
@@ -218,19 +204,14 @@ class RankMemCachedH5Dataset(BatchedDataset):
     def _sample(self, i: int) -> Any:
         # Copies: what is changed in place stays as it is in memory.
         values = [tensor[i].clone() for tensor in self._tensors]
-        count = 1 if self.y_key is None else 2
-        named = dict(zip(self.aux_keys or (), values[count:], strict=False))
-        return apply_transforms((self.transform, self.target_transform), values[:count], named, path=self.path)
+        return apply_transforms((self.transform, self.target_transform), values, path=self.path)
 
-    def _preload(self, dtypes: tuple[Any, Any], storage: Storage, swmr: bool, memory: _Memory) -> list[torch.Tensor]:
+    def _preload(self, storage: Storage, swmr: bool, memory: _Memory) -> list[torch.Tensor]:
         reader, live = open_reader(self.path, storage, swmr, threads=cpu_count())
         with reader:
-            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, self.aux_keys or (), live=live)
-            if self.transform is self.target_transform is None:
-                # Nothing but a transform sees what auxiliary columns hold.
-                layouts = layouts[: 1 if self.y_key is None else 2]
+            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, live=live)
             rows = self._row_ids = self._rows(num_rows)
-            wanted = [*dtypes[: 1 if self.y_key is None else 2], *[None] * len(layouts)]
+            wanted = (self.dtype_x, self.dtype_y)
             tensors = [
                 memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
                 for layout, dtype in zip(layouts, wanted, strict=False)
@@ -241,36 +222,10 @@ class RankMemCachedH5Dataset(BatchedDataset):
 
     def _rows(self, num_rows: int) -> np.ndarray:
         """Return the rows of this rank."""
-        rows = self._wanted
-        if rows is not None:
-            rows = np.sort(rows[(rows >= 0) & (rows < num_rows)])
-        self._total = num_rows if rows is None else len(rows)
+        self._total = num_rows
         if self.mode == "contiguous":
-            mine = np.arange(*_balanced_contiguous_shard(self._total, self.world_size, self.rank), dtype=np.int64)
-        else:
-            mine = _interleaved_indices(self._total, self.world_size, self.rank)
-        return mine if rows is None else rows[mine]
-
-
-def _either(which: str, ours: Any, theirs: Any, default: Any) -> Any:
-    """Return the dtype that was given by one of two names; `...` if not by the second one."""
-    if theirs is ...:
-        return ours
-    if ours is not default and ours != theirs:
-        raise OptionError(
-            f"dtype_{which}={ours!r}, {which}_dtype={theirs!r}: these are two names of one option; give one of them"
-        )
-    return theirs
-
-
-def _as_rows(indices: Sequence[int] | np.ndarray) -> np.ndarray:
-    rows = np.asarray(indices)
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise OptionError(
-            f"restrict_to_indices: expected integers along one axis, found {rows.dtype} of shape {rows.shape}; for a "
-            "mask, pass np.flatnonzero(mask)"
-        )
-    return rows.astype(np.int64)
+            return np.arange(*_balanced_contiguous_shard(num_rows, self.world_size, self.rank), dtype=np.int64)
+        return _interleaved_indices(num_rows, self.world_size, self.rank)
 
 
 def _distributed() -> tuple[int, int]:

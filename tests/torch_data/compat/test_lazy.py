@@ -126,78 +126,9 @@ def test_reading_after_close_opens_the_file_again(pairs):
     assert again[5][0, 0] == 5
 
 
-def with_aux(x, aux):
-    return x, aux
-
-
-AUX = ("nested/scores", "names")
-TODAY = [
-    (("images", "labels", AUX), {}, None, None),
-    (("images", "labels", list(AUX), np.float64, np.int32), {}, np.float64, np.int32),
-    (("images", "labels", AUX, "f8", None), {"swmr": False}, np.float64, None),
-    (("images", "labels"), {"aux_keys": AUX, "x_dtype": "f8"}, np.float64, None),
-    (("images",), {"y_key": "labels", "aux_keys": AUX, "y_dtype": np.int32}, None, np.int32),
-]
-
-
-@pytest.mark.parametrize(("args", "options", "x_dtype", "y_dtype"), TODAY)
-@pytest.mark.parametrize("as_tensors", [False, True])
-def test_transforms_get_auxiliary_values(pairs, args, options, x_dtype, y_dtype, as_tensors):
-    dataset = H5LazyDataset(
-        pairs, *args, transform=with_aux, target_transform=with_aux, as_tensors=as_tensors, **options
-    )
-    with h5py.File(pairs) as file:
-        images, labels, scores = (file[name][:] for name in ("images", "labels", "nested/scores"))
-    for row, sample in ((7, dataset[7]), (8, dataset.__getitems__([3, 8])[1])):
-        (x, x_aux), (y, y_aux) = sample
-        assert isinstance(x, torch.Tensor) is isinstance(y, torch.Tensor) is as_tensors
-        np.testing.assert_array_equal(np.asarray(x), images[row].astype(x_dtype or images.dtype))
-        assert np.asarray(x).dtype == (x_dtype or images.dtype)
-        assert (np.asarray(y), np.asarray(y).dtype) == (labels[row], y_dtype or labels.dtype)
-        for aux in (x_aux, y_aux):
-            assert isinstance(aux["nested/scores"], torch.Tensor) is as_tensors
-            assert aux == {"nested/scores": scores[row], "names": f"n{row}"}
-    assert dataset.aux_keys == AUX
-
-
-def test_all_arguments_of_today_by_position(pairs):
-    dataset = H5LazyDataset(
-        pairs, "bytes", "labels", ("names",), np.float32, np.int32,
-        lambda x, aux: (x, aux["names"]), lambda y, aux: y + len(aux), 1 << 20, 101, 0.5, False,
-    )  # fmt: skip
-    assert (dataset.rdcc_nbytes, dataset.rdcc_nslots, dataset.rdcc_w0, dataset.swmr) == (1 << 20, 101, 0.5, False)
-    (x, name), y = dataset[5]
-    assert (x.dtype, name, y, y.dtype) == (np.float32, "n5", 2, np.int32)
-    none = H5LazyDataset(pairs, "images", "labels", None, np.float16, np.int32, lambda x: x + 1, None, 1 << 20)
-    x, y = none[5]
-    assert (x.dtype, x[0, 0], y, y.dtype) == (np.float16, 6, 1, torch.int32)
-    assert none.rdcc_nbytes == 1 << 20
-    documented = H5LazyDataset(pairs, "images", "labels", None, np.float16, lambda x: x + 1, None, 1 << 20)
-    x, y = documented[5]
-    assert (x.dtype, x[0, 0], y, y.dtype) == (np.float32, 6, 1, torch.float16)
-    assert H5LazyDataset(pairs, "images", "labels", "f2", "f4")[5][0].dtype == torch.float16
-    one = H5LazyDataset(pairs, "images", "labels", "names", transform=with_aux)
-    assert one[3][0][1] == {"names": "n3"}
-
-
-def test_auxiliary_datasets_without_a_transform(pairs):
-    dataset = H5LazyDataset(pairs, "images", "labels", ("bytes",))
-    assert [each.dtype for each in dataset[7]] == [torch.float32, torch.int64]
-    assert [name for name, *_ in dataset._columns] == ["images", "labels"]  # nothing else is read
-    with pytest.raises(UnknownColumnError, match="Did you mean 'bytes'"):
-        H5LazyDataset(pairs, "images", "labels", ("byte",))
-    with pytest.raises(SchemaMismatchError, match="expected a row of 'short' for each input, found 50 rows"):
-        H5LazyDataset(pairs, "images", aux_keys="short")
-    with pytest.raises(OptionError, match="expected names of datasets"):
-        H5LazyDataset(pairs, "images", aux_keys=[1])
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_with_auxiliary_values(pairs, workers):
-    dataset = H5LazyDataset(pairs, "images", "labels", AUX, transform=scaled, as_tensors=True)
-    inputs, targets = next(iter(DataLoader(dataset, batch_size=6, num_workers=workers)))
-    assert inputs[:, 1, 4].tolist() == [i * i for i in range(6)]
-    assert targets.tolist() == [0, 1, 2, 3, 0, 1]
+def test_options_that_went_say_what_to_write(pairs):
+    with pytest.raises(OptionError, match=r"there is no option 'aux_keys'\. Read more columns with H5Dataset"):
+        H5LazyDataset(pairs, "images", aux_keys="names")
 
 
 def scaled(x, aux):

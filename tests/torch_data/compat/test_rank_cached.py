@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.torch_data import (
     EpochShuffleSampler,
     RankMemCachedH5Dataset,
     _balanced_contiguous_shard,
     _interleaved_indices,
-    make_train_val_indices,
 )
 
 
@@ -112,34 +111,6 @@ class TestInOneProcess:
             assert dataset[4][0, 0] == 5
             assert next(iter(DataLoader(dataset, batch_size=4)))[:, 0, 0].tolist() == [1, 2, 3, 4]
 
-    @pytest.mark.parametrize("aux_keys", ["nested/scores", ("nested/scores", "bytes")])
-    @pytest.mark.parametrize("y_key", [None, "labels"])
-    def test_transforms_get_auxiliary_values(self, pairs, y_key, aux_keys):
-        def changes(value, aux):
-            aux["nested/scores"].add_(1)  # a copy, also of auxiliary values
-            return value, aux
-
-        options = {"transform": changes, "target_transform": changes, "restrict_to_indices": [4, 9], "log_fn": silent}
-        dataset = RankMemCachedH5Dataset(pairs, "images", y_key, aux_keys, **options)
-        with h5py.File(pairs) as file:
-            expected = {"nested/scores": file["nested/scores"][9], "bytes": file["bytes"][9]}
-        for sample in (dataset[1], dataset.__getitems__([0, 1])[1]):
-            (x, aux), *y = (sample,) if y_key is None else sample
-            assert [list(each.shape) for each, _ in [(x, aux), *y]] == [[2, 5], []][: 1 + len(y)]
-            assert aux["nested/scores"] == expected["nested/scores"] + 1 + len(y)
-            assert isinstance(aux["nested/scores"], torch.Tensor)
-            if "bytes" in aux_keys:
-                np.testing.assert_array_equal(aux["bytes"].numpy(), expected["bytes"])
-
-    def test_auxiliary_datasets_take_no_memory_without_a_transform(self, pairs):
-        dataset = RankMemCachedH5Dataset(pairs, "images", "labels", "bytes", log_fn=silent)
-        assert next(iter(DataLoader(dataset, batch_size=4)))[1].tolist() == [0, 1, 2, 3]
-        assert len(dataset._tensors) == 2
-        with pytest.raises(UnknownColumnError, match="Did you mean 'bytes'"):
-            RankMemCachedH5Dataset(pairs, "images", aux_keys="byte", log_fn=silent)
-        with pytest.raises(UnsupportedColumnError, match="'names' holds string values; a tensor holds numbers"):
-            RankMemCachedH5Dataset(pairs, "images", aux_keys="names", transform=silent, log_fn=silent)
-
     @pytest.mark.parametrize(("world_size", "rank", "length"), [(3, 0, 17), (3, 2, 16), (5, 1, 10)])
     def test_shards_of_several_lengths_say_so(self, pairs, monkeypatch, world_size, rank, length):
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
@@ -170,57 +141,13 @@ class TestInOneProcess:
                 np.testing.assert_array_equal(dataset.x.numpy(), file["nested/scores"][:])
                 np.testing.assert_array_equal(dataset.y.numpy(), file["bytes"][:])
 
-    def test_dtypes_have_the_names_of_today_too(self, pairs):
-        for options, expected in (
-            ({}, (torch.float32, torch.int64)),
-            ({"x_dtype": np.float16, "y_dtype": np.int32}, (torch.float16, torch.int32)),
-            ({"x_dtype": None, "dtype_y": np.int32}, (torch.float64, torch.int32)),
-            ({"x_dtype": np.float32, "dtype_x": np.float32, "y_dtype": None}, (torch.float32, torch.int64)),
-        ):
-            dataset = RankMemCachedH5Dataset(pairs, "nested/scores", "labels", log_fn=silent, **options)
-            assert (dataset.x.dtype, dataset.y.dtype) == expected
-        assert (dataset.x_dtype, dataset.y_dtype) == (np.float32, None)
-        with pytest.raises(OptionError, match=r"dtype_x=.*float64.*two names of one option"):
-            RankMemCachedH5Dataset(pairs, "images", dtype_x=np.float64, x_dtype=np.float32)
-
-    @pytest.mark.parametrize("mode", ["contiguous", "interleave"])
-    @pytest.mark.parametrize("world_size", [1, 3])
-    def test_some_rows_are_shared_among_the_ranks(self, pairs, monkeypatch, mode, world_size):
-        wanted, said, seen = [44, 3, 49, 0, 17, 18, 3, 99, -1], [], []
-        kept = sorted(each for each in wanted if 0 <= each < 50)
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
-        for rank in range(world_size):
-            monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-            dataset = RankMemCachedH5Dataset(
-                pairs, "images", "labels", mode=mode, restrict_to_indices=wanted, log_fn=said.append
-            )
-            rows = np.array_split(kept, world_size)[rank] if mode == "contiguous" else kept[rank::world_size]
-            assert dataset.x[:, 0, 0].tolist() == dataset.row_ids(range(len(dataset))).tolist() == list(rows)
-            assert dataset.y.tolist() == [row % 4 for row in rows]
-            assert dataset.common_length == 7 // world_size
-            seen += list(rows)
-        assert sorted(seen) == kept
-        assert any("2 of 9 are no rows of" in each for each in said)
-
-    def test_rows_of_a_split(self, pairs):
-        train, val = make_train_val_indices(50, 0.3, seed=5)
-        parts = [
-            RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=rows, log_fn=silent) for rows in (train, val)
-        ]
-        assert [part.x[:, 0, 0].tolist() for part in parts] == [train.tolist(), val.tolist()]
-        assert [len(part) for part in parts] == [35, 15]
-        assert len(RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=[], log_fn=silent)) == 0
-        for wrong in (np.ones(50, bool), [[1, 2]], [0.5]):
-            with pytest.raises(OptionError, match=r"restrict_to_indices: expected integers.*np\.flatnonzero"):
-                RankMemCachedH5Dataset(pairs, "images", restrict_to_indices=wrong)
-
-    def test_a_split_in_a_process_group(self, tmp_path):
-        path = tmp_path / "split.npz"
-        expected = make_train_val_indices(20, save_path=path)
-        np.testing.assert_equal(make_train_val_indices(20, save_path=path), expected)
-        path.write_bytes(b"no zip")
-        with pytest.raises(OptionError, match="expected indices train_idx and val_idx"):
-            make_train_val_indices(20, save_path=path)
+    @pytest.mark.parametrize(
+        ("option", "says"),
+        [("x_dtype", "dtype_x"), ("aux_keys", "H5Dataset"), ("restrict_to_indices", "predicate=")],
+    )
+    def test_options_that_went_say_what_to_write(self, pairs, option, says):
+        with pytest.raises(OptionError, match=rf"there is no option '{option}'\. .*{says}"):
+            RankMemCachedH5Dataset(pairs, "images", **{option: None})
 
     def test_pinning_falls_back(self, pairs, monkeypatch):
         said = []
