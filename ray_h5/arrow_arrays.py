@@ -75,10 +75,14 @@ def to_arrow(array: np.ndarray, type_: pa.DataType) -> pa.Array:
 
 
 def _lists(array: np.ndarray, type_: pa.DataType) -> pa.Array:
+    missing = np.array([each is None for each in array], bool)  # where a group lacks the column
+    there = [each for each in array if each is not None]
     # Offsets of 64 bits: a block may hold more than 2**31 values.
-    offsets = np.concatenate([[0], np.cumsum([len(each) for each in array], dtype=np.int64)])
-    flat = np.concatenate(list(array)) if len(array) else np.empty(0, object)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(_native(flat, type_.value_type), type_.value_type))
+    offsets = np.concatenate([[0], np.cumsum([0 if each is None else len(each) for each in array], dtype=np.int64)])
+    flat = np.concatenate(there) if there else np.empty(0, object)
+    values = to_arrow(_native(flat, type_.value_type), type_.value_type)
+    mask = pa.array(missing) if missing.any() else None
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
 def _native(flat: np.ndarray, type_: pa.DataType) -> np.ndarray:

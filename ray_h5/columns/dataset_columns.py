@@ -205,6 +205,7 @@ def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk
         odd_type=array.odd_type,
         ragged_shape=array.ragged_shape,
         dense=array.dense,
+        nullable=array.nullable,
         path=path,
     )
 
@@ -225,6 +226,7 @@ def ragged_layout(
         "contiguous",
         element=array.dtype if array.element is None else array.element,
         ragged_shape=() if as_list else shape,
+        nullable=as_list and array.kind in {"category", "optional"},
         enum=() if array.kind == "category" else array.enum,
         item_bytes=int(sizes.mean()) if len(sizes) else 0,
         direct=array.direct,

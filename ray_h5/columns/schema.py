@@ -59,6 +59,8 @@ class ColumnSpec:
         For rows of varying shape, and of a sparse matrix: bytes of a row in the mean.
     dense : bool
         For rows of a sparse matrix: whether batches of tensors are dense.
+    nullable : bool
+        For lists: whether a value of a list may be missing, which is None.
     """
 
     name: str
@@ -71,6 +73,7 @@ class ColumnSpec:
     ragged_shape: tuple[int | None, ...] = ()
     mean_bytes: int = 0
     dense: bool = False
+    nullable: bool = False
 
     @classmethod
     def of(cls, layout: ColumnLayout) -> ColumnSpec:
@@ -99,7 +102,7 @@ class ColumnSpec:
             return cls(
                 layout.name, layout.kind, dtype, (), layout.element, False, "checked", of_row, size, layout.dense
             )
-        return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element)
+        return cls(layout.name, layout.kind, dtype, layout.row_shape, layout.element, nullable=layout.nullable)
 
     @property
     def row_bytes(self) -> int:
@@ -121,6 +124,11 @@ class ColumnSpec:
     def tensor_shape(self) -> tuple[int, ...]:
         """Shape of one row in Arrow and torch: complex numbers get a last axis of (real, imaginary)."""
         return (*self.row_shape, 2) if self.dtype.kind == "c" else self.row_shape
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether files may say that a value is missing."""
+        return self.nullable or self.kind in {"category", "optional"}
 
     @property
     def value_type(self) -> pa.DataType:

@@ -119,6 +119,8 @@ class ColumnLayout:
         For rows of a sparse matrix ("sparse"): their length.
     dense : bool
         For rows of a sparse matrix: whether batches of tensors are dense.
+    nullable : bool
+        For lists: whether a value of a list may be missing, which is None.
     path : str
         The file, for messages: layouts of two files may be equal.
     """
@@ -142,6 +144,7 @@ class ColumnLayout:
     odd_type: str = ""
     ragged_shape: tuple[int | None, ...] = ()
     dense: bool = False
+    nullable: bool = False
     lost_fields: tuple[str, ...] = ()
     path: str = field(default="", compare=False)
 

@@ -8,10 +8,11 @@ import torch
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
-from ray_h5 import Grid, Groups, Windows, between, row_mask, where
+from ray_h5 import Files, Grid, Groups, Windows, between, row_mask, where
 from ray_h5.columns.varying.padding import Padding
 from ray_h5.errors import CastError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5.torch_data import H5Dataset
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -155,6 +156,69 @@ def test_groups_that_lack_a_column(tmp_path):
         assert [row["name"] for row in found] == [None, "n1", None, "n3"]
         assert ds.filter(expr=where(name="n3")).count() == 1
         assert ds.filter(expr=where(name=None)).count() == 2
+
+
+@pytest.mark.parametrize("lacks", [0, 2])
+def test_groups_that_lack_columns_of_each_kind(tmp_path, lacks):
+    """A row is None where its group lacks the column, also if the first group does."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i in range(3):
+            group = file.create_group(f"g{i}")
+            group["x"] = np.arange(3)
+            if i == lacks:
+                continue
+            for name, kind, values, second in (
+                ("kind", "categorical", np.array([0, -1, 1], "i1"), ("categories", np.array([b"a", b"b"]))),
+                ("n", "nullable-integer", np.arange(i + 2), ("mask", np.arange(i + 2) == 1)),
+            ):
+                group.create_group(name).attrs["encoding-type"] = kind
+                group[f"{name}/{'codes' if name == 'kind' else 'values'}"] = values
+                group[f"{name}/{second[0]}"] = second[1]
+            times = np.arange(i, i + 2).astype("M8[s]")
+            group.create_dataset("time", data=times.astype(h5py.opaque_dtype(times.dtype)))
+            group["compound"] = np.array([(i, 0.5)] * (i + 1), [("a", "i4"), ("b", "f4")])
+            group.create_dataset("list", data=["a", "b"][: i + 1], dtype=h5py.string_dtype())
+    rows = Groups("g*", missing="null")
+    plain = H5Dataset(tmp_path / "a.h5", rows=rows)
+    assert set(plain.columns) == {"x", "kind", "n", "time", "compound", "list"}
+    found = ray_h5.read_h5(str(tmp_path / "a.h5"), rows=rows).take_all()
+    for i, row in enumerate(found):
+        expected = plain[i]
+        assert [row[name] is None for name in plain.columns] == [name != "x" and i == lacks for name in plain.columns]
+        if i == lacks:
+            assert all(expected[name] is None for name in set(plain.columns) - {"x"})
+            continue
+        assert row["kind"] == expected["kind"] == ["a", None, "b"]
+        assert row["n"] == expected["n"] == [0, None, *range(2, i + 2)]
+        assert [each.second for each in row["time"]] == [i, i + 1]
+        assert [dict(each) for each in row["compound"]] == [{"a": i, "b": 0.5}] * (i + 1)
+        assert row["list"] == expected["list"] == ["a", "b"][: i + 1]
+    for name in ("kind", "n"):
+        alone = H5Dataset(tmp_path / "a.h5", [name], rows=rows)
+        assert [alone[i][name] for i in range(3)] == [plain[i][name] for i in range(3)]
+
+
+@pytest.mark.parametrize("columns", [["x"], ["x", "z"], ["x", "y"], ["x", "name"]])
+def test_batches_of_rows_that_vary_in_shape(tmp_path, columns):
+    """Lists of tensors, whatever else a batch has: Ray would concatenate those of a batch of lists alone."""
+    lengths = [3, 5, 4, 4]
+    for i, n in enumerate(lengths):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["x"], file["z"], file["y"], file["name"] = np.arange(n) + 100 * i, np.ones((n, i % 2)), i, f"{i}"
+    ds = ray_h5.read_h5(tmp_path, columns=columns, rows=Files())
+    row = 0
+    for batch in ds.iter_torch_batches(batch_size=2, collate_fn=TorchCollate()):
+        expected = [torch.arange(n) + 100 * (row + k) for k, n in enumerate(lengths[row : row + 2])]
+        assert isinstance(batch["x"], list)
+        assert [each.tolist() for each in batch["x"]] == [each.tolist() for each in expected]
+        if "z" in columns:
+            assert [each.shape for each in batch["z"]] == [(n, k % 2) for k, n in enumerate(lengths)][row : row + 2]
+            assert batch["z_length"].tolist() == [[n, k % 2] for k, n in enumerate(lengths)][row : row + 2]
+        alone = columns[-1] in {"x", "z"}
+        assert set(batch) == {*columns, *(f"{name}_length" for name in columns if alone)}
+        assert not alone or batch["x_length"].tolist() == lengths[row : row + 2]
+        row += 2
+    assert row == 4
 
 
 def test_a_cast_that_loses_a_value_names_file_and_row(demos):

@@ -224,18 +224,26 @@ def pad_rows(
     known = next((row for row in rows if row is not None), np.empty(0, np.float32))
     wanted = known.dtype if dtype is None else dtype
     count = known.ndim if axes is None else axes
-    # Where a group lacks the column, the length is 0.
-    arrays = [np.empty((0,) * count, wanted) if row is None else row for row in rows]
     value = _fill_of(name, fill, wanted)
-    shapes = np.array([row.shape for row in arrays], np.int64).reshape(len(rows), count)
-    longest = shapes.max(axis=0, initial=0)
+    longest = _shapes(rows, count).max(axis=0, initial=0)
     out = np.full((len(rows), *longest.tolist()), value, wanted)
-    for i, row in enumerate(arrays):
-        inside: Any = (i, *map(slice, row.shape))
-        out[inside] = row
+    for i, row in enumerate(rows):
+        if row is not None:
+            inside: Any = (i, *map(slice, row.shape))
+            out[inside] = row
+    return out, lengths_of(rows, count, ragged)
+
+
+def lengths_of(rows: Sequence[Any], axes: int, ragged: tuple[int | None, ...] | None = None) -> np.ndarray:
+    """Return the lengths of rows, arrays or tensors, as `pad_rows` does; of a row that is missing, 0."""
+    shapes = _shapes(rows, axes)
     there = np.array([row is not None for row in rows], bool)
     one_axis = bool((shapes[there, 1:] == shapes[there][:1, 1:]).all()) if ragged is None else None not in ragged[1:]
-    return out, shapes[:, 0].copy() if one_axis else shapes
+    return shapes[:, 0].copy() if one_axis else shapes
+
+
+def _shapes(rows: Sequence[Any], axes: int) -> np.ndarray:
+    return np.array([(0,) * axes if row is None else row.shape for row in rows], np.int64).reshape(len(rows), axes)
 
 
 def _fill_of(name: str, fill: float, dtype: np.dtype) -> np.ndarray:

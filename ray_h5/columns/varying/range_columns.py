@@ -89,6 +89,7 @@ class RaggedRows:
             chunk_shape=None if chunk == 1 else (chunk,),
             element=content.dtype if content.element is None else content.element,
             ragged_shape=() if as_list else (None, *content.row_shape),
+            nullable=as_list and content.kind in {"category", "optional"},
             enum=content.enum,
             item_bytes=max(1, round(mean)),
             sources=content.sources,

@@ -35,7 +35,7 @@ _LOCK_S = 1.0
 """How long a process waits for others that save, before it saves without the lock: one of them may be stopped."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 12
+_VERSION = 13
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 

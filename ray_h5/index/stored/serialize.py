@@ -240,13 +240,15 @@ def spec_to_json(spec: ColumnSpec) -> list[Any]:
         spec.as_bytes,
         spec.casting,
         ragged,
+        spec.nullable,
     ]
 
 
 def spec_from_json(parts: list[Any]) -> ColumnSpec:
     """Return the spec that `spec_to_json` was given; raise a ValueError for what cannot be true."""
-    name, kind, dtype, row_shape, element, as_bytes, casting, ragged = parts
-    if not isinstance(name, str) or kind not in get_args(Kind) or not isinstance(as_bytes, bool):
+    name, kind, dtype, row_shape, element, as_bytes, casting, ragged, nullable = parts
+    is_said = isinstance(as_bytes, bool) and isinstance(nullable, bool)
+    if not isinstance(name, str) or kind not in get_args(Kind) or not is_said:
         raise ValueError(f"{parts} is no column")
     check_sizes(f"the shape of column {name!r}", *row_shape)
     found = None if element is None else dtype_from_json(element)
@@ -255,7 +257,17 @@ def spec_from_json(parts: list[Any]) -> ColumnSpec:
     check_sizes(f"the shape of column {name!r}", mean_bytes, *(n for n in ragged_shape if n is not None))
     shape = tuple(row_shape)
     spec = ColumnSpec(
-        name, kind, dtype_from_json(dtype), shape, found, as_bytes, casting, tuple(ragged_shape), mean_bytes, dense
+        name,
+        kind,
+        dtype_from_json(dtype),
+        shape,
+        found,
+        as_bytes,
+        casting,
+        tuple(ragged_shape),
+        mean_bytes,
+        dense,
+        nullable,
     )
     _check_spec(spec)
     return spec
@@ -280,6 +292,7 @@ def _check_spec(spec: ColumnSpec) -> None:
     if (
         not (is_of_kind and has_element and has_shape)
         or (spec.as_bytes and spec.kind != "string")
+        or (spec.nullable and spec.kind != "list")
         or spec.casting not in get_args(Casting)
         or (spec.casting != "checked" and spec.kind not in TENSOR_KINDS)
         or not held.isnative

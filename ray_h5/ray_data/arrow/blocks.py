@@ -50,9 +50,16 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
         from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, shape_said
 
         said = shape_said(spec) if is_ragged(type_) and type_.ndim == len(spec.ragged_shape) else {}
-    elif spec is not None and spec.kind in {"category", "optional"} and is_integral(type_):
+    elif spec is not None and spec.may_be_missing and is_integral(item_type(type_)):
         said = {_MAY_BE_NULL: b"1"}
     return pa.field(name, type_, metadata=said or None)
+
+
+def item_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values of lists, and of lists of lists; any other type as it is."""
+    while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    return type_
 
 
 def is_integral(type_: pa.DataType) -> bool:
@@ -61,7 +68,7 @@ def is_integral(type_: pa.DataType) -> bool:
 
 
 def may_be_null(field: pa.Field) -> bool:
-    """Return whether a file may say that a value is missing in a column of integers or booleans."""
+    """Return whether a file may say that a value is missing in a column of integers or booleans, or lists of them."""
     return _MAY_BE_NULL in (field.metadata or {})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,11 +16,11 @@ from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 from ray_h5.columns.schema import LENGTH
-from ray_h5.columns.varying.padding import Padding, PadLike, check_length_name, pad_rows
+from ray_h5.columns.varying.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
-from ray_h5.ray_data.arrow.blocks import is_integral, may_be_null
+from ray_h5.ray_data.arrow.blocks import is_integral, item_type, may_be_null
 from ray_h5.ray_data.arrow.ragged_blocks import declared_shape, is_ragged
 from ray_h5.ray_data.arrow.sparse_blocks import dense_batch, is_dense, is_sparse, to_batch
 from ray_h5.ray_data.training.device import can_pin
@@ -39,9 +39,10 @@ class TorchCollate(ArrowBatchCollateFn):
     """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 
     Columns of strings and of other values that torch does not have stay numpy arrays. A column whose rows vary in shape
-    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``. A column of integers or
-    booleans that a file stores with a mask, or as categories, becomes a list, with None for a missing value; with a
-    floating dtype in `dtypes` a tensor, with NaN.
+    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``. If all columns are such
+    lists, ``<column>_length`` is there too: Ray would concatenate the tensors of a batch that has lists of tensors
+    alone. A column of integers or booleans that a file stores with a mask, or as categories, becomes a list, with None
+    for a missing value; with a floating dtype in `dtypes` a tensor, with NaN.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class TorchCollate(ArrowBatchCollateFn):
             # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
             ragged = {field.name: field for field in batch.schema if is_ragged(field.type)}
             lists = {} if self._padding is None else _fills_of_lists(self._padding, batch.schema)
-            made = self._made(batch)
+            made = self._made(batch, lists)
             # A placeholder keeps the order of the columns; lists of objects would take long to make.
             others = batch.drop_columns(list(made)) if made else batch
             arrays = BlockAccessor.for_block(others).to_batch_format("numpy") if others.num_columns else {}
@@ -116,38 +117,47 @@ class TorchCollate(ArrowBatchCollateFn):
                 found.update(self._listed(name, batch[name], lists[name]))
             else:
                 found[name] = self._convert(name, values)
-        return found
+        return self._with_lengths(found, ragged) if ragged.keys() == found.keys() else found
 
-    def _made(self, batch: pa.Table) -> TorchBatch:
+    def _made(self, batch: pa.Table, padded: Collection[str]) -> TorchBatch:
         """Return the columns that Ray's arrays would change: rows of sparse matrices, and integers that are missing."""
         found: TorchBatch = {}
         for field in batch.schema:
             name, column = field.name, batch[field.name]
             if is_sparse(field.type):
                 found[name] = self._convert_tensor(name, _sparse(name, column))
-            elif is_integral(field.type) and (may_be_null(field) or column.null_count):
+                continue
+            is_nullable = is_integral(item_type(field.type)) and (may_be_null(field) or _items(column).null_count)
+            if is_nullable and name not in padded:
                 found[name] = self._with_nulls(field, column)
         return found
 
     def _with_nulls(self, field: pa.Field, column: pa.ChunkedArray) -> Any:
         """Return integers or booleans that may be missing: the same for each batch, whether or not it has such."""
-        name, absent = field.name, column.is_null().to_numpy()
+        name = field.name
         wanted = self._dtypes.get(name) if isinstance(self._dtypes, Mapping) else None
         if wanted is None and may_be_null(field):
             return column.to_pylist()
+        items = _items(column)
         advice = f"pass dtypes={{{name!r}: 'float64'}}, which has NaN, or leave such rows out"
         if wanted is None:
             raise SchemaMismatchError(
-                f"column {name!r} has {column.null_count} rows without a value in this batch, and a tensor of "
-                f"{field.type} cannot say so. To go on, {advice}: ~where(**{{{name!r}: None}})."
+                f"column {name!r} lacks {items.null_count} values in this batch, and a tensor of {items.type} cannot "
+                f"say so. To go on, {advice}: ~where(**{{{name!r}: None}})."
+            )
+        absent, (rest, steps) = items.is_null().to_numpy(), _without_steps(column)
+        if rest.type != items.type or (column.null_count and steps):
+            raise UnsupportedColumnError(
+                f"dtypes: column {name!r} has lists of {items.type} of varying length, which are not cast; leave it "
+                "out of dtypes, and a batch has lists, with None for a missing value"
             )
         if absent.any() and not wanted.is_floating_point:
             raise CastError(f"dtypes: column {name!r} has no value in a row, and {wanted} cannot say so. {advice}.")
-        there = column.fill_null(False if pa.types.is_boolean(field.type) else 0)
+        there = items.fill_null(False if pa.types.is_boolean(items.type) else 0)
         found = self._convert(name, there.to_numpy())
         if absent.any():
             found[torch.from_numpy(absent)] = torch.nan
-        return found
+        return found.reshape(len(column), *steps)
 
     def _ragged(self, name: str, rows: list[np.ndarray | None], column: pa.Field) -> TorchBatch:
         fill = None if self._padding is None else self._padding.value(name)
@@ -157,12 +167,18 @@ class TorchCollate(ArrowBatchCollateFn):
         array, lengths = pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column))
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
+    def _with_lengths(self, lists: TorchBatch, fields: Mapping[str, pa.Field]) -> TorchBatch:
+        """Return lists of tensors and their lengths: Ray concatenates the tensors of a batch of lists alone."""
+        found = dict(lists)
+        for name, field in fields.items():
+            check_length_name(name, found)
+            lengths = lengths_of(lists[name], field.type.ndim, declared_shape(field))
+            found[name + LENGTH] = self._convert(name + LENGTH, lengths)
+        return found
+
     def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
         """Return the rows of a column of lists, padded."""
-        steps = []
-        while pa.types.is_fixed_size_list(column.type):  # several lists a row, as windows have them
-            steps.append(column.type.list_size)
-            column = pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type)
+        column, steps = _without_steps(column)
         item, parts = _item_of(column.type)
         rows = _rows_of_lists(name, column, parts)
         array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
@@ -211,6 +227,27 @@ class TorchCollate(ArrowBatchCollateFn):
 
 
 _NOTHING = np.empty(0)
+
+
+def _without_steps(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[int]]:
+    """Return the values of a column with several a row, as windows have them, one after the other, and how many."""
+    steps = []
+    while pa.types.is_fixed_size_list(column.type):
+        steps.append(column.type.list_size)
+        column = _flattened(column)
+    return column, steps
+
+
+def _flattened(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type)
+
+
+def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of all lists of a column, one after the other."""
+    item = item_type(column.type)
+    while column.type != item:
+        column = _flattened(column)
+    return column
 
 
 def _fills_of_lists(padding: Padding, schema: pa.Schema) -> dict[str, float]:

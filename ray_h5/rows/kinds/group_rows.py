@@ -39,6 +39,8 @@ _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories
 
 _SPARSE = {"csr", "csc", "compressed"}
 _MATRIX = {"data", "indices", "indptr", "shape"}
+_FIRST_PARTS = ("codes", "values", "indptr")
+"""Datasets by whose names members may be encoded."""
 
 _SCALARS = {"number", "bool", "string"}
 
@@ -112,9 +114,8 @@ class GroupRows:
                     "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
                 )
             self._groups, self._refused, self._listed = table, dict(refused), True
-            endings = ("/codes", "/values", "/indptr")
-            parents = {name.rpartition("/")[0]: None for name in table.columns if name.endswith(endings)}
-            for name in filter(None, parents):
+            parts = (name.rpartition("/") for name in table.columns)
+            for name in dict.fromkeys(parent for parent, _, part in parts if parent and part in _FIRST_PARTS):
                 self._encode(name)
         names = [*self._own_names(), *(name for name in self._known.columns if not self._is_part(name)), *self._sparse]
         return Listing(tuple(dict.fromkeys(names)), self._refused)
@@ -151,14 +152,15 @@ class GroupRows:
         Its values or codes get the name of the member; `_encoded` recognizes them by their paths.
         """
         groups = self._known.names
-        first = self._encoding(f"{groups[0]}/{name}")
+        at = self._first_with(name)
+        first = self._encoding(f"{groups[at]}/{name}")
         if first is None or first.kind not in _PARTS:
             if first is not None and first.kind in _SPARSE and self._windows is not None:
                 self._sparse.add(name)
                 self.prepare([name])
             elif first is not None and first.kind in _SPARSE:
                 self._refused[name] = UnsupportedColumnError(
-                    f"{self._reader.path}: {name!r} in group {groups[0]!r} is a sparse matrix: a row of Groups would "
+                    f"{self._reader.path}: {name!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
                     "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
                 )
             return
@@ -166,15 +168,25 @@ class GroupRows:
         self.prepare(parts)
         columns = self._known.columns
         for group in np.flatnonzero(columns[parts[0]].is_there).tolist():
-            other = first if group == 0 else self._encoding(f"{groups[group]}/{name}")
+            other = first if group == at else self._encoding(f"{groups[group]}/{name}")
             if other is None or other.kind != first.kind:
                 said = "nothing" if other is None else other.said
                 raise SchemaMismatchError(
-                    f"{self._reader.path}: column {name!r}: expected {first.said}, as in group {groups[0]!r}, found "
+                    f"{self._reader.path}: column {name!r}: expected {first.said}, as in group {groups[at]!r}, found "
                     f"{said} in {groups[group]!r}. Choose groups that agree with the pattern, or leave the column "
                     "out with columns=[...]."
                 )
         self._groups = replace(self._known, columns={**columns, name: replace(columns[parts[0]], name=name)})
+
+    def _first_with(self, name: str) -> int:
+        """Return the first group that has an encoded member of this name; 0 if all groups have the same members."""
+        if self._kind.missing == "error":
+            return 0
+        parts = [f"{name}/{part}" for part in _FIRST_PARTS]
+        columns = self._known.columns
+        if not self._listed:
+            columns = self._reader.group_table(self._kind.in_file, parts)[0].columns
+        return min((int(np.argmax(columns[part].is_there)) for part in parts if part in columns), default=0)
 
     def _add_field(self, name: str) -> None:
         """Make a column of a field of the compound values of each group, if the groups have such a dataset.

@@ -15,7 +15,6 @@ from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device
 from ray_h5.ray_data.training.train_batches import train_batches
 from ray_h5.torch_data import H5Dataset
-from tests.index.kit import plan_files
 
 BATCH = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),
@@ -236,7 +235,7 @@ def masked(tmp_path):
 
 
 def tables(path, columns=("batch", "id", "is_good"), **options):
-    _, plan = plan_files([path], columns=list(columns), block_rows=2, **options)
+    plan = ray_h5.H5Datasource(path, columns=list(columns), block_rows=2, **options).plan()
     names = [spec.name for spec in plan.columns]
     return [to_table(plan, read_block(plan, Remainder(), block, None), names) for block in (0, 1)]
 
@@ -266,9 +265,71 @@ def test_integers_that_may_be_missing_as_tensors(masked):
     assert TorchCollate()(cast)["is_good"].dtype == torch.float32
 
 
+def write_masked(group, name, values, kind="integer"):
+    made = group.create_group(name)
+    made.attrs["encoding-type"] = f"nullable-{kind}"
+    dtype = bool if kind == "boolean" else np.int64
+    made["values"] = np.array([0 if each is None else each for each in values], dtype)
+    made["mask"] = np.array([each is None for each in values])
+
+
+GROUPS = [[LARGE, None], [7, 8, 9], [None, 3]]
+
+
+@pytest.fixture
+def masked_groups(tmp_path):
+    path = str(tmp_path / "groups.h5")
+    with h5py.File(path, "w") as file:
+        for i, values in enumerate(GROUPS):
+            write_masked(group := file.create_group(f"{i}"), "n", values)
+            write_masked(group, "is_good", [None if each is None else bool(each % 2) for each in values], "boolean")
+            made = group.create_group("kind")
+            made.attrs["encoding-type"] = "categorical"
+            made["codes"], made["categories"] = np.array([0, -1, 1], "i1"), np.array([LARGE, 30])
+            group["events"] = np.arange(i)
+    return path
+
+
+@pytest.mark.parametrize("names", [["n", "is_good", "kind", "events"], ["n"]])
+def test_integers_that_may_be_missing_in_groups(masked_groups, names):
+    """Rows are lists of another length each; no number becomes a float, whether or not a batch lacks a value."""
+    options = {"rows": ray_h5.Groups("*")}
+    found = [TorchCollate()(each) for each in tables(masked_groups, names, **options)]
+    plain = H5Dataset(masked_groups, names, **options)
+    for first, batch in zip((0, 2), found, strict=True):
+        expected = plain[list(range(first, min(first + 2, 3)))]
+        for name in set(names) - {"events"}:
+            assert batch[name] == expected[name], name
+            assert repr(batch[name]) == repr(expected[name]), name
+    assert found[0]["n"] == GROUPS[:2]
+    with pytest.raises(UnsupportedColumnError, match="column 'n' has lists of int64 of varying length"):
+        TorchCollate({"n": "float64"})(tables(masked_groups, ["n"], **options)[0])
+    with pytest.raises(UnsupportedColumnError, match="column 'n' has lists with missing values"):
+        TorchCollate(padding=Padding(True))(tables(masked_groups, ["n"], **options)[0])
+
+
+def test_integers_that_may_be_missing_in_windows(masked):
+    options = {"windows": ray_h5.Windows({"id": [0, 1], "is_good": [0, 1]}, pad="drop")}
+    found = [TorchCollate()(each) for each in tables(masked, ["id", "is_good"], **options)]
+    assert found[0] == {"id": [[LARGE, None], [None, LARGE]], "is_good": [[True, None], [None, True]]}
+    assert found[1] == {"id": [[LARGE, 3]], "is_good": [[True, False]]}
+    cast = TorchCollate({"is_good": "float32"})(tables(masked, ["id", "is_good"], **options)[0])["is_good"]
+    assert cast.dtype == torch.float32
+    assert np.array_equal(cast.numpy(), [[1, np.nan], [np.nan, 1]], equal_nan=True)
+
+
+def test_lists_of_other_integers_that_lack_one():
+    """A table that users made: no float with NaN comes of it unasked."""
+    for type_ in (pa.list_(pa.int64()), pa.large_list(pa.int64()), pa.list_(pa.int64(), 2)):
+        batch = pa.table({"x": pa.array([[LARGE, None], [1, 2]], type_)})
+        with pytest.raises(SchemaMismatchError, match="column 'x' lacks 1 values in this batch"):
+            TorchCollate()(batch)
+        assert [each.tolist() for each in TorchCollate()(batch.slice(1))["x"]] == [[1, 2]]
+
+
 def test_other_integers_are_never_missing_as_a_table_says():
     batch = pa.table({"label": pa.array([LARGE, None]), "x": pa.array([1.0, None])})
-    with pytest.raises(SchemaMismatchError, match=r"column 'label' has 1 rows without a value .*dtypes=.*float64"):
+    with pytest.raises(SchemaMismatchError, match=r"column 'label' lacks 1 values .*dtypes=.*float64"):
         TorchCollate()(batch)
     assert TorchCollate()(batch.slice(0, 1))["label"].tolist() == [LARGE]
     assert np.array_equal(TorchCollate()(batch.select(["x"]))["x"].numpy(), [1, np.nan], equal_nan=True)
