@@ -18,9 +18,6 @@ from tests.docs.pages import PAGES, ROOT, prose, text_of
 OF_OTHERS = {"TrainingFailedError"}
 """Errors of Ray."""
 
-GONE = {("CHANGELOG.md", "H5Dataset(cache_size=)")}
-"""Calls of which a page says that they are gone."""
-
 NAMED = {
     name: getattr(home, name)
     for home in (torch_data, ray_h5)
@@ -64,7 +61,7 @@ def test_every_call_that_a_page_names_has_these_options():
     tried = 0
     for page, code, call in calls():
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if name in NAMED and (page, code) not in GONE:
+        if name in NAMED:
             tried += 1
             options = inspect.signature(NAMED[name]).parameters
             open_ended = any(each.kind is each.VAR_KEYWORD for each in options.values())
@@ -76,7 +73,7 @@ def test_every_call_that_a_page_names_has_these_options():
 def test_every_flag_that_a_page_names_exists():
     programs = [
         path.read_text()
-        for folder in ("examples", "cluster", "docs", "tests/bench")
+        for folder in ("examples", "cluster", "docs", "tests/bench", "tests/golden")
         for path in (ROOT / folder).glob("*.py")
     ]
     known = flags_of(_parser()) | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))

@@ -103,7 +103,6 @@ def test_a_file_is_planned_with_the_requests_that_a_page_says(options, bucket, s
     [
         (PAGE, r"Such a file opens with (\w+) or (\w+) requests"),
         (PAGE, r"each costs (\w+) request or (\w+) to open"),
-        ("CHANGELOG.md", r"A remote file with paged file space is planned with (\w+) requests"),
     ],
 )
 def test_a_file_of_pages_opens_with_the_requests_that_a_page_says(page, pattern, bucket, server):
