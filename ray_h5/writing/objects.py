@@ -89,13 +89,12 @@ def _has_fill_on_heap(found: h5py.Dataset) -> bool:
     return found.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
 
 
-def copy_userblock(file: h5py.File, out: h5py.File) -> None:
-    """Copy the bytes before the superblock; MATLAB has its signature there."""
-    with open(file.filename, "rb") as source, open(out.filename, "r+b") as made:
-        left = out.userblock_size
-        while left and (data := source.read(min(left, _PIECE))):
+def copy_userblock(file: h5py.File, path: str, nbytes: int) -> None:
+    """Copy the bytes before the superblock to another file; MATLAB has its signature there."""
+    with open(file.filename, "rb") as source, open(path, "r+b") as made:
+        while nbytes and (data := source.read(min(nbytes, _PIECE))):
             made.write(data)
-            left -= len(data)
+            nbytes -= len(data)
 
 
 def new_links() -> h5py.h5p.PropLCID:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import math
 import os
-import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.writing.disk_file import DiskFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 IN_FLIGHT_BYTES = 32 << 20
 """Bytes of chunks that wait to be encoded or written. A chunk for each thread is allowed in any case."""
 
-_ERRNO = re.compile(r"errno = (\d+)")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OPTIONAL = h5py.h5z.FLAG_OPTIONAL
 
@@ -48,7 +47,7 @@ class OutputFile:
     Parameters
     ----------
     path : str
-        The file. One that is there already is overwritten.
+        The file. There must be none.
     threads : int
         Threads that encode.
     page : int, optional
@@ -68,18 +67,28 @@ class OutputFile:
         self._waiting: deque[tuple[OutputArray, Corner, Future[tuple[Any, int, int]], int]] = deque()
         self._waiting_bytes = 0
         self._threads = threads
-        # It is locked by its name: only one process writes a temporary file.
         paged = {} if page is None else {"fs_strategy": "page", "fs_page_size": page, "fs_persist": False}
         with writing(path):
-            self.file = h5py.File(path, "w", locking=False, **paged, **creation)
+            self._disk = DiskFile(path)
+            self.file = h5py.File(self._disk, "w", **paged, **creation)
         self._pool = ThreadPoolExecutor(threads, "ray_h5-encode")
         self._is_open = True
+
+    @contextlib.contextmanager
+    def writing(self, doing: str = "writing it") -> Iterator[None]:
+        """Raise errors of h5py and of the disk as a `WriteFailedError` that says what to do."""
+        with writing(self.path, doing):
+            try:
+                yield
+            finally:
+                if self._disk.error is not None:
+                    raise self._disk.error
 
     # What is in it -------------------------------------------------------------------------------
 
     def group(self, name: str, attributes: Attributes | None = None) -> h5py.Group:
         """Return a group, which is made if it is not there; set attributes of it."""
-        with writing(self.path):
+        with self.writing():
             group = self.file.require_group(name or "/")
             _set_attributes(group, attributes)
         return group
@@ -147,7 +156,7 @@ class OutputFile:
         """Write the stored bytes of a chunk."""
         array.sums.append((corner, crc))
         assert array.dataset is not None
-        with writing(self.path):
+        with self.writing():
             array.dataset.id.write_direct_chunk(corner, data, mask)
 
     # Its end -------------------------------------------------------------------------------------
@@ -162,22 +171,23 @@ class OutputFile:
     def close(self) -> None:
         """Write what is left, and wait until the disk has it."""
         self.finish()
-        with writing(self.path):
+        with self.writing():
             self.file.close()
-        self._is_open = False
+            self._is_open = False
+        self._disk.close()
         self._pool.shutdown()
         if self._durable:
             sync(self.path)
 
     def abandon(self) -> None:
         """Close and remove the file."""
+        self._pool.shutdown(cancel_futures=True)
         if self._is_open:
             self._is_open = False
-            self._pool.shutdown(cancel_futures=True)
-            with contextlib.suppress(OSError):
-                os.truncate(self.path, 0)  # libhdf5 needs space to close a file, also on a disk that is full
+            self._disk.give_up(OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)))
             with contextlib.suppress(Exception):
                 self.file.close()
+        self._disk.close()
         with contextlib.suppress(OSError):
             Path(self.path).unlink()
 
@@ -266,7 +276,7 @@ class OutputArray:
     def _append_objects(self, values: np.ndarray) -> None:
         start, stop = self.rows - len(values), self.rows
         dataset = self._made()
-        with writing(self._file.path):
+        with self._file.writing():
             dataset.resize(stop, axis=0)
             if stop > start:
                 dataset[start:stop] = values
@@ -278,7 +288,7 @@ class OutputArray:
         self._submitted += 1
         if self._extent < min(start + self._chunk_rows, self.rows):
             # Never beyond the rows that there are: to shrink a dataset, libhdf5 decodes its last chunk.
-            with writing(self._file.path):
+            with self._file.writing():
                 dataset.resize(self.rows, axis=0)
             self._extent = self.rows
         self._file.submit(self, (start, *(0 for _ in self.row_shape)), chunk)
@@ -300,14 +310,14 @@ class OutputArray:
             self._rest = self._rest[:0]
             self._submit(chunk)
         dataset = self._made()
-        with writing(self._file.path):
+        with self._file.writing():
             if dataset.shape[0] != self.rows:
                 dataset.resize(self.rows, axis=0)
 
     def _made(self) -> h5py.Dataset:
         """Return the dataset. It is made late: an array of few rows gets a chunk of its own size."""
         if self.dataset is None:
-            with writing(self._file.path):
+            with self._file.writing():
                 self.dataset = self._new()
         return self.dataset
 
@@ -495,13 +505,10 @@ def writing(path: str, doing: str = "writing it") -> Iterator[None]:
 def write_error(exc: BaseException, path: str, doing: str = "writing it") -> WriteFailedError:
     """Return the error for a file that cannot be written."""
     code = getattr(exc, "errno", None)
-    text = " ".join(str(exc).split())
-    if code is None and (found := _ERRNO.search(text)):
-        code = int(found[1])
     if code in _FULL:
         return WriteFailedError(
             f"{path}: the disk is full, or the file larger than is allowed ({os.strerror(code)}). The part that was "
             "written is removed. Make space, or write elsewhere."
         )
-    reason = os.strerror(code) if code else text
+    reason = os.strerror(code) if code else " ".join(str(exc).split())
     return WriteFailedError(f"{path}: {doing} failed: {reason}. The part that was written is removed.")

@@ -1,13 +1,16 @@
 """Kills and full disks: never wrong data, never half a file, no temporary file after the next run."""
 
 import contextlib
+import gc
 import os
 import random
+import resource
 import signal
 import subprocess
 import time
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -108,3 +111,62 @@ def test_a_full_disk_of_a_write_task(small_disk):
         sink.write([pa.table({"x": np.zeros(1 << 20)})], SimpleNamespace(task_idx=0))
     sink.on_write_failed(WriteFailedError())
     assert os.listdir(small_disk / "out") == []
+
+
+def many_objects(path):
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for number in range(1500):
+            file[f"g{number % 7}/d{number}"] = np.arange(20)
+        file.create_dataset("text", data=["x" * 50] * 5000, dtype=h5py.string_dtype())
+        file["plain"] = rng.standard_normal(10**5)
+        file.create_dataset("chunks", data=rng.standard_normal(10**5), chunks=(100,), compression="gzip")
+        file.attrs["long"] = np.arange(1000.0)
+    return path
+
+
+def many_columns(folder):
+    """Write a table whose metadata do not fit, either; what Ray does when a task fails."""
+    sink = H5Datasink(folder, codec="none")
+    sink.on_write_start()
+    try:
+        block = {f"c{number}": np.random.default_rng(0).standard_normal(3000) for number in range(30)}
+        sink.write([pa.table({**block, "text": ["x" * 100] * 3000})], SimpleNamespace(task_idx=0))
+    finally:
+        sink.on_write_failed(WriteFailedError())
+
+
+@pytest.mark.parametrize("left", [0, 16, 64, 200, 600])
+@pytest.mark.parametrize("kind", ["repack", "page", "task"])
+def test_the_process_lives_when_the_disk_gets_full(tmp_path, small_disk, left, kind):
+    source = many_objects(tmp_path / "a.h5")
+    free = os.statvfs(small_disk)
+    with open(small_disk / "fill", "wb") as file:
+        file.write(bytes(free.f_bavail * free.f_bsize - (left << 10)))
+
+    def work():
+        with pytest.raises(WriteFailedError, match="the disk is full"):
+            if kind == "task":
+                many_columns(small_disk / "out")
+            else:
+                repack(source, small_disk / "out.h5", page="64KiB" if kind == "page" else None)
+        gc.collect()
+
+    child = in_child(work)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [name for _, _, files in os.walk(small_disk) for name in files] == ["fill"]
+
+
+def test_a_large_array_on_a_full_disk_takes_no_memory(tmp_path, small_disk):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.ones((1 << 20, 40))  # 320 MiB, copied as it is
+    limit = 200 << 20
+
+    def work():
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + limit, used + limit))
+        with pytest.raises(WriteFailedError, match="the disk is full"):
+            repack(tmp_path / "a.h5", small_disk / "out.h5", threads=1)
+
+    child = in_child(work)
+    assert os.waitpid(child, 0)[1] == 0

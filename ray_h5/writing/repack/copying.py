@@ -26,7 +26,7 @@ from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
 from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, object_key, refers, remapped
 from ray_h5.writing.objects import copy_object, copy_userblock, new_links, new_properties, slabs
-from ray_h5.writing.output import OutputFile, new_chunked, steps_of, sum_of_objects, writing
+from ray_h5.writing.output import OutputFile, new_chunked, steps_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""
@@ -175,12 +175,12 @@ class FileCopy:
                 self._types = NamedTypes(self._named_types, out.file)
                 if not file["/"].id.get_create_plist().get_link_creation_order():  # in that order, types come first
                     entries.sort(key=lambda each: each.what not in {"group", "type"})
-            with writing(out.path):
-                copy_userblock(file, out.file)
+            with out.writing():
+                copy_userblock(file, out.path, out.file.userblock_size)
             for entry in entries:
                 self._copy(entry, file, out, reader, referring, progress)
-            self._attributes(file, out.file, referring, "/")
-            with writing(out.path):
+            self._attributes("/", file, out, referring)
+            with out.writing():
                 for path in referring:
                     self._references(path, file, out.file)
 
@@ -297,18 +297,18 @@ class FileCopy:
         progress: Callable[[int], object],
     ) -> None:
         path = entry.path
-        with writing(out.path):
+        with out.writing():
             if entry.what == "soft":
                 out.file[path] = h5py.SoftLink(entry.target)
             elif entry.what == "hard":
                 out.file[path] = out.file[entry.target]
             elif entry.what == "group":
                 properties = new_properties(file[path].id.get_create_plist())
-                made = h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
-                self._attributes(file[path], h5py.Group(made), referring, path)
+                h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
+                self._attributes(path, file, out, referring)
         if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
             found = file[path]
-            with writing(out.path):
+            with out.writing():
                 copy_object(found, out.file, path, self._types)
             self._referring(found, referring, path)
             if isinstance(found, h5py.Dataset):
@@ -319,7 +319,7 @@ class FileCopy:
                 progress(found.id.get_storage_size())
         elif entry.what == "array":
             self._rewrite(path, file[path], out, reader, progress)
-            self._attributes(file[path], out.file[path], referring, path)
+            self._attributes(path, file, out, referring)
 
     def _rewrite(
         self,
@@ -333,7 +333,7 @@ class FileCopy:
         limits = dataset.maxshape
         chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
         item = dataset.id.get_type().get_size()
-        with writing(out.path):
+        with out.writing():
             made = new_chunked(
                 out.file,
                 path,
@@ -364,15 +364,14 @@ class FileCopy:
 
     # Attributes and references ---------------------------------------------------------------------
 
-    def _attributes(
-        self, found: h5py.Group | h5py.Dataset, made: h5py.Group | h5py.Dataset, referring: list[str], path: str
-    ) -> None:
+    def _attributes(self, path: str, file: h5py.File, out: OutputFile, referring: list[str]) -> None:
+        found = file[path]
         for name in found.attrs:
             dtype = dtype_of(found.attrs.get_id(name))
             if dtype is None or refers(dtype):
                 continue
-            with writing(made.file.filename, f"writing attribute {name!r} of {path!r}"):
-                copy_attribute(found, made, name, self._types)
+            with out.writing(f"writing attribute {name!r} of {path!r}"):
+                copy_attribute(found, out.file[path], name, self._types)
         self._referring(found, referring, path)
 
     def _referring(self, found: h5py.Group | h5py.Dataset, referring: list[str], path: str) -> None:

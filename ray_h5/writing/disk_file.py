@@ -1,0 +1,114 @@
+"""The bytes of a file that libhdf5 writes."""
+
+from __future__ import annotations
+
+import os
+
+from ray_h5.storage.local import read_at
+
+_MOST_KEPT_BYTES = 64 << 20
+_METADATA_BYTES = 64 << 10
+
+
+class DiskFile:
+    """A new file, as h5py takes it. libhdf5 does not see that a write failed.
+
+    If one fails while libhdf5 writes metadata, as on a full disk, it cannot close the file any more, and the process
+    crashes when it tries. So what cannot be written stays in memory, and is read from there, until libhdf5 has closed
+    the file; `error` says why the file is of no use.
+
+    Parameters
+    ----------
+    path : str
+        The file. There must be none.
+    """
+
+    _fd = -1
+
+    def __init__(self, path: str) -> None:
+        self.error: OSError | None = None
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._at = self._size = 0
+        self._kept: list[tuple[int, bytes]] = []
+        self._kept_bytes = 0
+
+    def give_up(self, error: OSError) -> None:
+        """Write nothing more to the disk."""
+        self.error = self.error or error
+
+    def write(self, data: memoryview) -> int:
+        """Write at the current offset; after an error, keep it in memory."""
+        if self.error is None:
+            try:
+                _write_all(self._fd, data, self._at)
+            except OSError as exc:
+                self.error = exc
+        if self.error is not None:
+            if self._kept_bytes > _MOST_KEPT_BYTES and len(data) > _METADATA_BYTES:
+                raise self.error  # values: libhdf5 can fail to write those
+            self._kept.append((self._at, bytes(data)))
+            self._kept_bytes += len(data)
+        self._at += len(data)
+        self._size = max(self._size, self._at)
+        return len(data)
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from the current offset; with zeros past the end."""
+        done = 0
+        while done < len(buffer) and (more := read_at(self._fd, buffer[done:], self._at + done)):
+            done += more
+        buffer[done:] = bytes(len(buffer) - done)
+        end = self._at + len(buffer)
+        for start, data in self._kept:
+            first, stop = max(start, self._at), min(start + len(data), end)
+            if first < stop:
+                buffer[first - self._at : stop - self._at] = data[first - start : stop - start]
+        self._at = end
+        return len(buffer)
+
+    def read(self, count: int) -> bytes:
+        """Return bytes from the current offset; zeros past the end."""
+        buffer = bytearray(count)
+        self.readinto(memoryview(buffer))
+        return bytes(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the current offset."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the current offset."""
+        return self._at
+
+    def truncate(self, size: int) -> int:
+        """Set the size."""
+        if self.error is None:
+            try:
+                os.ftruncate(self._fd, size)
+            except OSError as exc:
+                self.error = exc
+        self._size = size
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: `OutputFile.close` waits for the disk."""
+
+    def close(self) -> None:
+        """Close the file, after libhdf5 did."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return self._path  # h5py takes it for the name of the file
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
