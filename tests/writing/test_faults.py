@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
@@ -144,12 +145,15 @@ def test_the_process_lives_when_the_disk_gets_full(tmp_path, small_disk, left, k
     with open(small_disk / "fill", "wb") as file:
         file.write(bytes(free.f_bavail * free.f_bsize - (left << 10)))
 
+    def write():
+        if kind == "task":
+            many_columns(small_disk / "out")
+        else:
+            repack(source, small_disk / "out.h5", page="64KiB" if kind == "page" else None)
+
     def work():
         with pytest.raises(WriteFailedError, match="the disk is full"):
-            if kind == "task":
-                many_columns(small_disk / "out")
-            else:
-                repack(source, small_disk / "out.h5", page="64KiB" if kind == "page" else None)
+            write()
         gc.collect()
 
     child = in_child(work)
@@ -163,7 +167,7 @@ def test_a_large_array_on_a_full_disk_takes_no_memory(tmp_path, small_disk):
     limit = 200 << 20
 
     def work():
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + limit, used + limit))
         with pytest.raises(WriteFailedError, match="the disk is full"):
             repack(tmp_path / "a.h5", small_disk / "out.h5", threads=1)
