@@ -31,7 +31,7 @@ NAMES = {
     "Reading": "H5Dataset loader kfold build_index RowReader H5Datasource",
     "What a row is": "Groups Grid Files Patches Windows",
     "What a column is": "csr ragged fields part joined Sidecar",
-    "Order": "Shuffle balance OrderSampler OrderBatchSampler WeightedSampler H5DataLoader mix set_epoch Position",
+    "Order": "Shuffle balance OrderSampler OrderBatchSampler WeightedSampler H5DataLoader set_epoch Position",
     "Training with Ray": "train_batches data_config TorchCollate quiet labels_of",
     "Arrays": "Standardize SpecAugment GaussianNoise DecodeImage augmentation_defaults",
     "Writing": "write_h5 H5Datasink repack",

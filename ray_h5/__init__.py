@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.dataset import H5Dataset
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
-    from ray_h5.torch_data.mixture import mix
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.defaults import augmentation_defaults
@@ -111,7 +110,6 @@ _HOMES = {
     "kfold": "ray_h5.ray_data.where_and_kfold",
     "labels_of": "ray_h5.ray_data.datasource",
     "loader": "ray_h5.torch_data.make_loader",
-    "mix": "ray_h5.torch_data.mixture",
     "part": "ray_h5.columns.user_columns",
     "quiet": "ray_h5.ray_data.quiet",
     "ragged": "ray_h5.columns.user_columns",
@@ -161,7 +159,6 @@ __all__ = [
     "kfold",
     "labels_of",
     "loader",
-    "mix",
     "part",
     "quiet",
     "ragged",
@@ -177,6 +174,12 @@ __all__ = [
 
 _MODULES = ("plots", "torch_data")
 
+_GONE = {
+    "make_train_val_indices": "kfold(paths, 5)[0] returns predicates of the rows of training and validation.",
+    "mix": "Read all files by one dataset, and give each source its share: Shuffle(weights={'lab/*.h5': 0.3, ...}).",
+}
+"""What to write instead of names that earlier versions had."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
@@ -191,6 +194,10 @@ def __dir__() -> list[str]:
 
 def look_up(package: str, name: str, homes: dict[str, str]) -> Any:
     """Return the value of a public name of a package; `homes` has the modules of all names except errors."""
+    if name in _GONE:
+        from ray_h5.errors import OptionError
+
+        raise OptionError(f"{package}.{name} is gone. {_GONE[name]}")
     home = homes.get(name, "ray_h5.errors" if name.endswith("Error") else "")
     value = getattr(importlib.import_module(home), name, None) if home else None
     if value is None:

@@ -31,7 +31,6 @@ _CALLS = {
     "joined": "joined('data/frames_*')",
     "kfold": "kfold('data/*.h5', 5)",
     "loader": "loader('data/*.h5', 64)",
-    "mix": "mix({'real': one, 'simulated': other})",
     "part": "part('fields', {0: [0, 5, 7]})",
     "ragged": "ragged('events/x', offsets='events/offsets')",
     "read_h5": "read_h5('data/*.h5')",

@@ -53,7 +53,7 @@ class Order(ComparedByContent):
     range_chunks : int, optional
         Chunks of a chunk group, where its rows are ranges: the last of them ends in a further chunk.
     draws : Draws, optional
-        What the weights of the shuffle became; the shuffle has none then. Or the datasets of a mixture.
+        What the weights of the shuffle became; the shuffle has none then.
     runs : LengthRuns, optional
         What `by_length` of the shuffle became; the shuffle has none then.
     """

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.folds import kfold
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
-    from ray_h5.torch_data.mixture import mix
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.decode_image import DecodeImage
@@ -93,7 +92,6 @@ __all__ = [
     "joined",
     "kfold",
     "loader",
-    "mix",
     "part",
     "ragged",
     "repack",

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,9 +50,6 @@ class JoinedDataset(BatchedDataset):
     OptionError
         If another dataset is in it, or a subclass that makes samples itself.
     """
-
-    is_mixture: ClassVar[bool] = False
-    """Whether the datasets have shares in an order."""
 
     def __init__(self, source: Dataset[Any]) -> None:
         self.source = source
@@ -183,24 +180,16 @@ class JoinedDataset(BatchedDataset):
 
     def check_alike(self) -> None:
         """Raise a SchemaMismatchError unless batches of all datasets have the same columns, dtypes and shapes."""
-        described, names = [_described(part) for part in self._parts], self._part_names()
+        described = [_described(part) for part in self._parts]
         for number, found in enumerate(described):
             for name in dict.fromkeys([*described[0], *found]):
                 first, here = (each.get(name, "missing") for each in (described[0], found))
                 if first != here:
                     raise SchemaMismatchError(
-                        f"datasets {names[0]} and {names[number]} of the {self._kind} do not make one batch: column "
+                        f"datasets 0 and {number} of the {type(self.source).__name__} do not make one batch: column "
                         f"{name!r} is {first} in {self._parts[0]}, and {here} in {self._parts[number]}; choose columns="
                         "[...] and dtypes={...} that all of them have, or pad=True for rows that differ in length"
                     )
-
-    @property
-    def _kind(self) -> str:
-        return "mixture" if self.is_mixture else type(self.source).__name__
-
-    def _part_names(self) -> list[str]:
-        """Return a name of each dataset, for messages."""
-        return [str(number) for number in range(len(self._parts))]
 
     def _by_part(self, indices: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
         """Yield the number of each dataset that has samples among these, their places, and their indices there."""
@@ -214,21 +203,11 @@ class JoinedDataset(BatchedDataset):
         return f"{type(self.source).__name__}({len(self)} samples of {', '.join(map(repr, self._parts))})"
 
 
-def flat_parts(dataset: Dataset[Any]) -> list[H5Dataset]:
-    """Return all datasets in `dataset`."""
-    return _flat(dataset)[0]
-
-
 def _flat(dataset: Dataset[Any]) -> tuple[list[H5Dataset], np.ndarray]:
     """Return all datasets in `dataset`, and where its samples are in their concatenation."""
     if isinstance(dataset, H5Dataset):
         return [dataset], np.arange(len(dataset))
     if isinstance(dataset, JoinedDataset):
-        if dataset.is_mixture:
-            raise OptionError(
-                f"{dataset!r} is part of another dataset, which does not know its shares: name all datasets in one "
-                "mix({...}), and choose samples of each before that"
-            )
         return dataset._parts, dataset._positions
     if _is(dataset, Subset):
         parts, positions = _flat(dataset.dataset)

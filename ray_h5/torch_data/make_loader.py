@@ -53,7 +53,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset, Subset or `mix` of H5Datasets, or paths
+    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
         The samples. The options of `H5Dataset` are for paths, except `pad`.
     batch_size : int
         Samples of a batch, on each rank.

@@ -44,7 +44,7 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
     if isinstance(dataset, (str, os.PathLike)):  # a text has a length, too
         raise OptionError(f"expected a dataset, found the path {str(dataset)!r}; write H5Dataset({str(dataset)!r})")
     wanted = as_shuffle(shuffle, seed)
-    if hasattr(dataset, "epoch_order"):  # an H5Dataset, or a mixture
+    if hasattr(dataset, "epoch_order"):  # an H5Dataset
         return cast("Order", dataset.epoch_order(wanted))
     if wanted is not None and wanted.unit not in ("auto", "rows"):
         raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
@@ -489,6 +489,6 @@ class OrderSampler(RankSampler):
         ------
         PositionError
             If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
-            `H5Dataset`, or a mixture of some, only the length is known.
+            `H5Dataset` only the length is known.
         """
         super().load_state_dict(state)

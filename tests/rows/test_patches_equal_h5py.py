@@ -15,7 +15,7 @@ from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.rows.patches import Patches as Kind
-from ray_h5.torch_data import H5Dataset, loader, mix
+from ray_h5.torch_data import H5Dataset, loader
 from tests.rows.kit import PIPELINES, open_rows
 
 
@@ -222,7 +222,7 @@ def test_what_is_refused_says_what_to_do(scans):
     with pytest.raises(OptionError, match="blocks; leave one of both out"):
         H5Dataset(folder, rows=Patches(SHAPES), windows=Windows({"raw": [0]}))
     with pytest.raises(OptionError, match="draw other values in each epoch"):
-        mix({"a": H5Dataset(folder, rows=Patches(SHAPES, per_file=2))})
+        loader(ConcatDataset([H5Dataset(folder, rows=Patches(SHAPES, per_file=2))]), 4)
     assert hash(Kind(SHAPES)) == hash(Patches(SHAPES))
     assert len(H5Dataset(folder, rows=Files())) == 3
 

@@ -15,7 +15,7 @@ from ray_h5.loading import row_source
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_cost import shuffle_effect
 from ray_h5.read.jobs import ReadStats
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, mix, where
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH, CHUNK = 640, 40, 64
@@ -146,13 +146,12 @@ def test_a_data_loader_with_workers(path):
 @pytest.mark.parametrize("is_dense", [True, False])
 def test_joined_datasets(path, is_dense):
     parts = [H5Dataset(path, [csr("X", dense=is_dense), "label"], where(label=rows)) for rows in ([3, 1, 8], [5, 600])]
-    for joined in (ConcatDataset(parts), mix({"one": parts[0], "other": parts[1]}, {"one": 3, "other": 2})):
-        labels = []
-        for batch in loader(joined, 4) if isinstance(joined, ConcatDataset) else loader(joined, 5):
-            assert (batch["X"].layout == torch.strided) == is_dense
-            np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
-            labels += batch["label"].tolist()
-        assert set(labels) == {1, 3, 5, 8, 600}
+    labels = []
+    for batch in loader(ConcatDataset(parts), 4):
+        assert (batch["X"].layout == torch.strided) == is_dense
+        np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
+        labels += batch["label"].tolist()
+    assert set(labels) == {1, 3, 5, 8, 600}
 
 
 def test_samples_transforms_and_caches(path):
