@@ -59,7 +59,8 @@ class Source:
         of groups that are rows: ``Groups(..., attrs=...)``.
     decode_cf : bool
         Apply the attributes that netCDF files have by the CF conventions: ``_FillValue`` and ``missing_value`` become
-        NaN, ``scale_factor`` and ``add_offset`` are applied, and times since a date become timestamps.
+        NaN, ``scale_factor`` and ``add_offset`` are applied, times since a date become timestamps, and the last axis
+        of an array of characters becomes a text.
     axes : {"stored", "reversed"}
         ``"reversed"`` takes the last axis for the row axis, and reverses the others too, as MATLAB and loom mean them.
     labels : mapping of str to (str, sequence, or mapping), optional

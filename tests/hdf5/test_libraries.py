@@ -303,9 +303,13 @@ def test_units_of_many_spaces_take_no_time(tmp_path, text):
         file["at"] = [0]
         file["at"].attrs["units"] = text.format(" " * 60_000)
     begin = time.process_time()
-    found = H5Dataset(tmp_path / "a.h5", decode_cf=True)[0]["at"]
+    if text.endswith("x"):
+        with pytest.raises(UnsupportedColumnError, match="cannot be parsed"):
+            H5Dataset(tmp_path / "a.h5", ["at"], decode_cf=True)
+    else:
+        found = H5Dataset(tmp_path / "a.h5", decode_cf=True)[0]["at"]
+        assert found == np.datetime64("2000-01-01", "ns")
     assert time.process_time() - begin < 5
-    assert found == (0 if text.endswith("x") else np.datetime64("2000-01-01", "ns"))
 
 
 def test_a_time_outside_of_nanoseconds_names_its_row(tmp_path):

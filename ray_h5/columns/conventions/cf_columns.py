@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Units, Values, blank_of
+from ray_h5.columns.values import Reading, Units, Values, blank_of, first_axis
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.tree.attributes import CF_TIME
+from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 
@@ -26,6 +26,7 @@ _NAMES = {"day": "d", "days": "d", "d": "d", "hour": "h", "hours": "h", "hr": "h
           "secs": "s", "s": "s", "millisecond": "ms", "milliseconds": "ms", "msec": "ms", "ms": "ms",
           "microsecond": "us", "microseconds": "us", "us": "us", "nanosecond": "ns", "nanoseconds": "ns",
           "ns": "ns"}  # fmt: skip
+_SINCE = re.compile(r"(?P<unit>[A-Za-z]+) since ", re.IGNORECASE)
 _LONG_NAMES = {"days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"}
 _CALENDARS = {"standard", "gregorian", "proleptic_gregorian", ""}
 _NAT, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -150,6 +151,47 @@ class CF:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Characters:
+    """Texts that are stored as arrays of characters, along the last axis.
+
+    Attributes
+    ----------
+    values : Stored
+        The dataset: strings of one byte.
+    """
+
+    values: Stored
+
+    @property
+    def array(self) -> ColumnLayout:
+        found = self.values.array
+        found = replace(found, shape=found.shape[:-1], stored_dtype=np.dtype(f"S{max(1, found.shape[-1])}"))
+        return replace(found, chunk_shape=first_axis(found), fill=None, offset=None, item_bytes=0)
+
+    def over(self, axes: int) -> Values:
+        whole = self.values.over(axes)
+        assert isinstance(whole, Stored)
+        return Characters(whole) if whole.array.row_shape else whole
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return blank_of(self.array, dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.values.read(units)
+
+        def finish() -> None:
+            out[wanted.places] = self.decoded(read(), wanted.rows)
+
+        return Reading([part], finish)
+
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:  # noqa: ARG002  as CF has it
+        """Return the texts of units."""
+        if not stored.shape[-1]:
+            return np.zeros(stored.shape[:-1], "S1")
+        return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CFOfGroups:
     """Values of one dataset a group, whose attributes differ.
 
@@ -167,7 +209,7 @@ class CFOfGroups:
 
     values: Stored
     array: ColumnLayout
-    decoders: Sequence[CF | None]
+    decoders: Sequence[CF | Characters | None]
     class_of: np.ndarray
 
     def over(self, axes: int) -> CFOfGroups:
@@ -213,6 +255,13 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
     decoders = [cf_values(values, attributes) for attributes in said]
     if not any(decoders):
         return values
+    if isinstance(decoders[0], Characters) and isinstance(values.address, JoinedArray):
+        if values.address.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{values.layout.where} has arrays of characters, of another length in other groups. Read it as it is "
+                "stored, with decode_cf=False, or leave it out with columns=[...]."
+            )
+        return decoders[0]
     if len(decoders) == 1 and decoders[0] is not None:
         return decoders[0]
     arrays = [values.array if each is None else each.array for each in decoders]
@@ -226,7 +275,7 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
     return CFOfGroups(values, replace(arrays[0], stored_dtype=dtype, element=None, enum=()), decoders, class_of)
 
 
-def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | None:
+def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters | None:
     """Return what attributes say that stored values stand for; None if they say nothing.
 
     Raises
@@ -235,6 +284,8 @@ def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | None:
         If they say what cannot be decoded, such as times of a calendar that is not that of numpy.
     """
     layout = values.array
+    if layout.dtype == np.dtype("S1") and layout.row_shape:
+        return Characters(values)
     if layout.kind not in {"number", "bool"} or layout.dtype.kind not in "iuf":
         return None
     if attributes.get("dtype") == "bool" and layout.dtype.kind in "iu":
@@ -243,7 +294,15 @@ def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | None:
     stored = np.dtype(layout.dtype.str.replace("i", "u")) if unsigned else layout.dtype
     missing = tuple(_missing(attributes, layout.dtype, stored))
     scale, offset = (_number(attributes.get(name)) for name in ("scale_factor", "add_offset"))
-    since = CF_TIME.fullmatch(" ".join(str(attributes.get("units", "")).split()))
+    if not_a_number := [name for name in PACKING[:2] if name in attributes and _number(attributes[name]) is None]:
+        raise UnsupportedColumnError(
+            f"{layout.where} has an attribute {not_a_number[0]!r} that is no number. Read it as it is stored, with "
+            "decode_cf=False, or leave it out with columns=[...]."
+        )
+    units = " ".join(str(attributes.get("units", "")).split())
+    since = CF_TIME.fullmatch(units)
+    if since is None and (begins := _SINCE.match(units)) is not None and begins["unit"].lower() in _NAMES:
+        raise _unparsed(layout, units, "expected a date such as 2000-01-31, a time and a zone such as +05:30")
     if since is not None:
         return _times(values, attributes, since, missing, stored, (scale, offset))
     if scale is None and offset is None and not missing:
@@ -325,11 +384,7 @@ def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) 
     try:
         date, since_midnight = _parsed(since)
     except (ValueError, OverflowError) as exc:
-        why = str(exc)[:_SHOWN_CHARACTERS]
-        raise UnsupportedColumnError(
-            f"{layout.where} has times in {units!r}, which cannot be parsed: {why}. Read it as it is stored, with "
-            "decode_cf=False."
-        ) from exc
+        raise _unparsed(layout, units, str(exc)[:_SHOWN_CHARACTERS]) from exc
     if calendar != "proleptic_gregorian" and date < _FIRST_GREGORIAN:
         raise UnsupportedColumnError(
             f"{layout.where} has times in {units!r} of the calendar {calendar or 'standard'!r}, which is Julian "
@@ -343,6 +398,13 @@ def _unit_and_origin(layout: ColumnLayout, since: re.Match[str], calendar: str) 
             "Read it as it is stored, with decode_cf=False."
         )
     return _UNITS[name], ns
+
+
+def _unparsed(layout: ColumnLayout, units: str, why: str) -> UnsupportedColumnError:
+    return UnsupportedColumnError(
+        f"{layout.where} has times in {units[:_SHOWN_CHARACTERS]!r}, which cannot be parsed: {why}. Read it as it is "
+        "stored, with decode_cf=False, or leave it out with columns=[...]."
+    )
 
 
 def _parsed(since: re.Match[str]) -> tuple[np.datetime64, int]:

@@ -18,8 +18,9 @@ _MAX_TEXT = 1 << 20
 
 # Of text with single spaces, and no part can match what the next one does: the time is linear in the length.
 CF_TIME = re.compile(r"(?P<unit>[A-Za-z]+) since (?P<date>\d+-\d+-\d+)(?:(?: ?T ?| )(?P<time>[0-9:.]+))?"
-                     r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?))?", re.IGNORECASE)  # fmt: skip
-"""The units of times in the CF conventions."""
+                     r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{1,2})?)| 0{1,2}(?::?0{1,2})?)?",
+                     re.IGNORECASE)  # fmt: skip
+"""The units of times in the CF conventions. A zone without a sign is zero."""
 
 
 def notes_of(dataset: h5py.Dataset) -> ColumnNotes:

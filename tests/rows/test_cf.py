@@ -1,0 +1,96 @@
+"""`decode_cf`: times with a zone, arrays of characters, and what cannot be decoded and is said."""
+
+import cftime
+import h5py
+import numpy as np
+import pytest
+import xarray
+
+from ray_h5 import Files, Grid, Groups, Windows, where
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset
+
+NAMES = [b"Oslo", b"Bergen", b"", b"T", b"Stavanger"]
+
+
+@pytest.mark.parametrize(
+    "zone", ["", " 0:00", " 00:00", " 0", " 00", " 0000", " 0:0", "Z", " UTC", " +00:00", "+05:30", " -7", " -0730"]
+)
+def test_times_with_a_zone(tmp_path, zone):
+    units = f"seconds since 2021-09-22 15:00:06{zone}"
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["time"] = np.array([0.5, 1.5])
+        file["time"].attrs["units"] = units
+    found = H5Dataset(tmp_path / "a.nc", ["time"], decode_cf=True).read(np.arange(2))["time"]
+    # cftime knows zones of two digits alone.
+    known = {" -7": "-07:00", " -0730": "-07:30"}.get(zone, zone)
+    expected = cftime.num2date([0.5, 1.5], f"seconds since 2021-09-22 15:00:06{known}")
+    assert found.tolist() == [np.datetime64(each.isoformat(), "ns").astype(int) for each in expected]
+
+
+@pytest.mark.parametrize("date", ["2021-09-22 15:00:06 5:00", "2021-09-22 15:00:06 EST", "2021/09/22", "2021", "noon"])
+def test_units_that_cannot_be_parsed_are_named(tmp_path, date, caplog):
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["time"], file["x"] = np.arange(2), np.arange(2)
+        file["time"].attrs["units"], file["x"].attrs["units"] = f"hours since {date}", "mm since noon"
+    with pytest.raises(UnsupportedColumnError, match=rf"column 'time' has times in 'hours since {date}', which cannot"):
+        H5Dataset(tmp_path / "a.nc", ["time"], decode_cf=True)
+    dataset = H5Dataset(tmp_path / "a.nc", decode_cf=True)
+    assert list(dataset.columns) == ["x"]
+    assert f"time (has times in 'hours since {date}'" in caplog.text
+    assert dataset.read(np.arange(2))["x"].tolist() == [0, 1]
+
+
+def test_a_scale_that_is_no_number_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["x"] = np.arange(2)
+        file["x"].attrs["scale_factor"] = "0.1"
+    with pytest.raises(UnsupportedColumnError, match="attribute 'scale_factor' that is no number"):
+        H5Dataset(tmp_path / "a.nc", ["x"], decode_cf=True)
+
+
+@pytest.fixture
+def path(tmp_path):
+    texts = np.array(NAMES, "S10")
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["name"] = texts.view("S1").reshape(5, 10)
+        file["pair"] = np.stack([texts, texts[::-1]], axis=1).view("S1").reshape(5, 2, 10)
+        file["none"], file["x"], file["one"] = np.zeros((5, 0), "S1"), np.arange(5), np.array([b"a", b"b"] * 2 + [b""])
+        file.create_dataset("gzip", data=file["name"][:], chunks=(2, 4), compression="gzip")
+        for i in range(2):
+            file[f"groups/{i}/name"] = file["name"][: i + 1]
+            file[f"groups/{i}/other"] = file["name"][:, : i + 1]
+    return tmp_path / "a.nc"
+
+
+def test_arrays_of_characters_are_texts(path):
+    names = ["name", "pair", "none", "one", "gzip"]
+    dataset = H5Dataset(path, names, decode_cf=True)
+    found = dataset.read(np.array([3, 0, 4]))
+    with xarray.open_dataset(path, engine="h5netcdf", phony_dims="sort") as expected:
+        for name in ("name", "pair", "gzip"):
+            assert found[name].tolist() == expected[name].values[[3, 0, 4]].tolist(), name
+    assert found["none"].tolist() == [b""] * 3
+    assert found["one"].tolist() == [b"b", b"a", b""]
+    assert dataset[1]["name"] == "Bergen"
+    assert dataset[1]["pair"] == ["Bergen", "T"]
+    assert H5Dataset(path, ["name"]).read(np.arange(5))["name"].shape == (5, 10)
+
+
+def test_arrays_of_characters_in_predicates_labels_and_windows(path):
+    chosen = H5Dataset(path, ["x"], where(name=["Oslo", "T"]), decode_cf=True)
+    assert [chosen[i]["x"] for i in range(len(chosen))] == [0, 3]
+    labelled = H5Dataset(path, ["x", "name"], labels={"name": "auto"}, decode_cf=True)
+    assert len({int(labelled[i]["name"]) for i in range(5)}) == 5
+    windows = H5Dataset(path, ["name"], windows=Windows({"name": [0, 1]}, pad="drop"), decode_cf=True)
+    assert windows[0]["name"] == ["Oslo", "Bergen"]
+
+
+def test_arrays_of_characters_in_other_rows(path):
+    dataset = H5Dataset(path, ["name"], rows=Groups("groups/*"), decode_cf=True)
+    assert [dataset[i]["name"] for i in range(2)] == [["Oslo"], ["Oslo", "Bergen"]]
+    with pytest.raises(UnsupportedColumnError, match="arrays of characters, of another length in other groups"):
+        H5Dataset(path, ["other"], rows=Groups("groups/*"), decode_cf=True)
+    assert H5Dataset(path, ["name"], rows=Files(), decode_cf=True)[0]["name"] == [each.decode() for each in NAMES]
+    grid = H5Dataset(path, ["pair"], rows=Grid(2), decode_cf=True)
+    assert [grid[i]["pair"] for i in (0, 1, 2)] == ["Oslo", "Stavanger", "Bergen"]
