@@ -101,8 +101,10 @@ def add_row_kinds(group: argparse._ArgumentGroup) -> None:
     """Add the arguments that say what a row is."""
     group.add_argument(
         "--groups",
+        action="append",
         metavar="GLOB",
-        help="each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own",
+        help="each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own. Or, for each column, the "
+        "datasets that share names: --groups 'image=images/*' --groups 'mask=masks/*'",
     )
     group.add_argument("--each-file", action="store_true", help="each file")
     group.add_argument("--key", metavar="NAME", help="a column with the path of the group, or the name of the file")
@@ -152,7 +154,7 @@ def _rows(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
 
     if arguments.groups is not None and arguments.patches is None:
-        return Groups(arguments.groups, attrs=tuple(options.pop("attrs", ())), key=arguments.key)
+        return Groups(_pattern(arguments.groups), attrs=tuple(options.pop("attrs", ())), key=arguments.key)
     if arguments.each_file:
         return Files(key=arguments.key)
     if arguments.patches is not None:
@@ -161,8 +163,20 @@ def _rows(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
         shapes = dict(map(_shape, arguments.patches))
         steps = None if arguments.patch_stride is None else _shape(f"stride={arguments.patch_stride}")[1]
         stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        return Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key, groups=arguments.groups)
+        groups = None if arguments.groups is None else _pattern(arguments.groups)
+        return Patches(shapes, stride=stride, per_file=arguments.per_file, key=arguments.key, groups=groups)
     return None if arguments.grid is None else Grid(arguments.grid)
+
+
+def _pattern(given: Sequence[str]) -> str | dict[str, str]:
+    """Return the pattern of ``--groups``: one glob, or globs of columns."""
+    from ray_h5.errors import OptionError
+
+    if len(given) == 1:
+        return given[0]
+    if not all("=" in each for each in given):
+        raise OptionError(f"--groups {' '.join(given)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
+    return dict(each.split("=", 1) for each in given)
 
 
 def _windows(arguments: argparse.Namespace) -> Any:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ray_h5.likely_rows.alike import Alike, likely_samples
+from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.shapes import block_of
 from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.words import MASKS, PIECES, SPLITS, last, words
+from ray_h5.likely_rows.words import MASKS, PIECES, SPLITS, TARGETS, last, words
 from ray_h5.messages import few
 from ray_h5.storage.local import natural_key
 
@@ -60,6 +61,33 @@ def _glob_of(begin: str, names: Collection[str], columns: Iterable[str]) -> str:
 def _only_numbers_differ(tree: FileTree, lengths: Mapping[int, int]) -> bool:
     """Return whether datasets differ in length and in a number, and nothing says that they are samples."""
     return len({*lengths.values()}) > 1 and not likely_samples(tree.whole, tree.others)
+
+
+def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield datasets that have the same names in several groups, such as images and their masks."""
+    alike = [each for each in likely_samples(tree.whole, tree.others) if not each.are_groups]
+    by_names: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for parent, listed in _by_parent(path for each in alike for path in each.paths).items():
+        by_names.setdefault((parent.rpartition("/")[0], frozenset(listed)), []).append(parent)
+    for (_, names), parents in by_names.items():
+        # Groups of another kind, such as classes, have other samples under the same names.
+        are_targets = [bool(TARGETS & {*words(last(each)), last(each)}) for each in parents]
+        if len(parents) < 2 or all(are_targets) or not any(are_targets):
+            continue
+        beside = {name for each in parents for name in _by_parent([*tree.columns, *tree.others])[each]}
+        pattern, _ = pattern_of([(name,) for name in sorted(names)], [(name,) for name in sorted(beside - names)])
+        first = min(names, key=natural_key)
+        said = f"{few([f'{each}/{first}' for each in parents])}: {len(names)} names, each in {len(parents)} groups"
+        patterns = {each.rpartition("/")[2]: f"{each}/{pattern}" for each in parents}
+        options = f"rows=ray_h5.Groups({patterns!r}, key='name')"
+        yield Suggestion(said, "if what has one name is one sample", options, True)
+
+
+def _by_parent(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for parent, _, name in (path.rpartition("/") for path in paths):
+        found.setdefault(parent, []).append(name)
+    return found
 
 
 def splits_of_one(tree: FileTree) -> Iterator[Suggestion]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from ray_h5.likely_rows.alike import likely_samples
-from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, pieces, samples, splits_of_one
+from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, pieces, samples, side_by_side, splits_of_one
 from ray_h5.likely_rows.ranges import ragged_columns
 from ray_h5.likely_rows.shapes import (
     after_ones,
@@ -36,6 +36,9 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     if _is_model(tree.columns):
         said = "this looks like the weights of a Keras model; they are no rows of samples"
         return [Suggestion(said, is_surprise=True)]
+    everywhere = tree.of_all_files()
+    if pairs := [*side_by_side(everywhere)]:
+        return pairs
     of_patterns = (pieces, splits_of_one, samples)
     rules = (
         _sparse,
@@ -49,7 +52,7 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _episodes,
         _cf,
     )
-    found = [each for rule in of_patterns for each in rule(tree.of_all_files())]
+    found = [each for rule in of_patterns for each in rule(everywhere)]
     return [*found, *(each for rule in rules for each in rule(tree))]
 
 

@@ -35,6 +35,11 @@ AXES = _words_of("t time times timestamp timestamps date f freq frequency freque
 OF_IMAGES = _words_of("image images img mask masks seg segmentation label labels annotation slice climate scene target")
 """What the columns of one image are called."""
 
+TARGETS = _words_of(
+    "mask masks seg segs segmentation segmentations label labels annotation annotations target targets gt truth"
+)
+"""What the groups of targets are called, beside those of inputs."""
+
 OF_VOLUMES = _words_of("raw volume volumes vol em ct mri tomogram stack")
 """What arrays are called of which samples are blocks."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -36,19 +37,37 @@ class RowKind:
         return False
 
 
+def check_pattern(option: str, pattern: Any) -> None:
+    """Raise `OptionError` unless a pattern is a glob over paths, or a mapping of columns to globs."""
+    if isinstance(pattern, str) and pattern.strip("/"):
+        return
+    if not isinstance(pattern, Mapping) or not pattern:
+        raise OptionError(f"{option}={pattern!r}: expected a glob over paths, such as 'data/demo_*'")
+    if not all(isinstance(each, str) and each.strip("/") for pair in pattern.items() for each in pair):
+        raise OptionError(f"{option}={pattern!r}: expected {{column: glob}}, such as {{'image': 'images/*'}}")
+    signs = {tuple(re.findall(r"\*+|\?|\[", each)) for each in pattern.values()}
+    if len(signs) > 1 or not (found := signs.pop()) or "**" in found:
+        raise OptionError(
+            f"{option}={pattern!r}: expected the same signs in each glob, one or more of *, ? and [...], such as "
+            "{'image': 'images/*', 'mask': 'masks/*'}: what they stand for names a row. '**' is for one pattern alone."
+        )
+
+
 @names_options
 @dataclass(frozen=True, slots=True)
 class Groups(RowKind):
     """Each HDF5 group that matches a pattern is a row, or each dataset that does.
 
     The datasets of a group are its columns: ``actions``, ``obs/eef``. Rows may differ in length. If datasets match,
-    they are one column.
+    they are one column. Datasets with the same name in several groups are columns of one row with a mapping of
+    patterns: ``Groups({"image": "images/*", "mask": "masks/*"})``.
 
     Parameters
     ----------
-    pattern : str
+    pattern : str, or mapping of str to str
         A glob over paths in the file, below `group`: ``*`` stands for any text in one name, ``**`` for any number of
-        groups.
+        groups. Or columns, each with a glob of its datasets: a row has one dataset of each, in which ``*`` stands for
+        the same text.
     attrs : sequence of str
         Attributes of the groups that are columns: each holds one number or one text.
     key : str, optional
@@ -75,7 +94,7 @@ class Groups(RowKind):
 
     episode = "group"
 
-    pattern: str
+    pattern: str | Mapping[str, str]
     attrs: Sequence[str] = ()
     key: str | None = None
     order: Literal["name", "creation"] = "name"
@@ -83,8 +102,9 @@ class Groups(RowKind):
     missing: Literal["error", "null"] = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pattern, str) or not self.pattern.strip("/"):
-            raise OptionError(f"Groups: pattern={self.pattern!r}: expected a glob over paths, such as 'data/demo_*'")
+        check_pattern("Groups: pattern", self.pattern)
+        if isinstance(self.pattern, Mapping):
+            object.__setattr__(self, "pattern", dict(self.pattern))
         if isinstance(self.attrs, str):
             raise OptionError(f"Groups: attrs={self.attrs!r}: expected a list of names; write attrs=[{self.attrs!r}]")
         object.__setattr__(self, "attrs", tuple(self.attrs))
@@ -98,10 +118,18 @@ class Groups(RowKind):
             raise OptionError(f"Groups: attrs={self.attrs}, key={self.key!r}: expected names that differ")
         if self.order not in {"name", "creation"}:
             raise OptionError(f"Groups: order={self.order!r}: expected 'name' or 'creation'")
+        if isinstance(self.pattern, Mapping) and (self.attrs or self.order != "name"):
+            raise OptionError(
+                f"Groups: pattern={self.pattern!r}: attrs= and order= are of groups that one pattern matches; leave "
+                "them out"
+            )
         if not isinstance(self.name, str) or not self.name:
             raise OptionError(f"Groups: name={self.name!r}: expected the name of a column")
         if self.missing not in {"error", "null"}:
             raise OptionError(f"Groups: missing={self.missing!r}: expected 'error' or 'null'")
+
+    def __hash__(self) -> int:
+        return hash((self.in_file, self.key))
 
     @property
     def has_groups(self) -> bool:
@@ -112,7 +140,8 @@ class Groups(RowKind):
         """The part of it that decides what is read from a file."""
         from ray_h5.hdf5.groups.groups import GroupPattern
 
-        return GroupPattern(self.pattern, self.order, tuple(self.attrs), self.name, self.missing)
+        pattern = self.pattern if isinstance(self.pattern, str) else tuple(self.pattern.items())
+        return GroupPattern(pattern, self.order, tuple(self.attrs), self.name, self.missing)
 
 
 @names_options

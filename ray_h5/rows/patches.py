@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from ray_h5.errors import OptionError
 from ray_h5.messages import few
 from ray_h5.options import as_integer, is_integer, names_options
-from ray_h5.rows.groups_and_grids import RowKind
+from ray_h5.rows.groups_and_grids import RowKind, check_pattern
 
 
 @names_options
@@ -48,8 +48,9 @@ class Patches(RowKind):
     key : str, optional
         Name of a column with the name of the file, without its folder and its extension; with `groups`, with the path
         of the group.
-    groups : str, optional
+    groups : str, or mapping of str to str, optional
         Groups of each file that have the arrays in `shapes`, as a glob over paths like that of `Groups`: ``"scans/*"``.
+        Or a glob for each array, of datasets that belong together by name: ``{"raw": "images/*", "label": "masks/*"}``.
         They may differ in shape. `per_file` is then a number of blocks a group.
 
     Raises
@@ -75,7 +76,7 @@ class Patches(RowKind):
     axes: Mapping[str, Sequence[int]] | None = None
     pad: Literal["inside", "zero"] = "inside"
     key: str | None = None
-    groups: str | None = None
+    groups: str | Mapping[str, str] | None = None
 
     corner: ClassVar[str] = "corner"
     """The column with the place of the block."""
@@ -113,10 +114,12 @@ class Patches(RowKind):
             raise OptionError(f"Patches: pad={self.pad!r}: expected 'inside' or 'zero'")
         if self.key is not None and not (isinstance(self.key, str) and self.key):
             raise OptionError(f"Patches: key={self.key!r}: expected the name of a column")
-        if self.groups is not None and not (isinstance(self.groups, str) and self.groups.strip("/")):
-            raise OptionError(f"Patches: groups={self.groups!r}: expected a glob over paths, such as 'scans/*'")
 
     def _check_draws(self) -> None:
+        if self.groups is not None:
+            check_pattern("Patches: groups", self.groups)
+        if isinstance(self.groups, Mapping):
+            self._set("groups", _Frozen(self.groups))
         if self.stride is not None and self.per_file is not None:
             raise OptionError(
                 f"Patches: stride={self.stride}, per_file={self.per_file}: blocks are on a grid, or drawn"
@@ -154,7 +157,7 @@ class Patches(RowKind):
         return self.per_file is not None
 
 
-class _Frozen(dict[str, tuple[int, ...]]):
+class _Frozen(dict[str, Any]):
     """A dict that nobody changes: row kinds are values."""
 
     def __repr__(self) -> str:

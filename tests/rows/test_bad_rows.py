@@ -21,6 +21,7 @@ from ray_h5.errors import (
 )
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.groups_and_grids import Grid, Groups
+from ray_h5.rows.patches import Patches
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.local import natural_key
 from tests.hdf5.h5kit import in_fork, overwrite
@@ -235,6 +236,13 @@ def test_groups_may_share_others_by_links(tmp_path):
         (lambda: Windows({"x": [0], "x_is_pad": ("y", [0])}), "rename it"),
         (lambda: Windows({1: [0]}), "expected the name of a column"),
         (lambda: Groups(""), "expected a glob over paths"),
+        (lambda: Groups({}), "expected a glob over paths"),
+        (lambda: Groups({"x": ""}), "expected {column: glob}"),
+        (lambda: Groups({"x": "a/b"}), "one or more of"),
+        (lambda: Groups({"x": "a/*", "y": "b/?"}), "the same signs in each glob"),
+        (lambda: Groups({"x": "**/a", "y": "**/b"}), "'\\*\\*' is for one pattern alone"),
+        (lambda: Groups({"x": "a/*"}, attrs=["n"]), "of groups that one pattern matches"),
+        (lambda: Patches({"x": (2,)}, stride=1, groups={"x": "a"}), "Patches: groups=.*one or more of"),
         (lambda: Groups("a", attrs="n"), r"write attrs=\['n'\]"),
         (lambda: Groups("a", attrs=("n",), key="n"), "names that differ"),
         (lambda: Groups("a", order="size"), "'name' or 'creation'"),

@@ -110,13 +110,17 @@ def store(tmp_path_factory):
 
 
 @settings(max_examples=15, deadline=None)
-@given(scans(), st.integers(0, 1 << 20), st.booleans())
-def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_store):
+@given(scans(), st.integers(0, 1 << 20), st.booleans(), st.booleans())
+def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_store, by_name):
     extents, block, options, stored, channels = made
     folder = tmp_path_factory.mktemp("groups")
     arrays = write(folder / "a.h5", extents, stored, channels, seed)
     axes = {"raw": tuple(range(len(block)))}
-    kind = Patches({"raw": block, "label": block}, axes=axes, groups="scans/*", key="scan", seed=seed, **options)
+    groups = "scans/*"
+    if by_name:  # the same rows, of datasets that need not be in one group
+        groups = {name: f"scans/*/{name}" for name in ("raw", "label", "age")}
+        arrays = {name.rpartition("/")[2]: each for name, each in arrays.items()}
+    kind = Patches({"raw": block, "label": block}, axes=axes, groups=groups, key="scan", seed=seed, **options)
     with RowReader(folder / "a.h5", rows=kind) as reader:
         num_rows = reader.num_rows
         expected = blocks_of(reader.read(COLUMNS), arrays, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -64,9 +64,10 @@ class GroupPattern:
 
     Attributes
     ----------
-    pattern : str
+    pattern : str, or tuple of (str, str)
         A glob over paths in the file: ``*`` stands for any text in one name, ``**`` for any number of groups. Or a
-        dataset of references: what each entry refers to is a row.
+        dataset of references: what each entry refers to is a row. Or columns, each with a glob of its datasets: those
+        of a row have the same text for each ``*``.
     order : {"name", "creation"}
         Their order: by name, where ``demo_2`` is before ``demo_10``, or by the time when they were made.
     attrs : tuple of str
@@ -77,11 +78,16 @@ class GroupPattern:
         Whether a group may lack a column that others have.
     """
 
-    pattern: str
+    pattern: str | tuple[tuple[str, str], ...]
     order: str = "name"
     attrs: tuple[str, ...] = ()
     name: str = "value"
     missing: str = "error"
+
+    @property
+    def said(self) -> str:
+        """The pattern as a user writes it."""
+        return repr(self.pattern if isinstance(self.pattern, str) else dict(self.pattern))
 
 
 def read_group_table(
@@ -108,7 +114,7 @@ def read_group_table(
         If the groups have other columns, or a column has other dtypes or numbers of axes, or an attribute is missing.
     """
     walk = _Walk(tree, pattern, None if columns is None else frozenset(columns), file_bytes)
-    with translated(tree.path, f"listing the groups {pattern.pattern!r}"):
+    with translated(tree.path, f"listing the groups {pattern.said}"):
         table = walk.table()
     check_places(tree.path, table, file_bytes)
     return table, walk.refused
@@ -140,7 +146,7 @@ def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
             )
         except UnsupportedColumnError:
             return None
-    paths, offset = Paths.of([pattern.pattern]), NOT_WRITTEN if layout.offset is None else layout.offset
+    paths, offset = Paths.of([name.strip("/")]), NOT_WRITTEN if layout.offset is None else layout.offset
     shape, nbytes, single = layout.row_shape, layout.row_bytes, not is_bytes(layout)
     if not single:
         layout = as_bytes(layout)
@@ -227,14 +233,65 @@ class _Walk:
 
     def table(self) -> GroupTable:
         root, trail = self._tree.enter()
-        given = [part for part in self._pattern.pattern.split("/") if part]
-        parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
-        if len(parts) > _MAX_DEPTH:
-            raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
+        if not isinstance(self._pattern.pattern, str):
+            return self._side_by_side(root, trail, self._pattern.pattern)
+        parts = self._parts(self._pattern.pattern)
         referred = self._referred(root, parts)
         names, parents = self._found(root, trail, parts) if referred is None else referred
         with _bounded_cache(self._tree.file, names):
             return self._table_of(names, parents)
+
+    def _parts(self, pattern: str) -> list[str]:
+        given = [part for part in pattern.split("/") if part]
+        parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
+        if len(parts) > _MAX_DEPTH:
+            raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
+        return parts
+
+    def _side_by_side(self, root: h5py.Group, trail: Trail, patterns: Sequence[tuple[str, str]]) -> GroupTable:
+        """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern."""
+        found: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
+        names: dict[tuple[str, ...], str] = {}
+        for column, pattern in patterns:
+            parts = self._parts(pattern)
+            globs = [(place, _captures(part)) for place, part in enumerate(parts) if _is_glob(part)]
+            for path, parent in self._matches(root, trail, "", parts, 0):
+                levels = path.split("/")
+                matched = [glob.fullmatch(levels[place]) for place, glob in globs]
+                key = tuple(text for each in matched if each is not None for text in each.groups())
+                found.setdefault(key, {})[column] = path, parent
+                names.setdefault(key, "/".join(levels[place] for place, _ in globs))
+            if not any(column in each for each in found.values()):
+                raise self._nothing(root, pattern)
+        rows = [(names[key], found[key]) for key in sorted(found, key=lambda key: natural_key(names[key]))]
+        with _bounded_cache(self._tree.file, [path for _, each in rows for path, _ in each.values()]):
+            columns = {
+                column: joined
+                for column, pattern in patterns
+                if (self._wanted is None or column in self._wanted) and (joined := self._joined(column, pattern, rows))
+            }
+        return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
+
+    def _joined(
+        self, column: str, pattern: str, rows: Sequence[tuple[str, Mapping[str, tuple[str, _Parent]]]]
+    ) -> JoinedArray | None:
+        """Return the datasets of a column in rows; None if they cannot be read."""
+        builder = self._builders[column] = GroupColumn(self._path, column)
+        for number, (_, found) in enumerate(rows):
+            if column in found:
+                path, parent = found[column]
+                self._add(column, path, self._open(parent, path, datasets=True), number)
+            elif self._pattern.missing == "null":
+                builder.add_missing(1)
+            else:
+                raise SchemaMismatchError(
+                    f"{self._path}: {few([path for path, _ in found.values()])}: no dataset {pattern!r} has this name, "
+                    f"and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets that are "
+                    f"all there; or pass missing='null' to Groups, and {column} is None."
+                )
+        if column in self.refused:
+            return None
+        return builder.joined(Paths.of([found[column][0] if column in found else "" for _, found in rows]))
 
     def _table_of(self, names: list[str], parents: list[_Parent]) -> GroupTable:
         guard = TextGuard(self._tree.enter()[0].file) if self._pattern.attrs else None
@@ -281,7 +338,7 @@ class _Walk:
             names.append(name)
             parents.append(parent)
         if not names:
-            raise self._nothing(root)
+            raise self._nothing(root, str(self._pattern.pattern))
         if self._pattern.order == "name":
             keys = [natural_key(name) for name in names]
             order = sorted(range(len(names)), key=keys.__getitem__)
@@ -402,7 +459,7 @@ class _Walk:
             raise error
         return False
 
-    def _nothing(self, root: h5py.Group) -> UnknownColumnError:
+    def _nothing(self, root: h5py.Group, pattern: str) -> UnknownColumnError:
         there: list[str] = []
 
         def note(name: bytes) -> int | None:
@@ -413,8 +470,8 @@ class _Walk:
 
         h5py.h5o.visit(root.id, note)
         return UnknownColumnError(
-            f"{self._path}: nothing matches the pattern {self._pattern.pattern!r} below group {self._tree.group!r}."
-            f"{near_names(self._pattern.pattern, _patterns(there))}"
+            f"{self._path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}."
+            f"{near_names(pattern, _patterns(there))}"
         )
 
     # What is in them ----------------------------------------------------------------------
@@ -447,7 +504,7 @@ class _Walk:
             opened = self._at_home(group, trail, path).id
         if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
             raise SchemaMismatchError(
-                f"{self._path}: the pattern {self._pattern.pattern!r} matches groups and datasets, such as {path!r}. "
+                f"{self._path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
                 "Choose one kind with a narrower pattern."
             )
         return opened
@@ -492,7 +549,7 @@ class _Walk:
 
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
-            f"{self._path}: the groups {self._pattern.pattern!r} have different columns: {what}. Choose columns "
+            f"{self._path}: the groups {self._pattern.said} have different columns: {what}. Choose columns "
             "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
             "to Groups, and values are None where a group lacks a column."
         )
@@ -545,6 +602,14 @@ def _patterns(names: Sequence[str]) -> list[str]:
     for name in names:
         alike.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     return [pattern if len(of) > 1 else of[0] for pattern, of in alike.items()]
+
+
+def _captures(glob: str) -> re.Pattern[str]:
+    """Return a pattern that captures the text of each star, question mark and list of characters of a glob."""
+    parts = re.split(r"(\*|\?|\[!?\]?[^\]]*\])", glob)
+    # translate() returns (?s:...)\\Z
+    forms = [re.escape(part) if i % 2 == 0 else f"({fnmatch.translate(part)[4:-3]})" for i, part in enumerate(parts)]
+    return re.compile("".join(forms), re.DOTALL)
 
 
 def _is_glob(part: str) -> bool:

@@ -110,7 +110,7 @@ class GroupRows:
             table, refused = self._reader.group_table(self._kind.in_file)
             if doubles := [name for name in self._own_names() if name in table.columns]:
                 raise OptionError(
-                    f"{self._reader.path}: {doubles[0]!r} is a dataset of the groups {self._kind.pattern!r}, and "
+                    f"{self._reader.path}: {doubles[0]!r} is a dataset of the groups {self._kind.in_file.said}, and "
                     "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
                 )
             self._groups, self._refused, self._listed = table, dict(refused), True
@@ -303,7 +303,7 @@ class GroupRows:
             raise self._refused[dataset]
         names = self.listing().names
         raise UnknownColumnError(
-            f"{self._reader.path}: no {dataset!r} in the groups {self._kind.pattern!r}.{near_names(dataset, names)}"
+            f"{self._reader.path}: no {dataset!r} in the groups {self._kind.in_file.said}.{near_names(dataset, names)}"
             f"{self._hint_of_mask(dataset)}"
         )
 

@@ -40,22 +40,27 @@ class GroupReader:
         The open file. It does whatever is not of names.
     group : str
         The group.
+    paths : mapping of str to str
+        The datasets of names that are in no one group; empty if all are below `group`.
     """
 
     form: Form = ""
     """A group follows no convention of whole files."""
 
-    def __init__(self, reader: RowReader, group: str) -> None:
+    def __init__(self, reader: RowReader, group: str, paths: Mapping[str, str]) -> None:
         self._reader = reader
         self._group = group
+        self._paths = paths
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
     def _path(self, name: str) -> str:
-        return name if name.startswith(FROM_ROOT) else f"{self._group}/{name.strip('/')}"
+        return self._paths.get(name) or (name if name.startswith(FROM_ROOT) else f"{self._group}/{name.strip('/')}")
 
     def _below(self, paths: Mapping[str, Item]) -> dict[str, Item]:
+        if self._paths:
+            return {name: paths[path] for name, path in self._paths.items() if path in paths}
         begin = f"{self._group}/"
         return {path[len(begin) :]: each for path, each in paths.items() if path.startswith(begin)}
 
@@ -83,6 +88,7 @@ class GroupReader:
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None = None
     ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
+        assert isinstance(pattern.pattern, str)
         return self._reader.group_table(replace(pattern, pattern=self._path(pattern.pattern)), columns)
 
     def read_whole(self, name: str, value_bytes: int = 0) -> np.ndarray:
@@ -134,20 +140,29 @@ class PatchesOfGroups(EpisodeRows):
     @property
     def _groups(self) -> GroupTable:
         if self._table is None:
-            table = self._found([])
-            if table.columns:
+            table = self._found([*self._mapping])
+            if table.columns and not self._mapping:
+                name = next(iter(self._kind.arrays))
                 raise UnsupportedColumnError(
                     f"{self._reader.path}: Patches: groups={self._kind.groups!r} matches datasets, such as "
-                    f"{table.names[0]!r}; expected a pattern of groups, whose datasets are named in shapes="
+                    f"{table.names[0]!r}; expected a pattern of groups, whose datasets are named in shapes=. For "
+                    f"blocks of these datasets, pass groups={ {name: self._kind.groups}!r}"
                 )
             self._table = table
         return self._table
 
+    @property
+    def _mapping(self) -> Mapping[str, str]:
+        """The patterns of datasets, by name; empty if a pattern is of groups."""
+        return self._kind.groups if isinstance(self._kind.groups, Mapping) else {}
+
     def _found(self, names: Sequence[str]) -> GroupTable:
         """Return the groups with their datasets of these names."""
-        assert self._kind.groups is not None
+        given = self._kind.groups
+        assert given is not None
+        pattern = GroupPattern(given if isinstance(given, str) else tuple(given.items()))
         try:
-            table, _ = self._reader.group_table(GroupPattern(self._kind.groups), names)
+            table, _ = self._reader.group_table(pattern, names)
         except SchemaMismatchError as exc:  # None stands for no value of a row, and blocks have all of them
             said, given, _ = str(exc).partition("; or pass missing=")
             if not given:
@@ -158,17 +173,24 @@ class PatchesOfGroups(EpisodeRows):
     @cached_property
     def _parts(self) -> list[PatchRows]:
         """The blocks of each group."""
-        paths = list(self._groups.names)
+        names = list(self._groups.names)
+        joined = {name: self._groups.columns[name] for name in self._mapping}
+        paths = [{name: each.paths[row] for name, each in joined.items()} for row in range(len(names))]
         if self._reader.learns:  # what a store is asked of all groups is asked together
             with contextlib.suppress(RayH5Error):  # reported for each group
-                self._reader.find([f"{path}/{name}" for path in paths for name in self._kind.arrays], missing_ok=True)
-        chosen: Sequence[np.ndarray | None] = [None] * len(paths)
+                asked = [
+                    of_group.get(each, f"{name}/{each}")
+                    for name, of_group in zip(names, paths, strict=True)
+                    for each in self._kind.arrays
+                ]
+                self._reader.find(asked, missing_ok=True)
+        chosen: Sequence[np.ndarray | None] = [None] * len(names)
         if self._known.chosen is not None and self._known.chosen_counts is not None:
             chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
-        return [self._part(path, each) for path, each in zip(paths, chosen, strict=True)]
+        return [self._part(*each) for each in zip(names, paths, chosen, strict=True)]
 
-    def _part(self, group: str, chosen: np.ndarray | None) -> PatchRows:
-        below = cast("RowReader", GroupReader(self._reader, group))
+    def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> PatchRows:
+        below = cast("RowReader", GroupReader(self._reader, group, paths))
         columns = FileColumns(below, self._made, decode_cf=self._decode_cf, looks_first=False)
         return PatchRows(self._reader, columns, self._kind, chosen, self._name, group)
 
@@ -228,7 +250,7 @@ class PatchesOfGroups(EpisodeRows):
         found = self._parts[0].listing()
         columns, errors = tried(found.names, self.column, self._kind)
         refused = {**found.refused, **errors}
-        for name, group in self._of_others(found).items():
+        for name, group in ({} if self._mapping else self._of_others(found)).items():
             refused[name] = self._error_of(name, group)
         return Listing((*columns,), refused)
 
@@ -281,6 +303,8 @@ class PatchesOfGroups(EpisodeRows):
         """Return a dataset with a single value in each group; None for others."""
         first = self._parts[0]
         dataset = first.dataset_of(name)
+        if dataset in self._mapping and not self._groups.columns[dataset].single:
+            return None
         if dataset not in self._groups.columns:
             if not first.has_single(name):
                 return None
