@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
@@ -18,6 +19,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
+from ray_h5.loading.place_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, paths_of
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.blocks import Tail, choose_block_rows
@@ -25,7 +27,6 @@ from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
-from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_column
 from ray_h5.ray_data.epochs.counter import EpochCounter
 from ray_h5.ray_data.internals.executions import running_execution
 from ray_h5.ray_data.internals.noise import turn_down_here
@@ -274,7 +275,8 @@ class H5Datasource(Datasource):
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():
-            columns[name] = place_column(self._index.files, np.arange(self._index.num_rows, dtype=np.int64), name)
+            row_ids = np.arange(self._index.num_rows, dtype=np.int64)
+            columns[name] = pa.array(row_ids) if name == ROW_ID_SPEC.name else paths_of(self._index.files, row_ids)
         return evaluate(predicate, columns, self._index.num_rows)
 
 

@@ -11,20 +11,10 @@ from ray.data.extensions import ArrowTensorArray
 
 from ray_h5.arrow_arrays import as_real
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
-from ray_h5.errors import UnsupportedColumnError
-from ray_h5.manifest.file_table import FileTable
-from ray_h5.order.epoch_order import row_keys
+from ray_h5.loading.place_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block
-
-PATH_SPEC = ColumnSpec("path", "string", np.dtype(object), ())
-ROW_ID_SPEC = ColumnSpec("row_id", "number", np.dtype(np.int64), ())
-"""Columns from the place of a row in the files."""
-
-ROW_KEY_SPEC = ColumnSpec("row_key", "number", np.dtype(np.uint64), ())
-IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
-"""Columns from the place of a row in an epoch."""
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 
@@ -109,37 +99,5 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.is_tensor:
             return ArrowTensorArray.from_numpy(array, column_name=name)
         return scalar_to_arrow(array, spec, where)
-    if name == ROW_KEY_SPEC.name:
-        return pa.array(_row_keys(plan, block))
-    if name == IS_PADDING_SPEC.name:
-        return pa.array(block.positions >= plan.epoch_rows)
-    found = place_column(plan.files, rows.row_ids, name)
-    return found.cast(PATH_SPEC.value_type) if name == PATH_SPEC.name else found
-
-
-def _row_keys(plan: ReadPlan, block: Block) -> np.ndarray:
-    keys = row_keys(block.rows.numbers, block.seed, block.epoch)
-    if not plan.order.may_repeat:
-        return keys
-    # A row that was drawn twice is augmented in two ways. Padding repeats positions, and their keys.
-    return row_keys(keys + (block.positions % plan.epoch_rows).astype(np.uint64), block.seed, block.epoch)
-
-
-def place_column(files: FileTable, row_ids: np.ndarray, name: str) -> pa.Array:
-    """Return the column `path` or `row_id` of rows.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If a path is not valid UTF-8.
-    """
-    if name == ROW_ID_SPEC.name:
-        return pa.array(row_ids)
-    file_of_row = files.files_of(row_ids)
-    try:
-        return files.paths.take(pa.array(file_of_row)).cast(PATH_SPEC.kept_type)
-    except pa.ArrowInvalid as exc:
-        raise UnsupportedColumnError(
-            f"include_paths: one of {len(np.unique(file_of_row))} paths is not UTF-8, as a column of strings must be: "
-            f"{exc}"
-        ) from exc
+    found = epoch_column(plan, block, name)
+    return paths_of(plan.files, rows.row_ids).cast(PATH_SPEC.value_type) if found is None else pa.array(found)

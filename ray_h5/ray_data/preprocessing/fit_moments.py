@@ -13,8 +13,8 @@ from ray.data.expressions import col
 
 from ray_h5 import errors
 from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
+from ray_h5.loading.place_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
-from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.ray_data.datasource import by_elements
 from ray_h5.ray_data.preprocessing.batch_formats import with_column
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
