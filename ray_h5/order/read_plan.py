@@ -240,14 +240,7 @@ def make_plan(
             f"tail='drop', tail_rows={tail.rows}: only {num_rows} rows are {chosen}, and all of them are dropped. "
             "Lower tail_rows (workers * batch size), or pass tail='pad'."
         )
-    # The longest rows are in one block, if rows come by length.
-    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
-    rows = choose_block_rows(most_bytes, positions, block_rows, num_blocks)
-    window = order.window_rows
-    most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
-    if window is not None and block_rows is None and num_blocks is None and window * row_bytes <= most:
-        # Whole windows: each chunk is then read by one task only.
-        rows = -(-max(rows, window) // window) * window
+    rows = block_rows_of(order, row_bytes, positions, block_rows, num_blocks)
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
         from ray_h5.order.draws.length_runs import length_columns
@@ -278,6 +271,23 @@ def make_plan(
         chunk_rows,
         index.chunk_group_rows,
     )
+
+
+def block_rows_of(
+    order: Order, row_bytes: int, num_rows: int, block_rows: int | None = None, num_blocks: int | None = None
+) -> int:
+    """Return how many of `num_rows` rows a block holds: whole windows of the shuffle, if memory allows it.
+
+    Each chunk is then read by one task, or one rank, only. The other arguments are those of `choose_block_rows`.
+    """
+    # The longest rows are in one block, if rows come by length.
+    most_bytes = row_bytes if order.runs is None else round(row_bytes * order.runs.longest_ratio)
+    rows = choose_block_rows(most_bytes, num_rows, block_rows, num_blocks)
+    window = order.window_rows
+    most = MAX_BLOCK_BYTES if order.range_chunks is None else RANGE_WINDOW_BYTES
+    if window is None or block_rows is not None or num_blocks is not None or window * row_bytes > most:
+        return rows
+    return -(-max(rows, window) // window) * window
 
 
 def _cast_columns(index: RowIndex, columns: Sequence[ColumnSpec]) -> frozenset[str]:

@@ -26,7 +26,7 @@ from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
-from ray_h5.order.read_plan import make_plan
+from ray_h5.order.read_plan import block_rows_of, make_plan
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
@@ -257,6 +257,10 @@ class H5Dataset(BatchedDataset):
     def epoch_order(self, shuffle: Shuffle | None) -> Order:
         """Return the order in which samples come; samplers ask for it."""
         return make_order(self._index, self.selection, shuffle)
+
+    def block_rows(self, order: Order, num_rows: int) -> int:
+        """Return how many rows a block has that a rank takes; samplers ask for it. It is that of Ray."""
+        return block_rows_of(order, self.row_bytes, num_rows)
 
     def fingerprint(self, order: Order) -> Fingerprint:
         """Return what decides which row has which position in an order; samplers put it into their states."""

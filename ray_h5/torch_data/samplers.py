@@ -79,19 +79,19 @@ class EpochState:
             self._loaded = self.run = None
         self.epoch = self._next_epoch = epoch
 
-    def begin(self, world_size: int, run_length: int, tail: Tail | None, *, inside: bool) -> Position:
+    def begin(self, world_size: int, block_rows: int, tail: Tail | None, run_length: int = 1) -> Position:
         """Begin an iteration on one of `world_size` ranks; return where.
 
         It continues the run of a position that was loaded if that has the same ranks and blocks, and if it ended
-        between two blocks or the iteration may begin `inside` one. Otherwise the rows that are left are cut again.
+        between two runs of `run_length` rows. Otherwise the rows that are left are cut again.
         """
         if self.advances:
             self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        start = Position(self.order.seed, self.epoch, 0, world_size, run_length, self._plan, (), tail)
+        start = Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, (), tail)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, run_length, tail)
-            if same and (inside or loaded.rows % run_length == 0):
+            same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, block_rows, tail)
+            if same and loaded.rows % run_length == 0:
                 start = replace(start, rows=loaded.rows, earlier=loaded.earlier)
             else:
                 start = replace(start, earlier=loaded.done)
@@ -219,7 +219,7 @@ class RankSampler(DistributedSampler[int]):
         run = None
         # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
         # beginning from the state, and then counts for itself.
-        for indices in self._index_arrays(inside=True):
+        for indices in self._index_arrays(1):
             run = run or self._state.run
             assert run is not None
             start, rows = run
@@ -229,12 +229,16 @@ class RankSampler(DistributedSampler[int]):
             run = start, rows + len(indices)
         self._state.end()
 
-    def _index_arrays(self, *, inside: bool) -> Iterator[np.ndarray]:
-        """Begin an iteration, and yield the indices of this rank: whole runs, except for the first and the last."""
+    def _index_arrays(self, run_length: int) -> Iterator[np.ndarray]:
+        """Begin an iteration, and yield the indices of this rank: whole runs, except for the last."""
         own = self._own_rank()
-        start = self._state.begin(own.world_size, self.run_length, self._tail(own), inside=inside)
-        for _, indices in self._share_from(start, own).pieces(self.run_length):
+        start = self._state.begin(own.world_size, self._block_rows(own), self._tail(own), run_length)
+        for _, indices in self._share_from(start, own).pieces(run_length):
             yield indices
+
+    def _block_rows(self, own: OwnRank) -> int:  # noqa: ARG002  a subclass needs it
+        """Return how many rows a rank takes at a time."""
+        return self.run_length
 
     def _share_from(self, start: Position, own: OwnRank) -> Share:
         """Return what a rank reads from a position on."""
@@ -262,8 +266,9 @@ class RankSampler(DistributedSampler[int]):
 class OrderSampler(RankSampler):
     """The order of an epoch, the same as in Ray, split over the ranks of a training run.
 
-    The order is cut into pieces of ``world_size * run_length`` samples. Each rank takes a run of `run_length`
-    neighbours of each piece, and the ranks share what is left evenly. All ranks yield equally many indices.
+    The order is cut into blocks, as in Ray, and the ranks take the blocks in turn; they share what is left evenly. A
+    block of an `H5Dataset` is one or several windows of a shuffle by chunks, so that the ranks of a node decode each
+    chunk once together. All ranks yield equally many indices.
 
     Parameters
     ----------
@@ -284,8 +289,7 @@ class OrderSampler(RankSampler):
         If the samples do not divide among the ranks: True leaves out the last few of the epoch's
         order, False repeats its first few, as ``DistributedSampler`` does.
     run_length : int
-        Samples of one rank that follow each other in the order. With the batch size, the samples of a batch are
-        neighbours, which lie in the same chunks.
+        Samples of a batch. It is the size of a block where samples come by length, or are not of an `H5Dataset`.
     stretch : int, optional
         The former name of `run_length`.
 
@@ -356,6 +360,13 @@ class OrderSampler(RankSampler):
                 f"{used.seed}"
             )
 
+    def _block_rows(self, own: OwnRank) -> int:
+        order = self.order
+        # Rows that come by length: ranks take runs, so that their batches of one step have rows of similar length.
+        if order.runs is not None or not hasattr(self.dataset, "block_rows"):
+            return self.run_length
+        return cast("int", self.dataset.block_rows(order, self._tail(own).apply(order.epoch_rows)))
+
     @property
     def batch_values(self) -> float | None:
         """The most that the lengths of the rows of a batch sum up to."""
@@ -373,7 +384,7 @@ class OrderSampler(RankSampler):
                 "epoch": self.epoch,
                 "rows": 0,
                 "world_size": own.world_size,
-                "block_rows": self.run_length,
+                "block_rows": self._block_rows(own),
             }
             start = replace(self._state.position(), **asked, earlier=(), tail=self._tail(own))
             self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, own, whole=whole))
@@ -420,11 +431,11 @@ class OrderSampler(RankSampler):
         """
         if self.batch_values is not None:
             own = self._own_rank()
-            start = self._state.begin(own.world_size, self.run_length, self._tail(own), inside=True)
+            start = self._state.begin(own.world_size, self._block_rows(own), self._tail(own))
             yield from self._parts_of_runs(start, own, whole=whole)
             return
         least = self.run_length if whole else 1
-        for indices in self._index_arrays(inside=False):
+        for indices in self._index_arrays(self.run_length):
             listed = indices.tolist()
             for i in range(0, len(listed) - least + 1, self.run_length):
                 yield listed[i : i + self.run_length]

@@ -1,0 +1,63 @@
+"""Ranks take whole windows of a shuffle in turn, so that the ranks of a node decode each chunk once together."""
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.index.file_options import FileOptions
+from ray_h5.loading import row_source
+from ray_h5.order.blocks import Tail
+from ray_h5.order.draws.shuffle import as_shuffle
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.read.arrays.joint_columns import JointFiles
+from ray_h5.read.jobs import ReadStats
+from ray_h5.torch_data import loader
+
+ROWS, CHUNK_ROWS = 4096, 16
+CHUNKS = ROWS // CHUNK_ROWS
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    path = tmp_path_factory.mktemp("images") / "a.h5"
+    with h5py.File(path, "w") as file:
+        values = np.arange(ROWS, dtype="i4")[:, None, None] + np.arange(64, dtype="i4").reshape(8, 8)
+        file.create_dataset("image", data=values, chunks=(CHUNK_ROWS, 8, 8), compression="gzip")
+    return path
+
+
+@pytest.fixture
+def stats(monkeypatch):
+    counted, run_reads = ReadStats(), row_source.run_reads
+    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: counted.add(run_reads(*given, **more)))
+    return counted
+
+
+@pytest.mark.parametrize(("world_size", "times"), [(1, 1), (2, 1), (4, 1), (8, 2)])
+@pytest.mark.parametrize("batch_size", [32, 64])
+def test_all_ranks_together_decode_each_chunk_once(images, stats, world_size, times, batch_size):
+    # There are 4 windows: with 8 ranks, two share one.
+    rows = []
+    for rank in range(world_size):
+        options = {"rank": rank, "world_size": world_size, "kept_bytes": 0, "threads": 0}
+        batches = list(loader(images, batch_size, shuffle="chunks", **options))
+        rows.append(np.concatenate([batch.image[:, 0, 0].numpy() for batch in batches]))
+    assert {len(each) for each in rows} == {ROWS // world_size}
+    assert sorted(np.concatenate(rows).tolist()) == [*range(ROWS)]
+    assert stats.chunks_decoded == times * CHUNKS
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("shuffle", [False, "rows", "chunks"])
+def test_ranks_of_pytorch_have_the_rows_of_ranks_of_ray(images, world_size, shuffle):
+    batches = [loader(images, 40, shuffle=shuffle, rank=rank, world_size=world_size) for rank in range(world_size)]
+    index = FileOptions.of(images).index()
+    plan = make_plan(index, [*index.outputs.values()], None, as_shuffle(shuffle), tail=Tail("pad", world_size))
+    remainder = Remainder(world_size=world_size)
+    layout = remainder.block_layout(plan)
+    for rank, mine in enumerate(batches):
+        blocks = [read_block(plan, remainder, number) for number in range(rank, layout.num_blocks, world_size)]
+        expected = np.concatenate([block.rows.arrays["image"] for block in blocks])
+        assert np.array_equal(np.concatenate([batch.image.numpy() for batch in mine]), expected)
