@@ -16,7 +16,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of
 from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import request_of
+from ray_h5.manifest.row_requests import by_part, request_of
 from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import natural_key
@@ -80,8 +80,7 @@ class EndToEnd:
         wanted = units.listed()
         of = np.searchsorted(self.starts, wanted.rows, side="right") - 1
         readings = []
-        for part in np.unique(of).tolist():
-            chosen = of == part
+        for part, chosen in by_part(of):
             request = request_of(wanted.rows[chosen] - self.starts[part], wanted.places[chosen])
             readings.append(self.parts[part].reading(request, out))
         return Reading.together(readings)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ray_h5.manifest.row_requests import by_part
+
 LIKE_A_NUMBER = 1e-6
 """Parts of a sample: times in floats are not exact."""
 
@@ -48,12 +50,12 @@ class Times:
         if self.is_regular:
             found = np.ceil((times - self.starts[recordings]) * self.rates[recordings] - LIKE_A_NUMBER)
             return np.clip(found, 0, self.counts[recordings]).astype(np.int64)
-        firsts, found = self._firsts, np.empty(np.shape(times), np.int64)
-        for each in np.unique(recordings).tolist():
-            chosen = recordings == each
-            own = self.listed[firsts[each] : firsts[each] + self.counts[each]]
-            found[chosen] = np.searchsorted(own, times[chosen] - self.steps[each] * LIKE_A_NUMBER)
-        return found
+        firsts, flat = self._firsts, np.ravel(times)
+        found = np.empty(len(flat), np.int64)
+        for recording, places in by_part(np.ravel(recordings)):
+            own = self.listed[firsts[recording] : firsts[recording] + self.counts[recording]]
+            found[places] = np.searchsorted(own, flat[places] - self.steps[recording] * LIKE_A_NUMBER)
+        return found.reshape(np.shape(times))
 
     @property
     def _firsts(self) -> np.ndarray:

@@ -226,3 +226,14 @@ def units_of(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
+
+
+def by_part(parts: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return the parts that values belong to, ascending; and for each the places of its values, ascending too.
+
+    One sort, however many parts there are: a mask a part would be a pass over all values for each of them.
+    """
+    order = np.argsort(parts, kind="stable")
+    ordered = parts[order]
+    cuts = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+    return [(int(ordered[start]), order[start:stop]) for start, stop in itertools.pairwise(cuts) if stop > start]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.jobs import ReadStats
@@ -77,8 +77,4 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
 
 def by_file(files: FileTable, row_ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Return the files of some rows, ascending; and for each the places of its rows in `row_ids`, ascending too."""
-    of = files.files_of(row_ids)
-    order = np.argsort(of, kind="stable")
-    of = of[order]
-    cuts = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
-    return [(int(of[start]), order[start:stop]) for start, stop in pairwise(cuts) if stop > start]
+    return by_part(files.files_of(row_ids))

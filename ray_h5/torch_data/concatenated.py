@@ -16,6 +16,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.index.row_data import data_of_rows
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
@@ -195,8 +196,7 @@ class JoinedDataset(BatchedDataset):
         """Yield the number of each dataset that has samples among these, their places, and their indices there."""
         positions = self._positions[indices]
         parts = np.searchsorted(self._stops, positions, side="right")
-        for part in np.unique(parts).tolist():
-            places = np.flatnonzero(parts == part)
+        for part, places in by_part(parts):
             yield part, places, positions[places] - (self._stops[part] - len(self._parts[part]))
 
     def __repr__(self) -> str:

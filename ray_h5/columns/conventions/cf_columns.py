@@ -15,6 +15,7 @@ from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.row_requests import by_part
 
 CF_ATTRIBUTES = ("_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned")
 
@@ -226,8 +227,8 @@ class CFOfGroups:
 
         def finish() -> None:
             stored = read()
-            for number in np.unique(of).tolist():
-                chosen, decoder = of == number, self.decoders[number]
+            for number, chosen in by_part(of):
+                decoder = self.decoders[number]
                 values = stored[chosen]
                 found = values if decoder is None else decoder.decoded(values, wanted.rows[chosen])
                 out[wanted.places[chosen]] = found

@@ -12,7 +12,7 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, units_of
+from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, by_part, units_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_chunks import JoinedChunks, joined_indexes
 from ray_h5.read.jobs import Job
@@ -107,8 +107,8 @@ class JoinedArrayColumn:
         listed = request.listed()
         classes = self._array.class_of[self._array.datasets_of(listed.rows)]
         jobs: list[Job] = []
-        for number in np.unique(classes).tolist():
-            jobs += self._jobs_of(number, listed.select(classes == number), out, library)
+        for number, chosen in by_part(classes):
+            jobs += self._jobs_of(number, listed.select(chosen), out, library)
         return jobs
 
     def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
@@ -118,8 +118,7 @@ class JoinedArrayColumn:
             return self._class_run_jobs(0, request, at, out, library)
         classes = self._array.class_of[at]
         jobs: list[Job] = []
-        for number in np.unique(classes).tolist():
-            chosen = classes == number
+        for number, chosen in by_part(classes):
             jobs += self._class_run_jobs(number, request.select(chosen), at[chosen], out, library)
         return jobs
 

@@ -16,7 +16,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RowRequest, request_of
+from ray_h5.manifest.row_requests import RowRequest, by_part, request_of
 from ray_h5.manifest.selections import Along, Selection, size_of
 from ray_h5.read.arrays.block_column import BlockAddress
 from ray_h5.read.arrays.direct_column import DirectColumn
@@ -205,9 +205,10 @@ class VirtualColumn:
         owner, is_mixed = self._owners(request.rows)
         if (alone := owner < 0).any():
             out[request.places[alone]] = self.fill
-        for number in np.unique(owner[~is_mixed & ~alone]).tolist():
+        whole = np.flatnonzero(~is_mixed & ~alone)
+        for number, chosen in by_part(owner[whole]):
             source = self.sources[number]
-            mine = request.select((owner == number) & ~is_mixed)
+            mine = request.select(whole[chosen])
             rows = source.there[0].at(source.here[0].places(mine.rows))
             yield file.file_of(source.path), Part(source.name, request_of(rows, mine.places), out)
         if is_mixed.any():

@@ -22,6 +22,7 @@ from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.hdf5.tree.tree import FROM_ROOT
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.patch_rows import PatchRows, tried
 from ray_h5.rows.patches import Patches
@@ -225,9 +226,8 @@ class PatchesOfGroups(EpisodeRows):
         """Return numbers of rows, which `of` returns for a group and rows of it: int64."""
         found = np.empty((len(rows), *shape), np.int64)
         groups, own = self._places(rows)
-        for group in np.unique(groups).tolist():
-            at = groups == group
-            found[at] = of(group, own[at])
+        for group, places in by_part(groups):
+            found[places] = of(group, own[places])
         return found
 
     @property
