@@ -7,7 +7,7 @@ signature and its docstring. Importing this module is cheap: the command line as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ray_h5.errors import OptionError
@@ -96,7 +96,8 @@ class Source:
         Extensions of the files to take from directories and globs; None takes all. By default ``h5``, ``hdf5`` and
         ``h5ad``, and all matches of a glob that has an extension of its own, such as ``*.nc``.
     ignore_missing_paths : bool
-        Leave out paths that do not exist. If none exists, it is an error.
+        Leave out paths that do not exist, and datasets of `ray_h5.joined` in such files. If none exists, it is an
+        error.
 
     Attributes
     ----------
@@ -213,9 +214,13 @@ class Source:
 
             as_windows(self.windows)
         if self.columns is not None:
-            from ray_h5.columns.made_columns import split_columns
+            from ray_h5.columns.made_columns import JoinedColumn, split_columns
 
-            found["names"], found["made"] = split_columns(self.columns)
+            found["names"], made = split_columns(self.columns)
+            missing_ok = self.ignore_missing_paths
+            found["made"] = tuple(
+                replace(each, missing_ok=missing_ok) if isinstance(each, JoinedColumn) else each for each in made
+            )
         if self.sidecar is not None or self.attrs != ():
             from ray_h5.tables.sidecar import as_attrs, as_sidecars
 

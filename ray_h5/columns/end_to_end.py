@@ -130,13 +130,14 @@ def _in_other_files(reader: RowReader, made: JoinedColumn, datasets: Callable[[s
             return _linked_datasets(reader, made, exc)
         return np.empty(0, object)
 
-    return reader.fact(f"{made}: datasets in other files", names)
+    return reader.fact(f"{made}: datasets in other files{' that exist' if made.missing_ok else ''}", names)
 
 
 def _linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -> np.ndarray:
     """Return the datasets that match a pattern, of which some are in other files: their names, as bytes.
 
-    Links whose files do not exist are left out, with a warning.
+    With `missing_ok`, links whose files do not exist are left out, with a warning. Rows of other columns would then be
+    beside others than those that they belong to, so it is an error without.
 
     Parameters
     ----------
@@ -160,6 +161,12 @@ def _linked_datasets(reader: RowReader, made: JoinedColumn, error: RayH5Error) -
     for name in refused:
         if name not in missing:
             raise layout.refused[name]
+    if missing and not made.missing_ok:
+        raise MissingSourceError(
+            f"{reader.path}: {made}: {len(missing)} of {len(matched)} datasets are in files that do not exist: "
+            f"{few(missing)}. Restore the files, or pass ignore_missing_paths=True to leave out the rows of these "
+            "datasets; a column of other datasets, such as labels, then has a row for each of the others alone."
+        )
     if missing:
 
         def warn() -> np.ndarray:

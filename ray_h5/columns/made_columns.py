@@ -176,10 +176,11 @@ class RowPart(_OfDataset):
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
-    """A column made by `joined`."""
+    """A column made by `joined`; `missing_ok` leaves out datasets of files that do not exist."""
 
     pattern: str
     name: str
+    missing_ok: bool = False
 
     @property
     def dataset(self) -> str:

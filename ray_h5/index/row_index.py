@@ -147,19 +147,15 @@ class RowIndex(ComparedByContent):
 
         With windows, the rows of files are their steps: some have no window.
         """
-        from ray_h5.rows.kinds.window_rows import Numbering
-
         windows = self.scope.windows
-        if windows is None or windows.at is not None:
+        if windows is None:
             return np.arange(self.num_rows), self.files.starts
         from ray_h5.columns.row_table import RowTable
+        from ray_h5.rows.kinds.window_rows import steps_of_rows
 
-        known = [Numbering(RowTable().lengths if table is None else table.lengths, windows) for table in self.tables]
-        starts = np.cumsum([0, *(each.step_starts[-1] for each in known)], dtype=np.int64)
-        steps = [
-            each.step_numbers(np.arange(each.row_starts[-1])) + first
-            for each, first in zip(known, starts, strict=False)
-        ]
+        tables = [RowTable() if table is None else table for table in self.tables]
+        starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
+        steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
         return np.concatenate([*steps, np.empty(0, np.int64)]), starts
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:

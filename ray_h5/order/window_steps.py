@@ -28,23 +28,23 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
     (offsets,) = {each.offsets for each in windows.columns if each.name in names}
     starts = plan.files.starts
     selected = plan.selection
+    lengths = [np.empty(0, np.int64) if each is None else each.lengths for each in plan.tables]
+    step_starts = np.cumsum([0, *(each.sum() for each in lengths)], dtype=np.int64)
     found = []
-    for file, table in enumerate(plan.tables):
-        if table is None or table.episode_lengths is None:
-            continue
+    for file, of_episodes in enumerate(lengths):
         if selected is None:
             rows = np.arange(starts[file + 1] - starts[file])
         else:
             low, high = np.searchsorted(selected, starts[file : file + 2])
             rows = selected[low:high] - starts[file]
-        found.append(_steps(rows, table.episode_lengths, windows, offsets) + plan.step_starts[file])
+        found.append(_steps(rows, of_episodes, windows, offsets) + step_starts[file])
     steps = np.concatenate([*found, np.empty(0, np.int64)])
     columns = tuple(
         replace(spec, row_shape=(1, *spec.row_shape[1:])) if spec.name in names else spec for spec in plan.of_files
     )
     return replace(
         plan,
-        files=replace(plan.files, starts=plan.step_starts),
+        files=replace(plan.files, starts=step_starts),
         columns=columns,
         scope=replace(plan.scope, windows=windows.single_steps()),
         selection=steps,
@@ -65,4 +65,5 @@ def _steps(rows: np.ndarray, lengths: np.ndarray, windows: Windows, offsets: tup
         held &= wanted >= 0
     if windows.pad[1] == "zero":
         held &= wanted <= last
-    return np.unique((numbering.step_starts[episodes][:, None] + np.clip(wanted, 0, last))[held])
+    firsts = np.cumsum(lengths) - lengths
+    return np.unique((firsts[episodes][:, None] + np.clip(wanted, 0, last))[held])

@@ -7,7 +7,7 @@ import re
 
 import pyarrow.compute as pc
 
-from ray_h5.predicates.virtual_names import AnyEqual, DatedText, Derived, FileFold, RowMask, parse_virtual
+from ray_h5.predicates.virtual_names import AnyEqual, DatedText, Derived, FileFold, Length, RowMask, parse_virtual
 
 _MOST = 300
 """Longer predicates are cut off."""
@@ -83,6 +83,8 @@ def _criterion(column: str, wanted: Derived) -> str:
         if wanted.how == "between":
             return f"{column} = between({', '.join(map(str, texts))})"
         return f"{column} == {texts[0]}" if wanted.how == "equal" else f"{column} in [{', '.join(map(str, texts))}]"
+    if isinstance(wanted, Length):
+        return f"the length of {column}"
     if isinstance(wanted, FileFold):
         return f"{len(wanted.files)} of {wanted.num_files} files of kfold(group='path')"
     return f"fold {wanted.fold} of kfold(k={wanted.k}), {'its' if wanted.is_test else 'all other'} rows"

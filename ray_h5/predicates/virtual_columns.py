@@ -1,4 +1,4 @@
-"""Virtual columns: one boolean a row, computed from columns of a file."""
+"""Virtual columns: one boolean a row, or its length, computed from columns of a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.predicates.virtual_names import AnyEqual, Derived, RowMask
+from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask, parse_virtual
 from ray_h5.rows.row_view import FileReader, RowView
 
 _Length = TypeVar("_Length", int, int | None)
@@ -29,11 +29,14 @@ class ColumnShape(NamedTuple):
 
 def virtual_spec(name: str) -> ColumnSpec:
     """Return the spec of a virtual column."""
+    _, criterion = parse_virtual(name) or ("", None)
+    if isinstance(criterion, Length):
+        return ColumnSpec(name, "number", np.dtype(np.int64), ())
     return ColumnSpec(name, "bool", np.dtype(bool), ())
 
 
 def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
-    """Return a virtual column of one file: bool of shape (num_rows,).
+    """Return a virtual column of one file, of shape (num_rows,).
 
     Raises
     ------
@@ -42,8 +45,21 @@ def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) 
     """
     if isinstance(criterion, RowMask):
         return _row_mask(reader, num_rows, column)
+    if isinstance(criterion, Length):
+        return _lengths(reader, num_rows, column)
     assert isinstance(criterion, AnyEqual)  # the others are computed from the index
     return _any_equal(reader, num_rows, column, criterion)
+
+
+def _lengths(reader: FileReader, num_rows: int, column: str) -> np.ndarray:
+    """Return the lengths of rows. Lists of HDF5 say them beside the values alone, so that they are read for it."""
+    layout = reader.find([column])[column]
+    found = np.empty(num_rows, np.int64)
+    for piece in _pieces(num_rows, [layout]):
+        rows = empty((piece.stop - piece.start,), np.dtype(object), layout.where)
+        reader.read_into({column: rows}, piece)
+        found[piece] = [0 if each is None else len(each) for each in rows]
+    return found
 
 
 def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion: AnyEqual) -> np.ndarray:

@@ -108,14 +108,23 @@ class FileFold:
     reads = None
 
 
-Derived = AnyEqual | RowMask | DatedText | RowFold | FileFold
-"""A criterion that is a column of its own: one boolean a row, computed from the files."""
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long the row is of a column of varying shape, along its first axis: an integer."""
+
+    reads = None
+
+
+Derived = AnyEqual | RowMask | DatedText | RowFold | FileFold | Length
+"""A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
     if isinstance(criterion, RowMask):
         return _PREFIX + json.dumps(["row_mask", column])
+    if isinstance(criterion, Length):
+        return _PREFIX + json.dumps(["length", column])
     if isinstance(criterion, DatedText):
         return _PREFIX + json.dumps(["dated", column, criterion.how, criterion.texts])
     if isinstance(criterion, FileFold):
@@ -136,6 +145,8 @@ def parse_virtual(name: str) -> tuple[str, Derived] | None:
         return column, FileFold(tuple(rest[0]), *rest[1:])
     if kind == "row_fold":
         return column, RowFold(*rest)
+    if kind == "length":
+        return column, Length()
     if kind == "row_mask":
         return column, RowMask()
     value, valid, *casts = rest

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes
     from ray_h5.read.arrays.whole_datasets import WholeDatasets
     from ray_h5.rows.kinds.group_rows import GroupRows
+    from ray_h5.rows.kinds.timed_rows import TimedRows
     from ray_h5.rows.kinds.window_rows import WindowRows
 
 EPISODE = "episode"
@@ -106,8 +107,7 @@ class RowView:
         self._rows: RowsOfKind = _rows_of_file(
             reader, kind, windows, table, columns, self._name, decode_cf=decode_cf, is_reversed=is_reversed
         )
-        has_steps = windows is not None and windows.at is None
-        self._steps = cast("WindowRows", self._rows) if has_steps else None
+        self._steps = cast("WindowRows | TimedRows", self._rows) if windows is not None else None
         self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn
         self._seeds = {
@@ -359,7 +359,7 @@ class RowView:
         return self._steps is not None
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return what the row keys of rows are made from: the step of the episode, or the row itself."""
+        """Return what masks and tables name, and row keys are made from: the step in the file, or the row itself."""
         return rows if self._steps is None else self._steps.step_numbers(rows)
 
     @property

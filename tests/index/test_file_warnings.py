@@ -123,3 +123,11 @@ def test_windows_whose_padding_no_column_marks(tmp_path, caplog):
     assert "leaves out u_is_pad, which says" in said(["u"])[0]
     assert said(["u", "v", "u_is_pad"]) == said(["w"]) == said(None) == []
     assert said(["v"], pad="drop") == said(["v"], pad=("edge", "drop")) == []
+
+
+def test_files_without_rows_are_named(tmp_path, caplog):
+    for number, rows in enumerate((3, 0, 2)):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.zeros((rows, 2))
+    assert len(H5Dataset(tmp_path)) == 5
+    assert warnings_of(caplog) == [f"1 of 3 files have no rows: {tmp_path / '1.h5'}"]

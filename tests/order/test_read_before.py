@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Groups, Windows, ragged
+from ray_h5 import Grid, Groups, Patches, Sidecar, Windows, ragged
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
@@ -38,6 +38,38 @@ def write_steps(file, seed):
         group["name"] = number
 
 
+def write_times(file, seed):
+    """A signal, a mask and numbers with times of their own; `time` is a dataset, and a column of such windows."""
+    file["x"], file["time"] = np.arange(40.0 + seed), np.arange(40.0 + seed)
+    file["y/data"], file["y/time"] = np.zeros((10, 3)), np.arange(10) * (3.0 + seed)
+
+
+def write_grid(file, seed):
+    file.create_dataset("u", data=np.zeros((4, 10 + seed, 6)), chunks=(1, 5, 6))
+    file.create_dataset("wide", data=np.zeros((4, 10 + seed, 600)), chunks=(1, 2, 600))
+    file["t"] = np.arange(10.0 + seed)
+
+
+def write_volume(file, seed):
+    file.create_dataset("raw", data=np.zeros((2, 20 + seed, 16)), chunks=(1, 8, 8))
+    file["label"], file["spacing"] = np.arange((20 + seed) * 16).reshape(20 + seed, 16) % 3, 0.5
+
+
+def write_rows(file, seed):
+    file.create_dataset("x", data=np.zeros((60 + seed, 30)), chunks=(8 << seed, 30))
+    file.create_dataset("y", data=np.arange(60 + seed), chunks=(60,))
+
+
+def beside(folder):
+    """A table with values of all rows, and one with values of some."""
+    for name, stop in (("all", 62), ("some", 40)):
+        lines = ["y,w,text", *(f"{number},{number * 2},{'ab' * (number % 5)}" for number in range(stop))]
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+    return {"sidecar": [Sidecar(folder / "all.csv", on="y"),
+                        Sidecar(folder / "some.csv", on="y", prefix="some/", missing="drop")]}  # fmt: skip
+
+
+AT = {"at": {"x": "time", "y/data": "y/time"}}
 GROUPS = {"rows": Groups("g*")}
 KINDS = {
     "axis": (write_sparse, {}, [["label"], ["X"], ["Y"], ["label", "text"], ["Y", "label"], ["text"]]),
@@ -47,6 +79,23 @@ KINDS = {
         GROUPS | {"windows": Windows({"x": [0, 1]}, per_step=["wide"], constants=["name"])},
         [["x"], ["wide"], ["x", "name"], None],
     ),
+    "times": (
+        write_times,
+        {"windows": Windows({"x": [-1.0, 0.0], "y/data": slice(-6.0, 0.0)}, pad="drop", **AT)},
+        [["x"], ["y/data"], ["time", "x"], ["x", "time"], None],
+    ),
+    "grid": (write_grid, {"rows": Grid(2)}, [["u"], ["wide"], ["u", "t"], ["t", "wide"], None]),
+    "patches": (
+        write_volume,
+        {"rows": Patches({"raw": (8, 8), "label": (8, 8)}, where_any=("label", [1]))},
+        [["raw"], ["label"], ["corner"], ["label", "spacing"], None],
+    ),
+    "drawn patches": (
+        write_volume,
+        {"rows": Patches({"raw": (8, 8), "label": (8, 8)}, per_file=9, where_any=("label", [1]))},
+        [["raw"], ["corner", "label"], None],
+    ),
+    "tables": (write_rows, beside, [["x"], ["y"], ["w"], ["some/text", "x"], ["y", "w"], None]),
 }
 
 
@@ -73,6 +122,7 @@ def order_of(paths, columns, index_dir=None, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_read_before_changes_no_order(files, tmp_path, kind):
     _, options, columns = KINDS[kind]
+    options = options(tmp_path) if callable(options) else options
     first, second, third = files[kind]
     asked = [(paths, names) for paths in ([first], [third, first], files[kind], [second]) for names in columns]
     expected = []

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import MissingSourceError, OptionError, RayH5Error
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, joined, loader, where
 from tests.kit.fault_server import FaultServer
 
@@ -132,17 +132,30 @@ def test_rows_in_other_files_are_those_of_h5py(tmp_path_factory, lengths, linked
     np.testing.assert_array_equal(named[len(expected) - 1]["x"].numpy(), expected[[-1, -1]])
 
 
-def test_links_that_lead_nowhere_are_named_and_the_rest_is_read(tmp_path, caplog):
+@pytest.mark.parametrize("index_dir", [None, "index"])
+def test_links_that_lead_nowhere_are_an_error_unless_the_rest_is_enough(tmp_path, caplog, index_dir):
     expected = write_master(tmp_path, [2, 3, 4], linked=[True], options={})
     (tmp_path / "data_0.h5").unlink()
-    dataset = H5Dataset(tmp_path / "master.h5", [joined("entry/data/data_*")], allow_external=tmp_path)
+    with h5py.File(tmp_path / "master.h5", "a") as file:
+        file["seven"] = np.arange(7)  # as long as what is left, and of other frames
+    columns, where = [joined("entry/data/data_*"), "seven"], {"allow_external": tmp_path}
+    where["index_dir"] = index_dir and tmp_path / index_dir
+    for names in (columns, columns[:1]):
+        with pytest.raises(
+            MissingSourceError, match=r"1 of 3 datasets are in files that do not exist: entry/data/data_0"
+        ):
+            H5Dataset(tmp_path / "master.h5", names, **where)
+        dataset = H5Dataset(tmp_path / "master.h5", names, **where, ignore_missing_paths=True)
+        with pytest.raises(MissingSourceError, match="pass ignore_missing_paths=True to leave out the rows"):
+            H5Dataset(tmp_path / "master.h5", names, **where)
     np.testing.assert_array_equal(dataset[list(range(7))]["entry/data/data"].numpy(), expected[2:])
     (said,) = [each for each in caplog.messages if "left out 1 of 3 datasets" in each]
     assert said.endswith("whose files do not exist: entry/data/data_0")
     for number in (1, 2):
         (tmp_path / f"data_{number}.h5").unlink()
-    with pytest.raises(RayH5Error, match="does not exist"):
-        H5Dataset(tmp_path / "master.h5", [joined("entry/data/data_*")], allow_external=tmp_path)
+    for ignore in (False, True):
+        with pytest.raises(RayH5Error, match="does not exist"):
+            H5Dataset(tmp_path / "master.h5", columns[:1], **where, ignore_missing_paths=ignore)
 
 
 def test_what_cannot_be_joined_from_other_files(tmp_path):

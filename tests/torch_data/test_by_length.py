@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5 import Files, Groups
+from ray_h5 import Files, Groups, Windows, part, ragged
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.torch_data import (
     H5Dataset,
@@ -18,6 +18,7 @@ from ray_h5.torch_data import (
     Shuffle,
     create_optimized_dataloader,
     loader,
+    where,
 )
 from tests.index.kit import plan_files
 
@@ -177,15 +178,52 @@ def test_a_state_of_other_lengths_is_refused(dataset):
             OrderSampler(dataset, shuffle=BY_ATTRIBUTE).load_state_dict(sampler.state_dict())
 
 
+@pytest.mark.parametrize("index_dir", [None, "index"])
+def test_lengths_of_ranges_and_lists(tmp_path, index_dir):
+    counts = np.random.default_rng(1).integers(0, 30, (2, 40))
+    for number, own in enumerate(counts):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("values", data=np.zeros((own.sum(), 3)), chunks=(16, 3))
+            file["counts"], file["times"], file["label"] = own, np.zeros(own.sum()), np.arange(40) % 2
+            lists = file.create_dataset("lists", 40, dtype=h5py.vlen_dtype("f4"))
+            for row, count in enumerate(own.tolist()):
+                lists[row] = np.ones(count)
+    rows = ragged("values", counts="counts")
+    cases = [
+        ("values", [rows], counts.ravel()),
+        ("values", [part(rows, random=7)], np.minimum(counts, 7).ravel()),
+        ("lists", ["lists"], counts.ravel()),
+        ("lists", ["label"], counts.ravel()),
+    ]
+    options = {"index_dir": index_dir and tmp_path / index_dir}
+    for name, columns, expected in [*cases, *cases]:
+        for predicate in (None, where(label=1)):
+            dataset = H5Dataset(f"{tmp_path}/?.h5", columns, predicate, **options)
+            found = dataset.epoch_order(Shuffle(seed=1, by_length=name, run_rows=4)).runs.lengths
+            assert found.tolist() == (expected if predicate is None else expected[dataset.selection]).tolist()
+        batches = list(
+            loader(dataset, 4, shuffle=Shuffle(seed=1, by_length=name, run_rows=4), pad=columns != ["label"])
+        )
+        assert sum(len(next(iter(batch.values()))) for batch in batches) == 40
+
+
+def test_lengths_of_spans_of_time(tmp_path):
+    events = np.sort(np.random.default_rng(2).uniform(0, 20, 100))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"], file["events"] = np.arange(20.0), np.arange(20.0), events
+    windows = Windows({"x": [0.0], "events": slice(-1.0, 1.0)}, at={"x": "t", "events": "events"})
+    dataset = H5Dataset(tmp_path / "a.h5", ["x", "events"], windows=windows)
+    found = dataset.epoch_order(Shuffle(by_length="events")).runs.lengths
+    assert found.tolist() == [int(((events >= t - 1) & (events < t + 1)).sum()) for t in range(20)]
+
+
 def test_what_has_no_lengths(files, tmp_path):
-    with h5py.File(tmp_path / "lists.h5", "w") as file:
-        lists = file.create_dataset("x", 3, dtype=h5py.vlen_dtype("f4"))
-        lists[0] = [1, 2]
+    with h5py.File(tmp_path / "text.h5", "w") as file:
+        file["x"] = ["a", "bc"]
     with pytest.raises(
-        OptionError,
-        match=r"by_length='x': expected a column of numbers, found large_list<.*; name a column with the length",
+        OptionError, match=r"by_length='x': expected a column of numbers, found .*string; name a column with the length"
     ):
-        OrderSampler(H5Dataset(tmp_path / "lists.h5"), shuffle=Shuffle(by_length="x"))
+        OrderSampler(H5Dataset(tmp_path / "text.h5"), shuffle=Shuffle(by_length="x"))
     with pytest.raises(OptionError, match=r"column 'fhr' holds an array of shape \(40,\) a row"):
         loader(files, shuffle=Shuffle(by_length="fhr"))
 

@@ -57,6 +57,11 @@ def rows_key(name: str) -> str:
     return f"rows of {name}"
 
 
+def episodes_key(name: str) -> str:
+    """Return the key of episodes whose bounds a dataset has, among the bounds of a file."""
+    return f"episodes {name}"
+
+
 def bounds_of_offsets(offsets: np.ndarray, where: str, base: int = 0) -> Bounds:
     """Return the bounds of rows that follow each other; the first value has the number `base`.
 

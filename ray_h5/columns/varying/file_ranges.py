@@ -18,6 +18,7 @@ from ray_h5.columns.varying.bounds import (
     bounds_of_offsets,
     bounds_of_pairs,
     check_bounds,
+    episodes_key,
     pairs_of,
 )
 from ray_h5.columns.varying.csr_groups import sparse_rows
@@ -92,7 +93,7 @@ class FileRanges:
 
     def episodes(self, name: str) -> Bounds:
         """Return where episodes begin and end, as pairs say."""
-        if (key := f"episodes {name}") not in self._bounds:
+        if (key := episodes_key(name)) not in self._bounds:
             where = f"{self._reader.path}: {name!r}"
             self._bounds[key] = bounds_of_pairs(*pairs_of(self._whole(name), where), where)
         return self._bounds[key]

@@ -37,6 +37,7 @@ def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
     if files.columns is None and index.scope.by_axis and not index.tables:
         _once(index, partial(_of_rows, files))
+    _once(index, _of_no_rows)
     _once(index, _of_shapes)
     _once(index, _of_packing)
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
@@ -51,6 +52,16 @@ def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
         _SAID.put(key, True)
         if message := notice(index):
             logger.warning("%s", message)
+
+
+def _of_no_rows(index: RowIndex) -> str:
+    """Return what to say of files without rows, unless that is what the user asks for."""
+    if index.scope.windows is not None or getattr(index.scope.rows, "where_any", None) is not None:
+        return ""
+    empty = np.flatnonzero(np.diff(index.files.starts) == 0).tolist()
+    if not empty:
+        return ""
+    return f"{len(empty)} of {len(index.files)} files have no rows: {few([index.files.path(each) for each in empty])}"
 
 
 def _of_padding(index: RowIndex) -> str:

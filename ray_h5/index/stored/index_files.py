@@ -264,6 +264,7 @@ def named(path: str, scope: Scope) -> list[Any]:
 
         kind += scope.rows.named if isinstance(scope.rows, Grid) else []
     kind += [repr(scope.columns)] if scope.columns else []
+    kind += ["missing_ok"] if any(getattr(each, "missing_ok", False) for each in scope.columns) else []
     kind += ["decode_cf"] if scope.decode_cf else []
     kind += ["reversed"] if scope.axes == "reversed" else []
     kind += [f"zip_files {beside}"] if (beside := scope.beside(path)) else []

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ray_h5.columns.made_columns import RowPart
+from ray_h5.columns.row_parts import entries_of
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.order.draws.shuffle import Shuffle, make_key, permute
-from ray_h5.order.draws.values_of_rows import Option, check_length, columns_of, row_values
+from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, columns_of, row_values
 from ray_h5.order.draws.weighted_draws import hashed, uniform
+from ray_h5.predicates.virtual_columns import virtual_spec
+from ray_h5.predicates.virtual_names import Length, virtual_name
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
 """The purposes of keys; those of orders and draws are below."""
@@ -241,17 +245,40 @@ def _small(lengths: np.ndarray) -> np.ndarray:
 
 
 def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
-    """Return the lengths of all rows of a column that has a dataset a row; else None."""
-    rows, windows = index.scope.rows, index.scope.windows
-    # With windows the lengths are those of episodes, and not of rows.
-    if not isinstance(name, str) or windows is not None or rows is None or not rows.episode:
+    """Return the lengths of all rows of a column of varying shape; None for other columns."""
+    if not isinstance(name, str):
         return None
-    if index.find([name])[name].is_scalar:
+    spec, rows = index.find([name])[name], index.scope.rows
+    if index.scope.windows is None and rows is not None and rows.episode and not spec.is_scalar:
+        found = _dataset_lengths(index, name)
+        if found is None:  # it is not read: its shapes are not known yet
+            found = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
+        if found is not None:
+            return found
+    if spec.kind not in {"ragged", "list"} or spec.row_shape:
         return None
-    found = _dataset_lengths(index, name)
-    if found is None:  # it is not read: its shapes are not known yet
-        found = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
-    return found
+    found = _range_lengths(index, name) if index.scope.by_axis else None
+    if found is not None:
+        return found
+    lengths = virtual_spec(virtual_name(name, Length()))
+    return as_array(index.small_columns([lengths])[lengths.name]).to_numpy()
+
+
+def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
+    """Return the lengths of rows that are ranges of a longer array; None if those of a file are none."""
+    found = []
+    for table in index.tables:
+        chunked = None if table is None else table.chunked_by.get(name)
+        if table is None or chunked is None or chunked.key not in table.bounds:
+            return None
+        bounds = table.bounds[chunked.key]
+        found.append(bounds.stops - bounds.starts)
+    made = next((each for each in index.scope.columns if each.name == name and isinstance(each, RowPart)), None)
+    entries = None if made is None else entries_of(made, f"column {name!r}")
+    if not found:
+        return None
+    lengths = np.concatenate(found)
+    return lengths if entries is None else entries.counts(lengths)
 
 
 def _dataset_lengths(index: RowIndex, name: str) -> np.ndarray | None:

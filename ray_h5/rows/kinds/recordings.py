@@ -13,7 +13,7 @@ from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.times import Times
 from ray_h5.columns.values import read_units
-from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Samples
@@ -169,7 +169,7 @@ class TimesOf:
         rates = np.where(np.isnan(rates) & (counts == 0), 1.0, rates)  # of no samples
         if (lacking := np.flatnonzero(np.isnan(rates))).size:
             looked = f"a dataset {said!r} beside it" if said else "at= names none for it"
-            raise UnknownColumnError(
+            raise UnsupportedColumnError(
                 f"{self.where(int(lacking[0]))}: Windows: column {column!r} has no times: {looked}, and no attribute "
                 f"says its rate ({', '.join([*_RATES, *_STEPS])}). Name them: at={{{column!r}: 'dataset'}}, or "
                 f"at={{{column!r}: (rate, first time)}}."

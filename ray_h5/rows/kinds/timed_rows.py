@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.kinds.recordings import Recordings, TimesOf
+from ray_h5.rows.kinds.recordings import Recordings, TimesOf, dataset_of_field
 from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepColumn, WindowedColumn
 from ray_h5.rows.row_kinds import EpisodeRows, Samples
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
@@ -43,7 +42,7 @@ class TimedRows(EpisodeRows):
         self._by_name = {each.name: each for each in windows.columns}
         self.times = TimesOf(reader, recordings, windows, {} if table is None else table.times)
         self._known: dict[str, Samples] = {}
-        self._rows: _Rows | None = None
+        self._rows: RowsInTime | None = None
 
     # Rows: times of the clock ----------------------------------------------------------------
 
@@ -52,54 +51,25 @@ class TimedRows(EpisodeRows):
         return int(self._clock.row_starts[-1])
 
     @property
+    def num_steps(self) -> int:
+        """How many numbers steps have in the file."""
+        return self._clock.num_steps
+
+    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of each row's step in the file: other offsets do not change it."""
+        return self._clock.step_numbers(rows)
+
+    @property
     def table(self) -> RowTable:
         lengths = np.diff(self._clock.row_starts)
         return replace(self._recordings.table, episode_lengths=lengths, times=dict(self.times.known))
 
     @property
-    def _clock(self) -> _Rows:
+    def _clock(self) -> RowsInTime:
         if self._rows is None:
             self._recordings.prepare(dict.fromkeys(each.source for each in self._windows.columns))
-            if not self.times.known and self._recordings.has("time"):
-                with contextlib.suppress(RayH5Error):  # without times, it is the time of a row
-                    self.times("time")
-            self._rows = _Rows(self._ticks(), self._windows.stride, *self._spans())
+            self._rows = RowsInTime(self.times, self._windows, self.times.where)
         return self._rows
-
-    def _ticks(self) -> Times:
-        """Return the times of which each `stride`-th is a row, some at the ends left out."""
-        clock, fps = self.times(self._windows.columns[0].source), self._windows.fps
-        if fps is None:
-            return clock
-        some = np.flatnonzero(clock.counts)
-        low, high = np.zeros((2, len(clock.counts)))
-        low[some], high[some] = clock.at(some, some * 0), clock.at(some, clock.counts[some] - 1)
-        counts = np.zeros_like(clock.counts)
-        counts[some] = np.floor((high - low)[some] * fps + LIKE_A_NUMBER) + 1
-        return Times(counts, np.full(len(counts), 1 / fps), np.full(len(counts), float(fps)), low)
-
-    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the last time of a row in each recording."""
-        clock = self.times(self._windows.columns[0].source)
-        is_used = clock.counts > 0
-        low, high = np.full((2, len(is_used)), math.inf)
-        low = -low
-        for each in self._windows.columns:
-            times = self.times(each.source)
-            if each.span is not None and not times.is_regular:
-                continue  # of events there may be none
-            if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
-                raise OptionError(f"{self.times.where(int(empty[0]))}: Windows: column {each.source!r} has no sample")
-            least, most = each.span or (min(each.seconds), max(each.seconds))
-            used = np.flatnonzero(is_used)
-            begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
-            if each.span is not None or each.source in self._windows.holds:
-                end = end + times.steps[used]  # up to the end of the last sample
-            if self._windows.pad[0] == "drop":
-                low[used] = np.maximum(low[used], begin - least)
-            if self._windows.pad[1] == "drop":
-                high[used] = np.minimum(high[used], end - most)
-        return low, high
 
     def _times_of_rows(self, rows: np.ndarray) -> np.ndarray:
         return self._clock.of(rows)[1]
@@ -109,18 +79,31 @@ class TimedRows(EpisodeRows):
     def listing(self) -> Listing:
         found = self._recordings.listing()
         names = dict.fromkeys([*(each.name for each in self._windows.columns)])
+        clocks = self._clocks()
         marks = [each.name + IS_PAD for each in self._windows.columns if self._marks(each)]
         refused: dict[str, Exception] = dict(found.refused)
         chosen = []
         for name in found.names:
+            if name in clocks and name not in names:
+                continue  # the times of others have none themselves
             try:
-                if not (name in names or self._is_constant(name)):
+                if not (name in names or name == "time" or self._is_constant(name)):
                     self.times(name)
             except RayH5Error as exc:
                 refused[name] = exc
             else:
                 chosen.append(name)
         return Listing(tuple(dict.fromkeys([*names, *chosen, *marks, "time"])), refused)
+
+    def _clocks(self) -> set[str]:
+        """Return the datasets of times that `at` names for single columns."""
+        said = () if self._windows.at is None or isinstance(self._windows.at, str) else self._windows.at
+        found = set()
+        for column, times in said:
+            if isinstance(times, str):
+                above = dataset_of_field(self._recordings, column).rpartition("/")[0]
+                found |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
+        return found
 
     def _is_constant(self, name: str) -> bool:
         return name in self._windows.constants or self._recordings.is_constant(name)
@@ -141,7 +124,7 @@ class TimedRows(EpisodeRows):
                 name, "bool", lambda rows: self._units(of, rows)[1], np.dtype(bool), (self._width(of) or 0,)
             )
             return RowColumn(name, is_pad)
-        if name == "time" and name not in self.times.known:
+        if name == "time":
             return RowColumn(name, InMemory.of(name, "number", self._times_of_rows, np.dtype(np.float64)))
         if self._is_constant(name):
             return self._recordings.constant(name).at(self.episodes_of)
@@ -281,11 +264,62 @@ def check_widths(
             )
 
 
-class _Rows:
-    """Row number <-> (recording, time)."""
+def _ticks(times_of: Callable[[str], Times], windows: Windows) -> Times:
+    """Return the times of which each `stride`-th is a row, some at the ends left out."""
+    clock, fps = times_of(windows.columns[0].source), windows.fps
+    if fps is None:
+        return clock
+    some = np.flatnonzero(clock.counts)
+    low, high = np.zeros((2, len(clock.counts)))
+    low[some], high[some] = clock.at(some, some * 0), clock.at(some, clock.counts[some] - 1)
+    counts = np.zeros_like(clock.counts)
+    counts[some] = np.floor((high - low)[some] * fps + LIKE_A_NUMBER) + 1
+    return Times(counts, np.full(len(counts), 1 / fps), np.full(len(counts), float(fps)), low)
 
-    def __init__(self, clock: Times, stride: int, low: np.ndarray, high: np.ndarray) -> None:
-        self._clock, self._stride = clock, stride
+
+def _spans(
+    times_of: Callable[[str], Times], windows: Windows, where: Callable[[int], str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and the last time of a row in each recording."""
+    is_used = times_of(windows.columns[0].source).counts > 0
+    low, high = np.full((2, len(is_used)), math.inf)
+    low = -low
+    for each in windows.columns:
+        times = times_of(each.source)
+        if each.span is not None and not times.is_regular:
+            continue  # of events there may be none
+        if (empty := np.flatnonzero(is_used & (times.counts == 0))).size:
+            raise OptionError(f"{where(int(empty[0]))}: Windows: column {each.source!r} has no sample")
+        least, most = each.span or (min(each.seconds), max(each.seconds))
+        used = np.flatnonzero(is_used)
+        begin, end = times.at(used, used * 0), times.at(used, times.counts[used] - 1)
+        if each.span is not None or each.source in windows.holds:
+            end = end + times.steps[used]  # up to the end of the last sample
+        if windows.pad[0] == "drop":
+            low[used] = np.maximum(low[used], begin - least)
+        if windows.pad[1] == "drop":
+            high[used] = np.minimum(high[used], end - most)
+    return low, high
+
+
+class RowsInTime:
+    """Row number <-> (recording, time), and the number of each row's tick in the file.
+
+    Parameters
+    ----------
+    times_of : callable
+        Returns the times of a column.
+    windows : Windows
+        The windows, with `at`.
+    where : callable
+        Names a recording, for messages.
+    """
+
+    def __init__(
+        self, times_of: Callable[[str], Times], windows: Windows, where: Callable[[int], str] = "recording {}".format
+    ) -> None:
+        self._clock, self._stride = _ticks(times_of, windows), windows.stride
+        clock, stride, (low, high) = self._clock, self._stride, _spans(times_of, windows, where)
         every, slack = np.arange(len(clock.counts)), clock.steps * LIKE_A_NUMBER
         begins, ends = (np.where(np.isfinite(each), each, 0.0) for each in (low, high))
         self._first = np.where(np.isfinite(low), clock.first(every, begins), 0)
@@ -294,8 +328,21 @@ class _Rows:
         stops[inside] += clock.at(inside, stops[inside]) <= high[inside] + slack[inside]
         self.row_starts = np.concatenate([[0], np.cumsum(np.maximum(0, -(-(stops - self._first) // stride)))])
 
+    @property
+    def num_steps(self) -> int:
+        """Ticks of all recordings, also those that are no rows."""
+        return int(self._clock.counts.sum())
+
+    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of each row's tick in the file."""
+        recordings, ticks = self._ticks_of(rows)
+        return (np.cumsum(self._clock.counts) - self._clock.counts)[recordings] + ticks
+
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the recording and the time of each row."""
-        recordings = np.searchsorted(self.row_starts, rows, side="right") - 1
-        ticks = self._first[recordings] + (rows - self.row_starts[recordings]) * self._stride
+        recordings, ticks = self._ticks_of(rows)
         return recordings, self._clock.at(recordings, ticks)
+
+    def _ticks_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        recordings = np.searchsorted(self.row_starts, rows, side="right") - 1
+        return recordings, self._first[recordings] + (rows - self.row_starts[recordings]) * self._stride

@@ -10,6 +10,7 @@ import numpy as np
 
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
+from ray_h5.columns.varying.bounds import episodes_key
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.messages import few
 from ray_h5.rows.row_columns import Column, RowColumn, StepColumn, WindowedColumn
@@ -48,8 +49,8 @@ class WindowRows(EpisodeRows):
 
     @property
     def num_steps(self) -> int:
-        """Steps of all episodes."""
-        return int(self._numbering.lengths.sum())
+        """How many numbers steps have in the file."""
+        return self._numbering.num_steps
 
     @property
     def table(self) -> RowTable:
@@ -60,9 +61,11 @@ class WindowRows(EpisodeRows):
         if self._known is None:
             sources = list(dict.fromkeys(each.source for each in self._windows.columns))
             lengths = self._episodes.lengths_of(sources)
-            for each in self._windows.columns:
-                self._check(each, lengths)
-            self._known = Numbering(lengths, self._windows)
+            first, *_ = [self._check(each, lengths) for each in self._windows.columns]
+            if self._windows.episode_bounds is None:
+                self._known = Numbering(lengths, self._windows)
+            else:  # steps are rows of the file, of which some are in no episode
+                self._known = Numbering(lengths, self._windows, first.starts, first.values.array.num_rows)
         return self._known
 
     def listing(self) -> Listing:
@@ -163,7 +166,7 @@ class WindowRows(EpisodeRows):
         return self._numbering.of(rows)[0]
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the ordinal of each row's step among the steps of all episodes: other offsets do not change it."""
+        """Return the number of each row's step in the file: other offsets do not change it."""
         return self._numbering.step_numbers(rows)
 
 
@@ -179,14 +182,29 @@ def steps_needed(windows: Windows) -> int:
 
 
 class Numbering:
-    """Row number <-> (episode, step)."""
+    """Row number <-> (episode, step), and the number of each step in the file.
 
-    def __init__(self, lengths: np.ndarray, windows: Windows) -> None:
+    Parameters
+    ----------
+    lengths : numpy.ndarray
+        The steps of each episode.
+    windows : Windows
+        The windows.
+    starts : numpy.ndarray, optional
+        The number of the first step of each episode; by default episodes follow each other.
+    num_steps : int, optional
+        Steps of the file, with those of no episode.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, windows: Windows, starts: np.ndarray | None = None, num_steps: int | None = None
+    ) -> None:
         self.lengths = lengths
         first, beyond = _margins(windows)
         rows = np.maximum(0, (lengths - 1 - beyond - first) // windows.stride + 1)
         self.row_starts = np.concatenate([[0], np.cumsum(rows)])
-        self.step_starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._step_starts = np.cumsum(lengths) - lengths if starts is None else starts
+        self.num_steps = int(lengths.sum()) if num_steps is None else num_steps
         self._first, self._stride = first, windows.stride
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -195,9 +213,28 @@ class Numbering:
         return episodes, self._first + (rows - self.row_starts[episodes]) * self._stride
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the ordinal of each row's step among the steps of all episodes."""
+        """Return the number of each row's step in the file."""
         episodes, at = self.of(rows)
-        return self.step_starts[episodes] + at
+        return self._step_starts[episodes] + at
+
+
+def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
+    """Return the number in its file of the step of each row, given what is known of the file.
+
+    It is the same for all kinds of windows, with any offsets: the row of the file where episodes lie along the first
+    axis; the ordinal of the step where groups or files are episodes, or the last axis of a grid is time; with times,
+    the number of the sample, or of the tick of `fps`, that is the row's time.
+    """
+    if windows.at is not None:
+        from ray_h5.rows.kinds.timed_rows import RowsInTime
+
+        if not table.times:
+            return np.empty(0, np.int64)
+        numbering: Numbering | RowsInTime = RowsInTime(table.times.__getitem__, windows)
+    else:
+        bounds = None if windows.episode_bounds is None else table.bounds.get(episodes_key(windows.episode_bounds))
+        numbering = Numbering(table.lengths, windows, None if bounds is None else bounds.starts, table.num_steps)
+    return numbering.step_numbers(np.arange(numbering.row_starts[-1]))
 
 
 def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows) -> None:
