@@ -83,6 +83,7 @@ class Csr(_OfDataset):
     dense: bool = True
     take: tuple[int, ...] | tuple[str, ...] | None = None
     names: str | None = None
+    shape: tuple[int | None, int] | None = None
     called: str = ""
 
     @property
@@ -91,7 +92,12 @@ class Csr(_OfDataset):
 
     @property
     def _said(self) -> str:
-        given = {"dense": None if self.dense else False, "take": self.take and list(self.take), "names": self.names}
+        given = {
+            "dense": None if self.dense else False,
+            "take": self.take and list(self.take),
+            "names": self.names,
+            "shape": self.shape,
+        }
         options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"csr({', '.join([repr(self.group), *options])})"
 

@@ -90,6 +90,7 @@ def csr(
     dense: bool = True,
     take: Sequence[int] | Sequence[str] | np.ndarray | None = None,
     names: str | None = None,
+    shape: Sequence[int | None] | None = None,
 ) -> Csr:
     """Return a column with the rows of a sparse matrix, as an entry of ``columns=[...]``.
 
@@ -109,6 +110,8 @@ def csr(
     names : str, optional
         The dataset with the names of the positions, such as ``"var/_index"``. With `take`, each file may have the
         names in an order of its own.
+    shape : (int or None, int), optional
+        Rows and columns, for a group that does not say them: ``(None, 2000)`` for files that differ in rows.
 
     Raises
     ------
@@ -131,7 +134,18 @@ def csr(
         )
     if names is not None and not by_name:
         raise OptionError(f"csr({group!r}): names={names!r} is used only with take=, a list of names")
-    return Csr(group, bool(dense), chosen, None if names is None else as_path("csr: names", names))
+    called = None if names is None else as_path("csr: names", names)
+    return Csr(group, bool(dense), chosen, called, None if shape is None else _as_shape(group, shape))
+
+
+def _as_shape(group: str, shape: Any) -> tuple[int | None, int]:
+    found = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, (str, bytes)) else ()
+    if len(found) == 2 and is_integer(found[1]) and found[1] >= 0:
+        if found[0] is None:
+            return None, int(found[1])
+        if is_integer(found[0]) and found[0] >= 0:
+            return int(found[0]), int(found[1])
+    raise OptionError(f"csr({group!r}): shape={shape!r}: expected (rows, columns), such as (None, 2000)")
 
 
 def _as_take(group: str, take: Any) -> tuple[Any, ...]:

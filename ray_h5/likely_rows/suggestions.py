@@ -84,12 +84,26 @@ def _sparse(tree: FileTree) -> Iterator[Suggestion]:
     """Yield sparse matrices that nothing says to be some."""
     ends = [name.removesuffix("/indptr") for name in tree.columns if name.endswith("/indptr")]
     groups = sorted(each for each in ends if {f"{each}/data", f"{each}/indices"} <= tree.columns.keys())
-    if groups:
-        rows = tree.columns[f"{groups[0]}/indptr"].rows - 1
-        beside = [repr(name) for name, each in tree.columns.items() if each.rows == rows]
-        columns = ", ".join([f"ray_h5.csr({groups[0]!r})", *beside])
-        said = f"{few(list(map(repr, groups)), FEW)} holds a sparse matrix"
-        yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
+    if not groups:
+        return
+    group, said = groups[0], f"{few(list(map(repr, groups)), FEW)} holds a sparse matrix"
+    rows, shape = tree.columns[f"{group}/indptr"].rows - 1, ""
+    if f"{group}/shape" not in tree.columns:
+        # Names of the other axis, such as those of genes.
+        parts = {f"{group}/{each}" for each in ("data", "indices", "indptr")}
+        lengths = {
+            each.rows
+            for name, each in tree.columns.items()
+            if len(each.shape) == 1 and each.rows != rows and name not in parts and each.is_text
+        }
+        if len(lengths) != 1:
+            more = f"it has no shape, and nothing says how many columns there are: csr({group!r}, shape=({rows}, ...))"
+            yield Suggestion(said, is_surprise=True, more=more)
+            return
+        shape = f", shape={(rows if tree.files < 2 else None, lengths.pop())!r}"
+    beside = [repr(name) for name, each in tree.columns.items() if each.rows == rows]
+    columns = ", ".join([f"ray_h5.csr({group!r}{shape})", *beside])
+    yield Suggestion(said, "for its rows", f"columns=[{columns}]", True)
 
 
 def _times(tree: FileTree) -> Iterator[Suggestion]:

@@ -21,6 +21,11 @@ class Seen(NamedTuple):
         return self.shape[0] or 0
 
     @property
+    def is_text(self) -> bool:
+        """Whether it holds text, by its dtype: ``string``, ``object``, ``|O``, ``|S5``."""
+        return self.dtype.lstrip("<>|=")[:1] in {"s", "o", "O", "S", "U"}
+
+    @property
     def values(self) -> int:
         """How many values it has, about."""
         count = 1

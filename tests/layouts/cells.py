@@ -218,6 +218,14 @@ def old_tenx(folder):
     return Want(6, {"GRCh38": (2, counts.toarray()[:, 2])})
 
 
+@layout("a sparse matrix without its shape", "refused", "columns=[ray_h5.csr('counts', shape=(6, 4)), 'cells']")
+def matrix_without_a_shape(folder):
+    counts = scipy.sparse.random(6, 4, 0.4, "csr", random_state=1)
+    parts = {f"counts/{name}": getattr(counts, name) for name in ("data", "indices", "indptr")}
+    put(folder / "a.h5", {**parts, "cells": [f"AC{i}" for i in range(6)], "genes": list("abcd")})
+    return Want(6, {"counts": (2, counts.toarray()[2])})
+
+
 @layout("embeddings of proteins", "warned", "rows=ray_h5.Groups('*')")
 def per_protein(folder):
     put(folder / "a.h5", {f"{'ABCDEFGHIJKL'[i % 12]}{i % 10}A{i:02d}{i % 10}": numbers(32, start=i) for i in range(40)})

@@ -502,3 +502,32 @@ def test_sparse_windows_have_one_step_a_time(tmp_path):
         H5Dataset(tmp_path / "a.h5", [csr("X"), "u"], **options)
     with pytest.raises(OptionError, match="rows of rows"):
         H5Dataset(tmp_path / "a.h5", [csr("X")], rows=Groups("g*"))
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+def test_a_matrix_whose_shape_the_file_lacks(tmp_path, in_groups):
+    whole = sp.random(7, 12, 0.3, "csr", random_state=0)
+    rows = {"rows": Groups("lab"), "windows": Windows({"x": [0]})} if in_groups else {}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("lab") if in_groups else file
+        for name in ("data", "indices", "indptr"):
+            group[f"counts/{name}"] = getattr(whole, name)
+        group["x"] = np.arange(7)
+    for shape in ((7, 12), (None, 12), np.array([7, 12])):
+        dataset = H5Dataset(tmp_path / "a.h5", [csr("counts", shape=shape)], **rows)
+        np.testing.assert_array_equal(np.stack([row["counts"].numpy() for row in dataset]), whole.toarray())
+    assert csr("counts", shape=(None, 12)) == csr("counts", shape=[None, 12])
+    with pytest.raises(SchemaMismatchError, match=r"csr\('counts', shape=\(8, 12\)\): expected the shape \(7, 12\)"):
+        H5Dataset(tmp_path / "a.h5", [csr("counts", shape=(8, 12))], **rows)
+    with pytest.raises(UnsupportedColumnError, match=r"or pass csr\(..., shape=\(rows, columns\)\)"):
+        H5Dataset(tmp_path / "a.h5", [csr("counts")], **rows)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["lab/counts" if in_groups else "counts"].attrs.update({"shape": (7, 12), "encoding-type": "csr_matrix"})
+    with pytest.raises(SchemaMismatchError, match=r"expected the shape \(7, 12\)"):
+        H5Dataset(tmp_path / "a.h5", [csr("counts", shape=(7, 13))], **rows)
+
+
+@pytest.mark.parametrize("shape", [7, "ab", (7,), (7, None), (-1, 7), (7.0, 2), (1, 2, 3)])
+def test_shapes_that_are_none(shape):
+    with pytest.raises(OptionError, match=r"expected \(rows, columns\)"):
+        csr("counts", shape=shape)

@@ -12,7 +12,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Values, read_all
 from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
 from ray_h5.columns.varying.range_columns import SparseRows
-from ray_h5.errors import CorruptFileError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
@@ -48,19 +48,24 @@ def sparse_rows(
     where = f"{path}: sparse matrix {name!r}"
     check_types(where, indices.array, data.array)
     check_entries(where, bounds, indices.array.num_rows, data.array.num_rows)
-    width = width_of(reader, name, encoding, len(bounds))
+    width = width_of(reader, made, name, encoding, len(bounds))
     chunked = ChunkedBy(key, max(indices.array.chunk_rows, data.array.chunk_rows))
     take = taken_positions(reader, made, width, column)
     return SparseRows(name, indices, data, bounds, width, made.dense, take, path), chunked
 
 
-def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding:
-    """Return what a group encodes; raise `UnsupportedColumnError` unless it is a matrix that is compressed by rows."""
+def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding | None:
+    """Return what a group encodes; None if only the user says so.
+
+    Raises `UnsupportedColumnError` unless it is a matrix that is compressed by rows.
+    """
+    if encoding is None and made.shape is not None:
+        return None
     if encoding is None or encoding.kind not in {"csr", "csc", "compressed"}:
         said = "" if encoding is None else f" ({encoding.said})"
         raise UnsupportedColumnError(
             f"{path}: csr({made.group!r}): {name!r}{said} is no sparse matrix: expected a group of data, indices, "
-            "indptr and a shape"
+            "indptr and a shape; or pass csr(..., shape=(rows, columns))"
         )
     if encoding.kind == "csc":
         raise UnsupportedColumnError(
@@ -90,8 +95,19 @@ def check_entries(where: str, bounds: Bounds, indices: int, data: int) -> None:
         )
 
 
-def width_of(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
+def width_of(reader: RowReader, made: Csr, name: str, encoding: Encoding | None, num_rows: int) -> int:
     """Return the length of a row: that of the axis which is not compressed."""
+    rows, width = made.shape or (None, None)
+    said = width if encoding is None else _stored_width(reader, name, encoding, num_rows)
+    if said is None or (rows is not None and rows != num_rows) or (width is not None and width != said):
+        raise SchemaMismatchError(
+            f"{reader.path}: {made}: expected the shape {(num_rows, said)}, which the matrix {name!r} has in the file"
+        )
+    return said
+
+
+def _stored_width(reader: RowReader, name: str, encoding: Encoding, num_rows: int) -> int:
+    """Return the length of a row that the file says."""
     where = f"{reader.path}: sparse matrix {name!r}"
     shape = encoding.shape
     if not shape:

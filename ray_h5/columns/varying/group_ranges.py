@@ -132,10 +132,11 @@ def _common_width(reader: RowReader, made: Csr, groups: Paths, rows: Bounds) -> 
         for group, count in enumerate((rows.stops - rows.starts).tolist()):
             each = f"{groups[group]}/{name}"
             encoding = checked_encoding(path, made, each, reader.encoding(each))
-            found.append(width_of(reader, each, encoding, count))
+            found.append(width_of(reader, made, each, encoding, count))
         return np.array(found, np.int64)
 
-    of_groups = reader.fact(f"{name}: widths in {groups[0]!r} and {len(groups) - 1} others", widths, of_file=True)
+    key = f"{name}: widths in {groups[0]!r} and {len(groups) - 1} others; {made.shape}"
+    of_groups = reader.fact(key, widths, of_file=True)
     if (differ := np.flatnonzero(of_groups != of_groups[0])).size:
         at = int(differ[0])
         raise SchemaMismatchError(
