@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.byte_source import Identity, only_ctime_differs
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _FIRST_SLOTS = 64
@@ -210,17 +210,18 @@ def owned(value: Any) -> Any:
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
 
 
-def check_file(path: str, expected: Identity, storage: Storage) -> None:
-    """Raise a StaleIndexError if a file changed whose rows are held.
+def check_file(path: str, expected: Identity, storage: Storage) -> Identity:
+    """Raise a StaleIndexError if a file changed whose rows are held; return its state, of which the ctime may differ.
 
     A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
     """
     try:
         found = storage_of(path, storage).seen(path, expected)
     except OSError:
-        return
+        return expected
     if found is not None and found != expected:
         check_identity(path, expected, found)
+    return found or expected
 
 
 def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool:
@@ -229,7 +230,8 @@ def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool
     A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
     """
     with contextlib.suppress(OSError):
-        return storage_of(path, storage).seen(path, expected) == expected
+        found = storage_of(path, storage).seen(path, expected)
+        return found == expected or only_ctime_differs(expected, found)
     return True
 
 

@@ -370,7 +370,10 @@ class RowSource:
             if state is None:
                 state = files.path(file), files.identity(file)
                 self._states.put(file, state)
-            check_file(*state, storage)
+            if (found := check_file(*state, storage)) != state[1]:
+                self._reader(file).base.opened.check_unchanged(())  # it looks at its columns and chunks again
+                self._cached.value.joint.clear()
+                self._states.put(file, (state[0], found))
         if self.plan.sources.columns:
             self._check_sources(touched)
 

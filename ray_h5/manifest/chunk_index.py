@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange
@@ -87,7 +88,7 @@ class ChunkGrid:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChunkIndex:
+class ChunkIndex(ComparedByContent):
     """The allocated chunks of a column, as a struct of arrays sorted by chunk number.
 
     Attributes

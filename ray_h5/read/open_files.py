@@ -16,7 +16,7 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import FILES, MAX_OTHERS, OTHERS, OpenFile, max_open
 from ray_h5.read.read_parts import FileRead, Part, jobs_of, name_of
-from ray_h5.storage.byte_source import Identity, ObjectIdentity
+from ray_h5.storage.byte_source import Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, LocalFile, identity_now
 
 if TYPE_CHECKING:
@@ -167,9 +167,36 @@ class FileOnDisk(OpenFile):
 
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Raise if the file, or another one that these columns come from, has changed since it was described."""
-        check_identity(self.path, self.identity, self.byte_source.identity(), swmr=self.access.swmr)
+        found = self.byte_source.identity()
+        if found != self.identity:
+            check_identity(self.path, self.identity, found, swmr=self.access.swmr)
+            if not self.access.swmr:
+                self.look_again(found)
         for name in names:
             check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
+
+    def look_again(self, found: Identity, *, is_planned: bool = True) -> None:
+        """Describe the file again, of which only the ctime is another one.
+
+        If its columns and chunks are as before, it stays open. Otherwise it changed, which is an error if a plan was
+        made for the file as it was.
+        """
+        again = FileOnDisk(self.access, found)
+        with self._lock, again.library() as library:
+            is_same = again.identity == found and all(
+                again.column(name, library) == layout for name, layout in self._columns.items()
+            )
+            if is_same and all(again.index_of(name, library) == index for name, index in self._indexes.items()):
+                self.identity, self._headers = found, None
+                # They were made of what is not compared.
+                self._readers.clear()
+                self._readers_for.clear()
+                self._joined_arrays.clear()
+            elif is_planned:
+                raise StaleIndexError(
+                    f"{self.path}: the file changed between planning and reading: its size and mtime are the same, and "
+                    "its columns or their chunks are not. Make the dataset again."
+                )
 
     def _check_unseen(self, name: str, expected: SourceStates) -> None:
         check_sources_now(self.path, name, expected, swmr=self.access.swmr)
@@ -279,6 +306,8 @@ def open_file(
     found = expect if isinstance(expect, ObjectIdentity) else access.storage.check(access.path)
     opened = FILES.get(access)
     # The cache is not locked here: a source may be on a mount that does not answer.
+    if isinstance(opened, FileOnDisk) and only_ctime_differs(opened.identity, found):
+        opened.look_again(found, is_planned=only_ctime_differs(expect, found))
     if opened is None or opened.identity != found or not opened.is_usable(None if expect is None else sources):
         opened = make(access, found)
     FILES.max_items = max_open()

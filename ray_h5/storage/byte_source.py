@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ class ObjectIdentity:
 
 
 Identity: TypeAlias = FileIdentity | ObjectIdentity
+
+
+def only_ctime_differs(expected: Identity | None, found: Identity | None) -> bool:
+    """Return whether two states of a local file have the same size, mtime and inode, and another ctime."""
+    if not isinstance(expected, FileIdentity) or not isinstance(found, FileIdentity):
+        return False
+    return expected != found and replace(expected, ctime_ns=found.ctime_ns) == found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ray_h5.errors import StaleIndexError, TableError
 from ray_h5.messages import few
 from ray_h5.storage.addresses import on_hub
-from ray_h5.storage.byte_source import ByteSource, Identity
+from ray_h5.storage.byte_source import ByteSource, Identity, only_ctime_differs
 from ray_h5.storage.find_files import find_files, list_paths
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_of
@@ -63,7 +63,8 @@ class TableFile:
 
     def check_unchanged(self) -> None:
         """Raise if the file is another one by now."""
-        if self.storage.seen(self.path, self.state) != self.state:
+        found = self.storage.seen(self.path, self.state)
+        if found != self.state and not only_ctime_differs(self.state, found):
             raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
 
 

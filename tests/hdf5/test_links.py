@@ -939,10 +939,10 @@ def test_the_state_of_sources_can_be_expected(tmp_path):
     path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
     first = RowReader(path, allow_external=[tmp_path])
     state = FileState(first.identity, {"x": first.column("x").sources})
-    for _ in range(2):
+    for turn in range(2):
         reader = pickle.loads(pickle.dumps(RowReader(path, allow_external=[tmp_path], expect=state)))
         assert reader.read(["x"])["x"].tolist() == ROWS.tolist()
-        os.utime(tmp_path / "b.h5", ns=(1, 1))
+        os.utime(tmp_path / "b.h5", ns=(1, turn))
         for use in (
             lambda state=state: RowReader(path, allow_external=[tmp_path], expect=state),
             lambda reader=reader: reader.read(["x"]),

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
 from ray_h5.manifest.layout import FileState, SourceStates
-from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.byte_source import FileIdentity, Identity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, identity_now
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
+logger = logging.getLogger(__name__)
+
 Look: TypeAlias = Callable[[str], Identity | None]
 
+_warned: dict[str, object] = {}
+_MOST_WARNED = 10_000
 _ADVICE = "Make the dataset again; if something still writes to the file, wait for it."
 
 
 def check_identity(path: str, expected: Identity, found: Identity, *, swmr: bool = False) -> None:
     """Raise `StaleIndexError` if a file is not in the state that a plan was made for.
 
-    With `swmr`, a writer may have changed its size and times: only another inode is an error.
+    With `swmr`, a writer may have changed its size and times: only another inode is an error. If nothing but the
+    ctime differs, as after a chmod, chown or rename, or when a hard link was made, a warning says so once.
     """
-    if _differ(expected, found, swmr):
-        raise StaleIndexError(
-            f"{path}: the file changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
-        )
+    if expected == found or (swmr and not _differ(expected, found, swmr)):
+        return
+    if isinstance(found, FileIdentity):
+        now = identity_now(path)
+        if now is None:
+            raise StaleIndexError(
+                f"{path}: the file was removed or renamed after the dataset was planned. Put it back, or make the "
+                "dataset again without it."
+            )
+        if now.inode == found.inode and only_ctime_differs(expected, found):
+            _warn_of_ctime(path)
+            return
+    raise StaleIndexError(
+        f"{path}: the file changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
+    )
+
+
+def _warn_of_ctime(path: str) -> None:
+    """Warn once of a file; of several threads, one does."""
+    if len(_warned) > _MOST_WARNED:
+        _warned.clear()
+    if _warned.setdefault(path, mine := object()) is mine:
+        logger.warning(
+            "%s: its ctime is another one since it was planned, as after a chmod, chown or rename, or when a hard link "
+            "is made; its size, mtime and inode are the same. Its headers and chunk index are read again, and reading "
+            "goes on.", path,
+        )  # fmt: skip
 
 
 def check_state(path: str, expected: FileState, remote: Storage = LOCAL) -> None:
@@ -89,6 +118,8 @@ def check_source(leads: str, expected: Identity | None, found: Identity | None, 
             f"{leads}, which no longer exists, or which this machine does not see. Put it back as it was, or make the "
             "dataset again: without the column, or once there is another one."
         )
+    elif only_ctime_differs(expected, found):
+        _warn_of_ctime(leads)
     elif _differ(expected, found, swmr):
         raise StaleIndexError(
             f"{leads}, which changed between planning and reading: expected {expected}, found {found}. {_ADVICE}"
