@@ -49,6 +49,7 @@ BLOCKS = "what Ray does with blocks is the same; remote/test_ray.py has tasks th
 LOCAL = {
     "cluster/": PROGRAMS,
     "docs/": PROGRAMS,
+    "training_runs/": "its files are written, moved and removed on a disk",
     "golden/": "orders do not depend on where files are; remote/ compares both",
     "examples/": PROGRAMS,
     "fuzz/": "processes of their own read the files; read/remote/test_damage.py damages files in a store",
