@@ -395,7 +395,11 @@ def test_a_field_of_a_column_that_cannot_be_read_has_its_error(tmp_path):
     outer.insert(b"when", 8, inner)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         h5py.h5d.create(file.id, b"bad", outer, h5py.h5s.create_simple((5,)))
-    message = "column 'bad', field 'when.begin', has a type that numpy lacks"
-    for name in ("bad/n", "bad/when/begin"):
+        h5py.h5d.create(file.id, b"worse", inner, h5py.h5s.create_simple((5,)))
+    assert H5Dataset(tmp_path / "a.h5", ["bad/n"])[:]["bad/n"].tolist() == [0] * 5
+    for name, message in (
+        ("bad/when/begin", "column 'bad/when' is a field of HDF5's own time"),
+        ("worse/begin", "column 'worse', field 'begin', has a type that numpy lacks"),
+    ):
         with pytest.raises(UnsupportedColumnError, match=message):
             H5Dataset(tmp_path / "a.h5", [name])

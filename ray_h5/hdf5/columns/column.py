@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.codecs.filters import filter_name
 from ray_h5.codecs.pipeline import decodes
-from ray_h5.errors import CodecUnavailableError, UnsupportedColumnError
+from ray_h5.errors import CodecUnavailableError
 from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 from ray_h5.storage.byte_source import Identity
@@ -76,7 +76,7 @@ def describe_column(
     in_reach = at_home and not shared.user_block
     direct = in_reach and _are_plain(values) and _is_direct(storage, pipeline, lists_its_chunks)
     if not direct:
-        _check_by_h5py(values, storage, pipeline, where)
+        _check_by_h5py(pipeline, where)
     return ColumnLayout(
         name=name,
         kind=values.kind,
@@ -166,14 +166,8 @@ def _lists_its_chunks(space: h5py.h5s.SpaceID) -> bool:
     return len(growing) != 1 or growing == [0]
 
 
-def _check_by_h5py(values: ValueType, storage: Storage, pipeline: FilterPipeline, where: str) -> None:
+def _check_by_h5py(pipeline: FilterPipeline, where: str) -> None:
     """Raise unless h5py reads the values."""
-    if values.lost_fields:
-        raise UnsupportedColumnError(
-            f"{where}, field {values.lost_fields[0]!r}, has HDF5's own time, references or arrays of varying length, "
-            f"which no row has; and its {storage} values with the filters {pipeline} are read by h5py alone. Leave "
-            "that field out when you write it, or write it as int64."
-        )
     for step in pipeline.steps:
         if not h5py.h5z.filter_avail(step.id):
             raise CodecUnavailableError(

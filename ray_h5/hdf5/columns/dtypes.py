@@ -23,8 +23,12 @@ _NAMES = (
 
 
 def split_array(dtype: np.dtype) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the element type of an array type, and the axes that it adds to a row."""
-    return dtype.subdtype or (dtype, ())
+    """Return the element type of an array type, also of arrays of arrays, and the axes that it adds to a row."""
+    shape: tuple[int, ...] = ()
+    while dtype.subdtype is not None:
+        dtype, more = dtype.subdtype
+        shape += more
+    return dtype, shape
 
 
 def as_dtype(wanted: Any, what: str) -> np.dtype:
@@ -114,12 +118,6 @@ def in_order(type_id: h5py.h5t.TypeID) -> h5py.h5t.TypeID:
     return made
 
 
-def with_ordered_fields(dataset: h5py.Dataset) -> Any:
-    """Return a view of a dataset whose slices have the fields of compound values as `in_order` lists them."""
-    ordered = in_order(dataset.id.get_type()).dtype
-    return dataset if dataset.dtype == ordered else dataset.astype(ordered)
-
-
 def plain_dtype(dtype: np.dtype) -> np.dtype:
     """Return `dtype` without the metadata that h5py adds: numpy warns when it pickles them."""
     if dtype.names is None:
@@ -140,8 +138,8 @@ def plain_dtype(dtype: np.dtype) -> np.dtype:
 
 def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
     """Return a description of the type in the file; "" if it is the numpy type `dtype`."""
-    if dtype.subdtype is not None:
-        element, shape = dtype.subdtype
+    element, shape = split_array(dtype)
+    if shape:
         return f"arrays of {element}, of shape {shape}"
     # h5py rounds types up to numpy's: 20-bit integers become int32. Their bytes cannot be read directly.
     if type_id.equal(h5py.h5t.py_create(dtype, logical=True)):
@@ -155,7 +153,7 @@ def odd_type_of(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> str:
     return f"values that libhdf5 converts to {dtype}"
 
 
-def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
+def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError | ValueError) -> str:
     """Return the message that names the type, or the field, that numpy has no dtype for, and what to write instead."""
     field, odd = _odd_field(type_id)
     at = f", field {field!r}," if field else ""
@@ -164,6 +162,8 @@ def numpy_lacks(type_id: h5py.h5t.TypeID, error: TypeError) -> str:
             f"{at} has a type that numpy lacks: HDF5's own time (H5T_TIME), which h5py cannot read. Write it as int64, "
             "such as seconds since 1970."
         )
+    if odd.get_class() == h5py.h5t.FLOAT:
+        return f"{at} has floats of {odd.get_precision()} bits, which numpy lacks. Write them as float64."
     return f"{at} has a type that numpy lacks: {error}. Write it as numbers or strings."
 
 
@@ -174,7 +174,7 @@ def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
         field = type_id.get_member_type(i)
         try:
             field.dtype  # noqa: B018  a property that raises
-        except TypeError:
+        except (TypeError, ValueError):
             below, odd = _odd_field(field)
             name = type_id.get_member_name(i).decode(errors="replace")
             return f"{name}.{below}" if below else name, odd
@@ -183,9 +183,11 @@ def _odd_field(type_id: h5py.h5t.TypeID) -> tuple[str, h5py.h5t.TypeID]:
 
 def _check_field(dtype: np.dtype, where: str) -> None:
     element, _ = split_array(dtype)
-    if kind_of(element, where) == "list":
+    is_reference = h5py.check_ref_dtype(element) is not None
+    if is_reference or kind_of(element, where) == "list":
+        held = f"{_shown(element)}s" if is_reference else "arrays of varying length"
         raise UnsupportedColumnError(
-            f"{where} has arrays of varying length inside a compound type. Write that field as a column of its own."
+            f"{where} has {held} inside a compound type. Write that field as a column of its own."
         )
 
 

@@ -7,15 +7,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.columns.dtypes import odd_type_of
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.columns.dtypes import kind_of, odd_type_of, split_array
 
 
-def without_lost(type_id: h5py.h5t.TypeID, *, is_wide: bool) -> tuple[np.dtype, tuple[str, ...]] | None:
+def without_lost(type_id: h5py.h5t.TypeID) -> tuple[np.dtype, tuple[str, ...]] | None:
     """Return a compound type without the fields that no row has.
 
-    These are HDF5's own time, as PyTables writes it, references, as of NWB, and arrays of varying length, as ISMRMRD
-    writes them. `is_wide` says whether values of varying length take as many bytes in the file as in memory. None if
-    nothing else is left, or it is odd too.
+    These are HDF5's own time, as PyTables writes it, references, as of NWB, arrays of varying length, as ISMRMRD writes
+    them, numbers that numpy lacks, and fields whose names are not UTF-8. None if nothing else is left,
+    or a field has no name.
     """
     if type_id.get_class() != h5py.h5t.COMPOUND:
         return None
@@ -25,22 +26,34 @@ def without_lost(type_id: h5py.h5t.TypeID, *, is_wide: bool) -> tuple[np.dtype, 
     lost: list[str] = []
     for i in range(type_id.get_nmembers()):
         member, name = type_id.get_member_type(i), type_id.get_member_name(i).decode("utf-8", "backslashreplace")
-        kind = member.get_class()
-        if kind in {h5py.h5t.TIME, h5py.h5t.REFERENCE} or (kind == h5py.h5t.VLEN and is_wide):
+        if not name:
+            return None
+        # h5py looks fields up by their names in UTF-8.
+        if (dtype := _dtype_of(member)) is None or name.encode() != type_id.get_member_name(i):
             lost.append(name)
             continue
-        try:
-            formats.append(member.dtype)
-        except TypeError:
-            return None
-        if not _is_as_in_memory(member, formats[-1]):
-            return None
+        formats.append(dtype)
         names.append(name)
         offsets.append(int(type_id.get_member_offset(i)))
     if not names:
         return None
     described: Any = {"names": names, "formats": formats, "offsets": offsets, "itemsize": int(type_id.get_size())}
     return np.dtype(described), tuple(lost)
+
+
+def _dtype_of(member: h5py.h5t.TypeID) -> np.dtype | None:
+    """Return the dtype of a field; None if no row has it."""
+    try:
+        dtype: np.dtype = member.dtype
+        return None if kind_of(split_array(dtype)[0], "") == "list" else dtype
+    except (TypeError, ValueError, UnsupportedColumnError):
+        return None
+
+
+def are_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
+    """Return whether the fields that `dtype` has are read without libhdf5."""
+    members = {type_id.get_member_name(i): type_id.get_member_type(i) for i in range(type_id.get_nmembers())}
+    return all(_is_as_in_memory(members[name.encode()], dtype[name]) for name in dtype.names or ())
 
 
 def _is_as_in_memory(type_id: h5py.h5t.TypeID, dtype: np.dtype) -> bool:

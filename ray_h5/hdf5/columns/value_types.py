@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -99,9 +100,7 @@ class Shared:
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
         type_id = in_order(type_id)
-        dtype, lost_fields = _dtype(
-            type_id, where, is_wide=item_bytes(type_id, self.address_bytes) == type_id.get_size()
-        )
+        dtype, lost_fields = _dtype(type_id, where)
         element, array_shape = split_array(dtype)
         kind = kind_of(element, where)
         return ValueType(
@@ -112,35 +111,59 @@ class Shared:
             kind,
             np.dtype(h5py.check_vlen_dtype(element)) if kind == "list" else None,
             tuple(_enum(element)),
-            "" if dtype.hasobject or lost_fields else odd_type_of(type_id, dtype),
+            "" if dtype.hasobject else self._odd_type(type_id, dtype, lost_fields),
             item_bytes(type_id, self.address_bytes),
             lost_fields,
         )
+
+    def _odd_type(self, type_id: h5py.h5t.TypeID, dtype: np.dtype, lost_fields: tuple[str, ...]) -> str:
+        if not lost_fields:
+            return odd_type_of(type_id, dtype)
+        from ray_h5.hdf5.columns.lost_fields import are_as_in_memory
+
+        # Values of varying length may take more bytes in memory than in the file.
+        is_wide = item_bytes(type_id, self.address_bytes) == type_id.get_size()
+        return "" if is_wide and are_as_in_memory(type_id, dtype) else "compound values that libhdf5 converts"
 
 
 _types: LRU[ValueType] = LRU(1024, 64 << 20, lambda found: _MEMBER_BYTES * (1 + len(found.enum)))
 
 
-def _dtype(type_id: h5py.h5t.TypeID, where: str, *, is_wide: bool) -> tuple[np.dtype, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class AsDescribed:
+    """A dataset whose slices have the dtype of its layout, and not that of h5py.
+
+    The two differ for compound values: in the order of their fields, and some may be left out.
+    """
+
+    dataset: h5py.Dataset
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> AsDescribed | h5py.Dataset:
+        """Return a view of a dataset; the dataset itself if its dtype is that of the layout."""
+        wanted, lost_fields = _dtype(in_order(dataset.id.get_type()), "")
+        return dataset if not lost_fields and dataset.dtype == wanted else cls(dataset, wanted)
+
+    def __getitem__(self, args: Any) -> Any:
+        # As `Dataset.astype` does, which looks at a dtype that numpy may lack.
+        return self.dataset.__getitem__(args, new_dtype=self.dtype)
+
+
+def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
     """Return the dtype of a type, and the fields that it leaves out: see `without_lost`."""
     try:
         dtype = type_id.dtype
-        if not any(_is_lost(dtype[name]) for name in dtype.names or ()):
-            return dtype, ()
+        kind_of(split_array(dtype)[0], where)
+    except (TypeError, ValueError, UnsupportedColumnError) as exc:
         from ray_h5.hdf5.columns.lost_fields import without_lost
 
-        return without_lost(type_id, is_wide=is_wide) or (dtype, ())
-    except TypeError as exc:
-        from ray_h5.hdf5.columns.lost_fields import without_lost
-
-        found = without_lost(type_id, is_wide=is_wide)
-        if found is None:
-            raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
-        return found
-
-
-def _is_lost(dtype: np.dtype) -> bool:
-    return h5py.check_ref_dtype(dtype) is not None or h5py.check_vlen_dtype(dtype) is not None
+        if (found := without_lost(type_id)) is not None:
+            return found
+        if isinstance(exc, UnsupportedColumnError):
+            raise
+        raise UnsupportedColumnError(f"{where}{numpy_lacks(type_id, exc)}") from exc
+    return dtype, ()
 
 
 def without_rows(message: str) -> UnsupportedColumnError:

@@ -194,13 +194,14 @@ class GroupColumn:
 
     def joined(self, paths: Paths) -> JoinedArray:
         """Return the column; `paths` are those of its datasets."""
+        if empties := [*self.empties]:
+            self._check_empty()
         class_of = np.array(self.class_of, np.int32)
         there = class_of != MISSING
         found = np.array(self.shapes, np.int64).reshape(np.count_nonzero(there), -1)
         shapes = np.zeros((len(self), found.shape[1]), np.int64)
         shapes[there] = found
-        if empties := [*self.empties]:
-            self._check_empty()
+        if empties:
             class_of[empties] = 0
             shapes[empties] = self.layouts[0].shape
             shapes[empties, 0] = 0

@@ -493,9 +493,9 @@ def lost_fields(layout: ColumnLayout) -> Iterator[tuple[str, UnsupportedColumnEr
         yield (
             name,
             UnsupportedColumnError(
-                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME), of references or of arrays "
-                "of varying length, which no column has. Write a time, such as PyTables' Time64Col, as int64 or "
-                "float64, and such arrays as a column of their own."
+                f"{layout.path}: column {name!r} is a field of HDF5's own time (H5T_TIME), of references, of arrays of "
+                "varying length or of numbers that numpy lacks, which no column has. Write a time, such as PyTables' "
+                "Time64Col, as int64 or float64, and such arrays as a column of their own."
             ),
         )
 

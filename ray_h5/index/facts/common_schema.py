@@ -168,11 +168,13 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
         With both files and their names.
     """
     called: dict[str, tuple[int, FileFacts]] = {}
-    meant: dict[int, tuple[str, FileFacts]] = {}
+    meant: dict[tuple[str, int], tuple[str, FileFacts]] = {}
     for each in facts:
         for name, value in each.columns[column].enum if column in each.columns else ():
+            # Compound values may have several enums: names begin with that of the field.
+            field = name.rpartition(".")[0] if each.columns[column].spec.kind == "struct" else ""
             value_there, one = called.setdefault(name, (value, each))
-            name_there, other = meant.setdefault(value, (name, each))
+            name_there, other = meant.setdefault((field, value), (name, each))
             if (value_there, name_there) != (value, name):
                 from ray_h5.index.facts.schema_errors import disagreement
 

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError, OutOfMemoryError, TransientIOError
-from ray_h5.hdf5.columns.dtypes import with_ordered_fields
+from ray_h5.hdf5.columns.value_types import AsDescribed
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
@@ -134,7 +134,7 @@ class H5pyColumn:
     def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
         low, high = batch.bounds
         try:
-            values = with_ordered_fields(dataset) if self.layout.stored_dtype.kind in "Vc" else dataset
+            values = AsDescribed.of(dataset) if self.layout.stored_dtype.kind in "Vc" else dataset
             if dataset.shape == ():
                 out[batch.listed().places] = values[()]
             elif isinstance(batch, RowRange):

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError, TransientIOError
-from ray_h5.hdf5.columns.dtypes import with_ordered_fields
+from ray_h5.hdf5.columns.value_types import AsDescribed
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest
 from ray_h5.read.arrays.block_column import BlockAddress, slices
@@ -62,7 +62,7 @@ class SelectedThroughH5py(ABC):
     ) -> np.ndarray:
         """Return what h5py reads by one selection; `what` names the rows in the error."""
         try:
-            found: np.ndarray = with_ordered_fields(dataset)[selection]
+            found: np.ndarray = AsDescribed.of(dataset)[selection]
         except OSError as exc:
             where = f"{self._column.path}: column {self._column.layout.name!r}, {what}"
             if is_transient(exc):
@@ -130,7 +130,7 @@ class BlocksThroughH5py(SelectedThroughH5py):
 
 def _batches(dataset: h5py.Dataset, rows: np.ndarray) -> Sequence[tuple[int, int]]:
     """Return parts of ascending rows, each of which one slice along the last axis reads."""
-    row_bytes = max(1, math.prod(dataset.shape[:-1]) * dataset.dtype.itemsize)
+    row_bytes = max(1, math.prod(dataset.shape[:-1]) * dataset.id.get_type().get_size())
     chunk = 1 if dataset.chunks is None else dataset.chunks[-1]
     most = max(chunk, _MOST_BYTES // row_bytes)
     found, start = [], 0
