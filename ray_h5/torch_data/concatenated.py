@@ -81,6 +81,11 @@ class JoinedDataset(BatchedDataset):
         return any(part.is_transformed for part in self._parts)
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether all transforms are of this package: they draw no numbers from global generators."""
+        return all(part.is_repeatable for part in self._parts)
+
+    @property
     def decodes(self) -> bool:
         """Whether a dataset decodes images of batches where these are read."""
         return any(part.decodes for part in self._parts)

@@ -223,6 +223,12 @@ class H5Dataset(BatchedDataset):
         return self._steps[1] is not None
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether all transforms are of this package: they draw no numbers from global generators."""
+        rest = self._steps[1]
+        return all(type(each).__module__.startswith("ray_h5.") for each in getattr(rest, "steps", [rest]) if each)
+
+    @property
     def decodes(self) -> bool:
         """Whether images of batches are decoded where these are read."""
         return bool(self._steps[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from ray_h5.loading.read_calls import LEAST_BYTES, ROWS_ALONE, CallSizes, sizes_
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data.batches.processes import NOTHING, has_rows, in_processes, with_errors
+from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
+from ray_h5.torch_data.batches.tasks import Task, seeded, tasks_of
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
@@ -27,21 +28,23 @@ from ray_h5.torch_data.samplers import OrderSampler
 if TYPE_CHECKING:
     from ray_h5.torch_data.concatenated import JoinedDataset
 
-_ReadBatch = tuple[int, Any]
-"""How many samples a batch has, and their arrays, or the batch that is made of them."""
 
-Call: TypeAlias = "list[list[int]]"
-"""The indices of some batches, which are read together."""
+class _ReadBatch(NamedTuple):
+    """How many samples a batch has, and their arrays, or the batch that is made of them."""
+
+    num_samples: int
+    arrays: Any
+    task: Task | None = None
 
 
 @names_options
 class H5DataLoader(DataLoader[Any]):
     """A `DataLoader` of an `H5Dataset` that reads ahead in threads.
 
-    The dataset's transform and `collate_fn` run ahead, too, in one more thread: one sample after the other, in the
-    order of the epoch. At most 8 batches that they made wait, and no other is begun while 64 MiB wait. Images are
-    decoded in the threads that read. With `workers`, all of this runs in processes. The methods of a subclass, which
-    make samples in their own way, run in the thread that asks for batches, or in `workers`.
+    What users wrote (the dataset's transform, `collate_fn`, the methods of a subclass) runs in the thread that asks for
+    batches, or in `workers`. Before each batch, the generators of `random`, NumPy and torch (on the CPU) are seeded by
+    the seed, the epoch and the samples, and set back after it: the same seeds give the same data, with threads, with
+    processes and after a resume, and the training loop draws for itself. Images are decoded in the threads that read.
 
     Parameters
     ----------
@@ -61,9 +64,12 @@ class H5DataLoader(DataLoader[Any]):
         there is a CPU for it.
     workers : int
         Processes that read and make batches instead, for transforms that hold Python's lock. Order, errors and state
-        are the same. Each has its own copy of the transform; before each batch the generators of `random`, NumPy and
-        torch are seeded by the seed, the epoch and the samples. Each makes 2 batches ahead, or 1 where all of them
-        together would have more than 256 MiB.
+        are the same. Each has its own copy of the dataset and its transform, and stays until the loader is gone. Each
+        makes 2 batches ahead, or 1 where all of them together would have more than 256 MiB.
+    transforms_ahead : bool
+        Let one more thread run the transform and `collate_fn` ahead, in order: at most 8 batches that they made wait,
+        and no other is begun while 64 MiB wait. Its random numbers are not seeded, as the training loop draws from the
+        same generators at the same time: the same seeds give other data, and other numbers in the loop, in each run.
     prefetch_factor : int, optional
         Batches that one call reads; by default up to 256 of 16 MiB together, or 64 MiB for many threads; where rows of
         chunks of many rows are shuffled, those of a window of the shuffle of at most 128 MiB. At most 5 calls are
@@ -95,6 +101,7 @@ class H5DataLoader(DataLoader[Any]):
         pin_memory: bool = False,
         collate_fn: Callable[[Sequence[Any]], Any] | None = None,
         timeout: float = 0,
+        transforms_ahead: bool = False,
     ) -> None:
         threads, workers = as_integer("threads", threads, 0), as_integer("workers", workers, 0)
         if workers and batch_size is None and batch_sampler is None:
@@ -116,7 +123,8 @@ class H5DataLoader(DataLoader[Any]):
             collate_fn=collate_fn,
             timeout=timeout,
         )
-        self.threads, self.workers = threads, workers
+        self.threads, self.workers, self.transforms_ahead = threads, workers, transforms_ahead
+        self._processes = Workers()
         self.prefetch_factor = prefetch_factor
         self._collates = collate_fn is None
         self._decoded_bytes = 0
@@ -145,31 +153,32 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
-        # Threads read arrays side by side. What users wrote runs in `finish`, in one thread: in order, one at a time.
-        finish: Callable[[Any], Any]
+        # Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
+        finish: Callable[[_ReadBatch], Any]
         stop, is_ahead = Stop(), False
         if self.workers:
-            made = in_processes(self, self._ordered, self._index_batches(), self._what)
-            reads: Iterator[list[_ReadBatch]] = ([each] for each in made)
-            finish, is_ahead = self._delivered, self._pins
+            size = self.batch_size if self._ordered is None else self._ordered.run_length
+            made = self._processes.batches(self, size or 1, self._tasks(), self._what)
+            reads: Iterator[list[_ReadBatch]] = ([_ReadBatch(*each)] for each in made)
+            finish, is_ahead = self._ready, self._pins
         elif self.dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
-            reads = (self._not_read(call) for call in self._calls())
-            finish = self._from_subclass
+            reads = ([_ReadBatch(len(task), None, task) for task in call] for call in self._calls())
+            finish = self._by_user
         else:
             is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not self._grows
-            read = partial(self._read, self._whole if is_made else _unchanged)
-            reads = self._reads(read, stop)
-            finish = _unchanged if is_made else self._whole if is_plain else self._from_samples
-            is_ahead = self.threads > 0 and not is_made
+            reads = self._reads(partial(self._read, self._whole if is_made else _unchanged), stop)
+            may_be_ahead = self.transforms_ahead or is_plain or (self._collates and self.dataset.is_repeatable)
+            finish = _arrays_of if is_made else self._from_arrays if may_be_ahead else self._by_user
+            is_ahead = self.threads > 0 and not is_made and may_be_ahead
         batches = finished(reads, partial(_finish, finish))
         if is_ahead:
             batches = ahead(batches, _bytes_of, stop)
         ordered = self._ordered
         counted = batches if ordered is None else ordered.counted(batches, _count)
-        found = (batch for _, batch in counted if batch is not NOTHING)
+        found = (read.arrays for read in counted if read.arrays is not NOTHING)
         if not self.workers:
             return found
         return with_errors(found, self.timeout, self._what)
@@ -201,7 +210,7 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call]:
+    def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Task]]:
         dataset, ordered, num_batches = self.dataset, self._ordered, self._num_batches()
         if isinstance(dataset, H5Dataset):
             sizes = sizes_for(
@@ -216,7 +225,7 @@ class H5DataLoader(DataLoader[Any]):
         else:
             least = 0 if dataset.call_bytes else LEAST_BYTES  # a store answers several calls at once
             sizes = CallSizes(self._row_bytes, ROWS_ALONE, dataset.call_bytes, self.prefetch_factor, least_bytes=least)
-        return sizes.calls(self._index_batches(), num_batches, self.threads, are_pooled)
+        return sizes.calls(self._tasks(), num_batches, self.threads, are_pooled)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""
@@ -244,12 +253,15 @@ class H5DataLoader(DataLoader[Any]):
         # predictions does.
         return (batch for batch in self.batch_sampler)
 
-    def _reads(self, read: Callable[[Call], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
+    def _tasks(self) -> Iterator[Task]:
+        return tasks_of(self._ordered, self._index_batches(), self.generator)
+
+    def _reads(self, read: Callable[[list[Task]], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
         dataset = self.dataset
         calls = Calls(
             dataset.source if isinstance(dataset, H5Dataset) else dataset,
             self._calls,
-            indices_of,
+            _indices_of,
             self.threads,
             dataset.decodes,
             self.timeout,
@@ -261,15 +273,15 @@ class H5DataLoader(DataLoader[Any]):
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any], call: Call) -> list[_ReadBatch]:
+    def _read(self, make: Callable[[Any], Any], call: list[Task]) -> list[_ReadBatch]:
         """Read some batches by one call, and pass the arrays of each to `make`."""
-        read = self.dataset.read_batches(call, pinned=self._pins)
+        read = self.dataset.read_batches([task.indices for task in call], pinned=self._pins)
         if self.dataset.decodes:
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
         # A batch whose images were all skipped is not delivered.
         return [
-            (len(batch), make(arrays) if not batch or has_rows(arrays) else NOTHING)
-            for batch, arrays in zip(call, read, strict=True)
+            _ReadBatch(len(task), make(arrays) if not len(task) or has_rows(arrays) else NOTHING, task)
+            for task, arrays in zip(call, read, strict=True)
         ]
 
     @property
@@ -279,14 +291,21 @@ class H5DataLoader(DataLoader[Any]):
     def _whole(self, arrays: Any) -> Any:
         return self._delivered(self.dataset.collate(arrays))
 
-    def _from_samples(self, arrays: Any) -> Any:
-        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
+    def _by_user(self, read: _ReadBatch) -> Any:
+        """Make a batch by what users wrote, which may draw random numbers."""
+        assert read.task is not None
+        with seeded(read.task.seed):
+            if self.dataset.has_own_samples:
+                return self._delivered(self.collate_fn(self.dataset.__getitems__(read.task.indices)))
+            return self._from_arrays(read)
 
-    def _from_subclass(self, indices: list[int]) -> Any:
-        return self._delivered(self.collate_fn(self.dataset.__getitems__(indices)))
+    def _from_arrays(self, read: _ReadBatch) -> Any:
+        if self._collates and not self.dataset.is_transformed:
+            return self._whole(read.arrays)
+        return self._delivered(self.collate_fn(self.dataset.samples(read.arrays)))
 
-    def _not_read(self, call: Call) -> list[_ReadBatch]:
-        return [(len(batch), batch) for batch in call]
+    def _ready(self, read: _ReadBatch) -> Any:
+        return self._delivered(read.arrays)
 
     def _delivered(self, batch: Any) -> Any:
         """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
@@ -311,17 +330,20 @@ def _unchanged(read: Any) -> Any:
     return read
 
 
-def _finish(finish: Callable[[Any], Any], read: _ReadBatch) -> _ReadBatch:
-    count, arrays = read
-    return count, arrays if arrays is NOTHING else finish(arrays)
+def _finish(finish: Callable[[_ReadBatch], Any], read: _ReadBatch) -> _ReadBatch:
+    return read if read.arrays is NOTHING else read._replace(arrays=finish(read))
+
+
+def _arrays_of(read: _ReadBatch) -> Any:
+    return read.arrays
 
 
 def _bytes_of(read: _ReadBatch) -> int:
-    return nbytes_of(read[1])
+    return nbytes_of(read.arrays)
 
 
 def _count(read: _ReadBatch) -> int:
-    return read[0]
+    return read.num_samples
 
 
 def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
@@ -339,6 +361,6 @@ def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
     return dataset if isinstance(dataset, JoinedDataset) else JoinedDataset(dataset)
 
 
-def indices_of(call: Call) -> np.ndarray:
+def _indices_of(call: list[Task]) -> np.ndarray:
     """Return the indices of all batches of a call: int64."""
-    return np.array([index for batch in call for index in batch], np.int64)
+    return np.array([index for task in call for index in task.indices], np.int64)

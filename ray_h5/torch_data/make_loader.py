@@ -44,6 +44,7 @@ def loader(
     workers: int = 0,
     pin_memory: bool = False,
     collate_fn: Callable[[Sequence[Any]], Any] | None = None,
+    transforms_ahead: bool = False,
     **options: Unpack[LoaderOptions],
 ) -> H5DataLoader:
     """Return a loader that reads in threads of this process, several batches at a time.
@@ -62,8 +63,8 @@ def loader(
     drop_last : bool
         Leave out the last samples, which do not fill a batch on each rank.
     threads : int, optional
-        Threads that read; by default two, or one where this process has one CPU. With any, transforms and `collate_fn`
-        run ahead in one thread more, in order; with 0 everything runs in the thread that asks.
+        Threads that read; by default two, or one where this process has one CPU. Transforms and `collate_fn` run in the
+        thread that asks; with 0 everything does.
     workers : int
         Processes that read and make batches instead of threads, for transforms that hold Python's lock; see
         `H5DataLoader`.
@@ -71,6 +72,9 @@ def loader(
         Read into pinned memory, if there is a CUDA device.
     collate_fn : callable, optional
         Makes a batch of a list of samples.
+    transforms_ahead : bool
+        Let one more thread run transforms and `collate_fn` ahead. Random numbers are then not repeated; see
+        `H5DataLoader`.
     **options
         The options of `H5Dataset`.
 
@@ -118,6 +122,7 @@ def loader(
         drop_last=drop_last,
         pin_memory=pin_memory,
         collate_fn=collate_fn,
+        transforms_ahead=transforms_ahead,
     )
     if not len(dataset):
         logger.warning("loader: there is no batch: %r has no samples", dataset)

@@ -109,10 +109,10 @@ MIB, KIB = 1 << 20, 1 << 10
 NUMBERS = [
     ("docs/glossary.md", r"of about (\d+) MiB by default", "order.blocks.BLOCK_BYTES", MIB),
     ("docs/performance.md", r"sized by bytes: about (\d+) MiB", "order.blocks.BLOCK_BYTES", MIB),
-    ("docs/performance.md", r"At most (\d+) of them wait", "loading.ahead.AHEAD_ITEMS", 1),
+    ("docs/performance.md", r"At most (\d+) of their batches wait", "loading.ahead.AHEAD_ITEMS", 1),
     ("docs/performance.md", r"begun while (\d+) MiB wait", "loading.ahead.AHEAD_BYTES", MIB),
     ("docs/performance.md", r"Each worker makes (\d+) batches", "torch_data.batches.processes._BATCHES", 1),
-    ("docs/performance.md", r"more than (\d+) MiB, and begins", "torch_data.batches.processes._WAITING_BYTES", MIB),
+    ("docs/performance.md", r"more than (\d+) MiB. `transforms_ahead", "torch_data.batches.processes._WAITING_BYTES", MIB),
     ("docs/performance.md", r"default (\d+) MiB a file", "loading.row_source.KEPT_BYTES_A_FILE", MIB),
     ("docs/performance.md", r"a file, at most (\d+) MiB", "loading.row_source.MOST_KEPT_BYTES", MIB),
     ("docs/rows.md", r"one of more than (\d+) MiB is read only", "rows.kinds.grid_rows._MOST_CONSTANT_BYTES", MIB),

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import pickle
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.ahead import ReadTimeoutError
-
-if TYPE_CHECKING:
-    from ray_h5.torch_data.samplers import OrderSampler
+from ray_h5.torch_data.batches.tasks import Task, seed_generators
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +44,6 @@ class Loader(Protocol):
     generator: torch.Generator | None
 
 
-class Task(NamedTuple):
-    """A batch to make."""
-
-    indices: list[int]
-    seed: Sequence[int]
-    """What the global generators of random numbers are seeded with before."""
-
-
 class Made(NamedTuple):
     """A batch that a worker made, or the error that it raised."""
 
@@ -70,12 +59,8 @@ class _Maker(Dataset[bytes]):
         self.make = make
 
     def __getitem__(self, task: Task) -> bytes:
-        indices, seed = task
-        # By what the batch is, so that random numbers depend on neither the number of workers nor their speed.
-        words = np.random.SeedSequence(seed).generate_state(4)
-        torch.manual_seed(int(words[0]) << 32 | int(words[1]))
-        random.seed(int(words[2]))
-        np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
+        seed_generators(task.seed)
+        indices = task.indices
         # Pickled here: torch waits for ever for what its own thread cannot pickle.
         try:
             made = Made(len(indices), self.make(indices))
@@ -110,51 +95,79 @@ def has_rows(arrays: Any) -> bool:
     return any(len(part.places) for part in arrays)
 
 
-def in_processes(
-    loader: Loader, ordered: OrderSampler | None, batches: Iterable[list[int]], what: Callable[[], str]
-) -> Iterator[tuple[int, Any]]:
-    """Yield how many samples each batch of a loader has, and the batch that `collate_fn` made; NOTHING without rows.
+class Workers:
+    """The processes that make the batches of a loader. They stay from epoch to epoch, until the loader is gone.
 
-    Errors of torch are those of `with_errors`.
+    An iteration that begins while another one is running has processes of its own.
     """
+
+    def __init__(self) -> None:
+        # By process: a fork inherits those of its parent, and must neither use nor end them.
+        self._idle: dict[int, tuple[tuple[Any, ...], DataLoader[bytes]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Workers, ()
+
+    def batches(
+        self, loader: Loader, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield how many samples each batch has, and the batch that `collate_fn` made; NOTHING without rows.
+
+        Errors of torch are those of `with_errors`.
+        """
+        dataset = loader.dataset
+        options = loader.workers, loader.prefetch_factor, loader.timeout
+        made_of = (dataset, getattr(dataset, "transform", None), loader.collate_fn, options)
+        known, made_by = self._idle.pop(os.getpid(), (made_of, None))
+        if made_by is None or any(a is not b for a, b in zip(known[:3], made_of, strict=False)) or known[3] != options:
+            made_by = _started(loader, batch_rows)
+        made_by.sampler.tasks = tasks
+        is_sound = False
+        try:
+            received = iter(made_by)
+            while True:
+                is_sound = False
+                try:
+                    message = next(received, None)
+                    made = None if message is None else pickle.loads(message)  # noqa: S301  from our own worker
+                except (OSError, EOFError) as exc:  # the memory of a batch that it sent has ended with it
+                    raise _ended(exc, what) from exc
+                is_sound = True
+                if made is None:
+                    return
+                if made.error is not None:
+                    raise made.error
+                yield made.num_samples, NOTHING if made.batch is None else made.batch[0]
+        finally:
+            if is_sound:
+                self._idle[os.getpid()] = made_of, made_by
+
+
+class _Tasks:
+    """The tasks of the next epoch, as a sampler."""
+
+    tasks: Iterator[Task] = iter(())
+
+    def __iter__(self) -> Iterator[Task]:
+        return self.tasks
+
+
+def _started(loader: Loader, batch_rows: int) -> DataLoader[bytes]:
+    """Return a `DataLoader` whose processes stay."""
     dataset, workers = loader.dataset, loader.workers
-    size = (loader.batch_size if ordered is None else ordered.run_length) or 1
-    few = _BATCHES if _BATCHES * workers * size * dataset.row_bytes <= _WAITING_BYTES else 1
-    made_by = DataLoader(
+    few = _BATCHES if _BATCHES * workers * batch_rows * dataset.row_bytes <= _WAITING_BYTES else 1
+    return DataLoader(
         _Maker(partial(_made, dataset, loader.collate_fn)),
         batch_size=None,
-        sampler=_tasks(ordered, batches, loader.generator),
+        sampler=_Tasks(),
         num_workers=workers,
         collate_fn=_unchanged,
         prefetch_factor=loader.prefetch_factor or few,
         timeout=loader.timeout,
         multiprocessing_context=start_method(from_store=bool(dataset.call_bytes)),
+        persistent_workers=True,
+        generator=torch.Generator(),  # that of the training loop stays as it is
     )
-    received = iter(made_by)
-    while True:
-        try:
-            made: Made = pickle.loads(next(received))  # noqa: S301  from our own worker
-        except StopIteration:
-            return
-        except (OSError, EOFError) as exc:  # the memory of a batch that it sent has ended with it
-            raise _ended(exc, what) from exc
-        if made.error is not None:
-            raise made.error
-        yield made.num_samples, NOTHING if made.batch is None else made.batch[0]
-
-
-def _tasks(
-    ordered: OrderSampler | None, batches: Iterable[list[int]], generator: torch.Generator | None
-) -> Iterator[Task]:
-    if ordered is None:
-        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-        for number, batch in enumerate(batches):
-            yield Task(batch, [drawn, number])
-        return
-    epoch = None
-    for batch in batches:
-        epoch = ordered.epoch if epoch is None else epoch  # known once the epoch has begun
-        yield Task(batch, [ordered.order.seed or 0, epoch, *batch])
 
 
 def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> list[Any] | None:
@@ -166,7 +179,7 @@ def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> li
 
 
 def with_errors(batches: Iterator[Any], timeout: float, what: Callable[[], str]) -> Iterator[Any]:
-    """Yield batches that are made of what `in_processes` yields.
+    """Yield batches that are made of what `Workers` yield.
 
     torch raises its error where the process is when a worker ends, so this stands around all that is done with them.
 
