@@ -112,7 +112,7 @@ NUMBERS = [
     ("docs/performance.md", r"At most (\d+) of their batches wait", "loading.ahead.AHEAD_ITEMS", 1),
     ("docs/performance.md", r"begun while (\d+) MiB wait", "loading.ahead.AHEAD_BYTES", MIB),
     ("docs/performance.md", r"Each worker makes (\d+) batches", "torch_data.batches.processes._BATCHES", 1),
-    ("docs/performance.md", r"more than (\d+) MiB. `transforms_ahead", "torch_data.batches.processes._WAITING_BYTES", MIB),
+    ("docs/performance.md", r"more than (\d+) MiB. `transforms", "torch_data.batches.processes._WAITING_BYTES", MIB),
     ("docs/performance.md", r"default (\d+) MiB a file", "loading.row_source.KEPT_BYTES_A_FILE", MIB),
     ("docs/performance.md", r"a file, at most (\d+) MiB", "loading.row_source.MOST_KEPT_BYTES", MIB),
     ("docs/rows.md", r"one of more than (\d+) MiB is read only", "rows.kinds.grid_rows._MOST_CONSTANT_BYTES", MIB),
