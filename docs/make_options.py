@@ -15,8 +15,8 @@ import ray_h5.torch_data
 
 READ_H5 = {
     "Which files": (
-        "paths zip_files file_extensions ignore_missing_paths filesystem storage_options cache_dir cache_bytes "
-        "index_dir allow_external"
+        "paths zip_files file_extensions ignore_missing_paths ignore_unreadable_files filesystem storage_options "
+        "cache_dir cache_bytes index_dir allow_external"
     ),
     "What a row is": "rows windows axes",
     "Which columns, and their values": (

@@ -98,6 +98,9 @@ class Source:
     ignore_missing_paths : bool
         Leave out paths that do not exist, and datasets of `ray_h5.joined` in such files. If none exists, it is an
         error.
+    ignore_unreadable_files : bool
+        Leave out files that are not HDF5, cut short or damaged, and list them in a warning. By default, an error names
+        all of them. If none can be read, it is an error.
 
     Attributes
     ----------
@@ -142,6 +145,7 @@ class Source:
     cache_bytes: int | str | None = None
     file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS
     ignore_missing_paths: bool = False
+    ignore_unreadable_files: bool = False
 
     names: list[str] | None = field(init=False)
     made: tuple[MadeColumn, ...] = field(init=False)
@@ -261,6 +265,7 @@ class _Options(TypedDict, total=False):
     cache_bytes: int | str | None
     file_extensions: Sequence[str] | None
     ignore_missing_paths: bool
+    ignore_unreadable_files: bool
 
 
 class OptionsOfFolds(_Options, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
+from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, near_names
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import on_hub
@@ -59,6 +61,8 @@ class FileOptions:
         The names of the columns that are read; None stands for all.
     classes : tuple of Classes
         The classes of columns that are delivered as their numbers.
+    leaves_out : bool
+        Whether files that cannot be read are left out.
     """
 
     paths: Sequence[str]
@@ -71,6 +75,7 @@ class FileOptions:
     states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
     columns: Sequence[str] | None = None
     classes: tuple[Classes, ...] = ()
+    leaves_out: bool = False
 
     @classmethod
     def of(
@@ -119,6 +124,7 @@ class FileOptions:
             files.states,
             source.names,
             source.classes,
+            bool(source.ignore_unreadable_files),
         )
 
     def now(self) -> FileOptions:
@@ -138,9 +144,9 @@ class FileOptions:
         """
         if names is None or not any(_is_pattern(name) for name in names) or not self.paths:
             return None if names is None else list(names)
-        path = self.paths[0]
-        with self.scope.open(path, self._state(path)) as reader:
-            layout = reader.layout
+        if (first := self._first_readable()) is None:
+            return list(names)
+        path, layout = first
         known = [*layout.columns, *layout.refused]
         found: dict[str, None] = {}
         for name in names:
@@ -150,6 +156,13 @@ class FileOptions:
                 raise UnknownColumnError(f"{path}: no column matches {name!r}.{near_names(name, known)}")
             found.update(dict.fromkeys(matching))
         return list(found)
+
+    def _first_readable(self) -> tuple[str, FileLayout] | None:
+        """Return the first file that can be read, and its layout. `plan` reports the others, or leaves them out."""
+        for path in self.paths:
+            with contextlib.suppress(*UNREADABLE), self.scope.open(path, self._state(path)) as reader:
+                return path, reader.layout
+        return None
 
     def _state(self, path: str) -> FileState | None:
         return FileState(self.states[path]) if path in self.states else None
@@ -194,7 +207,7 @@ class FileOptions:
             names = split_columns(columns)[0]
         names = self._matching(names)
         scope = self.scope.naming(names if self.columns is None else self.columns)
-        lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states)
+        lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states, self.leaves_out)
         if not self.sidecars and not self.attrs:
             index = build_index(self.paths, names, lookup, self.cast)
             return self._with_labels(index, of_some=columns is not None)

@@ -101,12 +101,15 @@ class Lookup:
         Runs the work, here or in tasks.
     states : mapping of str to ObjectIdentity
         The states of remote files in the listing, by URL.
+    leaves_out : bool
+        Whether files that cannot be read are left out.
     """
 
     scope: Scope = field(default_factory=Scope)
     index_dir: str | None = None
     spread: Spread = read_ahead
     states: Mapping[str, ObjectIdentity] = field(default_factory=dict, repr=False)
+    leaves_out: bool = False
 
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
         """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""

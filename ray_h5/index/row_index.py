@@ -13,11 +13,20 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.errors import NotHDF5Error, OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.index.facts.answers import check_planned
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question
+from ray_h5.index.facts.left_out import (
+    UNREADABLE,
+    empty_files,
+    error_of_unreadable,
+    unreadable_files,
+    warn_of_empty,
+    warn_of_left_out,
+    warn_of_unreadable,
+)
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Found, FoundCell, Lookup
@@ -365,7 +374,14 @@ def build_index(
     lookup, cast = lookup or Lookup(), cast or Cast()
     try:
         index = _build(paths, wanted, lookup, cast)
-    except (NotHDF5Error, SchemaMismatchError) as exc:
+    except UNREADABLE as exc:
+        errors = unreadable_files(paths, lookup, Question(wanted))
+        rest = [path for path in paths if path not in errors]
+        if lookup.leaves_out and errors and rest:
+            warn_of_unreadable(errors, len(paths))
+            return build_index(rest, columns, lookup, cast, beside)
+        index = _without_empty(paths, wanted, lookup, cast, error_of_unreadable(errors, exc, len(paths)))
+    except SchemaMismatchError as exc:
         index = _without_empty(paths, wanted, lookup, cast, exc)
     _find_cast(index, [name for name in index.cast.dtypes if name not in beside])
     return index
@@ -386,12 +402,7 @@ def _find_cast(index: RowIndex, names: Sequence[str]) -> None:
 
 
 def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup, cast: Cast) -> RowIndex:
-    try:
-        facts = lookup.ask(paths, Question(columns))
-    except NotHDF5Error as exc:
-        from ray_h5.index.facts.left_out import list_others
-
-        raise list_others(paths, exc, lookup.scope) from exc
+    facts = lookup.ask(paths, Question(columns))
     windows = lookup.scope.windows
     if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
         from ray_h5.rows.kinds.step_columns import constants_over_all
@@ -406,8 +417,6 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
 
         check_widths(paths, [each.table for each in facts], windows, columns)
     if columns is None and any(each.left_out for each in facts):
-        from ray_h5.index.facts.left_out import warn_of_left_out
-
         warn_of_left_out(facts)
     common = common_columns(facts, columns, lookup.scope, cast)
     files = FileTable.of(
@@ -470,15 +479,13 @@ def _without_empty(
     A file is empty without a byte, or without a dataset. Raises `refused` if none is, or the others cannot be read
     either.
     """
-    from ray_h5.index.facts.left_out import empty_files, warn_of_empty
-
     empty = empty_files(paths, lookup)
     filled = [path for path in paths if path not in empty]
     if not filled or not empty:
         raise refused
     try:
         index = _build(filled, wanted, lookup, cast)
-    except (NotHDF5Error, SchemaMismatchError):
+    except (*UNREADABLE, SchemaMismatchError):
         raise refused from None
     warn_of_empty(empty, len(paths))
     return index

@@ -72,6 +72,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "cache_bytes": {"metavar": "BYTES"},
     "file_extensions": {"nargs": "+", "metavar": "EXTENSION"},
     "ignore_missing_paths": {"action": "store_true"},
+    "ignore_unreadable_files": {"action": "store_true"},
 }
 """How the options of `Source` are written; `rows` and `windows` have several flags, `filesystem` is a Python object."""
 

@@ -18,6 +18,7 @@ from ray_h5.errors import (
     NotHDF5Error,
     OptionError,
     PredicateError,
+    RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
     UnknownColumnError,
@@ -107,19 +108,51 @@ def test_files_that_are_not_hdf5_are_listed(five_files):
     with pytest.raises(NotHDF5Error) as raised:
         build_index(five_files)
     first, *listed, last = str(raised.value).splitlines()
-    assert first == "some of the 5 files are not HDF5:"
+    assert first == "2 of 5 files cannot be read:"
     assert listed == [
         f"  {five_files[1]}: expected an HDF5 file, found an empty one (0 bytes)",
         f"  {five_files[3]}: expected an HDF5 file, found no HDF5 signature in it",
     ]
-    assert last == "Move them away, or name the others: with a glob that leaves these out, or one by one."
+    assert last == (
+        "Restore them from a copy, or move them away; or pass ignore_unreadable_files=True to leave them out."
+    )
     with pytest.raises(NotHDF5Error, match=rf"^{five_files[1]}: expected an HDF5 file, found an empty one"):
         build_index(five_files[1:2])
     few = [f"{path}{i}" for path in five_files for i in range(2)]
     for path in few:
         Path(path).touch()
-    with pytest.raises(NotHDF5Error, match=r"some of the 10 files .*(\n  .*0 bytes\)){5}\n  and more\nMove them"):
+    with pytest.raises(NotHDF5Error, match=r"10 of 10 files .*(\n  .*0 bytes\)){10}\nRestore"):
         build_index(few)
+
+
+BAD_FILES = {
+    "foreign": lambda data: b"no HDF5" + data[7:],
+    "cut": lambda data: data[:-100],
+    "damaged": lambda data: data[:9] + b"\xff" * 40 + data[49:],
+}
+
+
+@pytest.mark.parametrize("columns", [None, ["label"], ["lab*"]])
+@pytest.mark.parametrize("first", BAD_FILES)
+def test_all_files_that_cannot_be_read_are_named_or_left_out(five_files, columns, first, caplog):
+    with h5py.File(five_files[4]) as file:
+        expected = file["label"][:].tolist()
+    kinds = [first, *(kind for kind in BAD_FILES if kind != first)]
+    for path, kind in zip(five_files, kinds, strict=False):
+        Path(path).write_bytes(BAD_FILES[kind](Path(path).read_bytes()))
+    Path(five_files[3]).write_bytes(b"")
+    with pytest.raises(RayH5Error) as raised:
+        FileOptions.of(five_files, columns=columns).index()
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "4 of 5 files cannot be read:"
+    assert [line.split(":")[0].strip() for line in lines[1:5]] == five_files[:4]
+    dataset = H5Dataset(five_files, columns, ignore_unreadable_files=True)
+    assert dataset[:]["label"].tolist() == expected
+    (said,) = [each.getMessage() for each in caplog.records if "cannot be read" in each.getMessage()]
+    assert said.startswith("left out 4 of 5 files, which cannot be read:")
+    assert all(f"\n  {path}: " in said for path in five_files[:4])
+    with pytest.raises(RayH5Error, match="4 of 4 files cannot be read"):
+        H5Dataset(five_files[:4], columns, ignore_unreadable_files=True)
 
 
 def test_unequal_first_axes_are_listed(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from ray_h5 import Grid, Groups, Sidecar, Windows, ragged, repack
 from ray_h5.errors import (
+    NotHDF5Error,
     OptionError,
     OutputExistsError,
     PredicateError,
@@ -219,6 +220,17 @@ def test_outputs_that_are_there(tmp_path):
     with pytest.raises(OptionError, match="is an input"):
         repack(paths[0], link, overwrite=True)
     check_rows(read_all(paths), range(2 * ROWS))
+
+
+def test_files_that_cannot_be_read_are_left_out_if_the_user_says_so(tmp_path, caplog):
+    paths, out = write_files(tmp_path / "in"), tmp_path / "out"
+    (tmp_path / "in/f1.h5").write_bytes(b"no HDF5")
+    with pytest.raises(NotHDF5Error, match=r"f1\.h5"):
+        repack(paths, out)
+    assert not out.exists()
+    repack(paths, out, ignore_unreadable_files=True)
+    assert sorted(os.listdir(out)) == ["f0.h5", "f2.h5"]
+    assert "left out 1 of 3 files" in caplog.text
 
 
 def test_an_interrupted_repack_goes_on(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What an index leaves out, and what it cannot be made of: empty files, columns, files that are not HDF5."""
+"""What an index leaves out, and what it cannot be made of: empty files, columns, files that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from dataclasses import replace
 
-from ray_h5.errors import NotHDF5Error, RayH5Error
-from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.file_opener import Scope
+from ray_h5.errors import CorruptFileError, NotHDF5Error, RayH5Error, TruncatedFileError
+from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.lookup import Lookup
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
@@ -18,9 +17,13 @@ from ray_h5.messages import few
 logger = logging.getLogger(__name__)
 
 _MAX_LOOKED_AT = 1000
-"""An error that lists the files that are not HDF5 looks at this many files."""
+"""A look for empty files looks at this many files."""
 
 _MAX_LISTED = 5
+_MAX_UNREADABLE = 100
+
+UNREADABLE = NotHDF5Error, TruncatedFileError, CorruptFileError
+"""The errors of files that are not HDF5, cut short or damaged."""
 
 
 def empty_files(paths: Sequence[str], lookup: Lookup) -> dict[str, str]:
@@ -47,28 +50,48 @@ def _why_empty(path: str, lookup: Lookup) -> str:
     return ""
 
 
-def list_others(paths: Sequence[str], first: NotHDF5Error, scope: Scope) -> NotHDF5Error:
-    """Return an error that lists more files that are not HDF5, if there are more."""
-    reasons = (_why_not_hdf5(path, scope) for path in paths[:_MAX_LOOKED_AT])
-    found = list(islice(filter(None, reasons), _MAX_LISTED + 1))
-    # Nothing is found if the error is of a file that a link leads to, or is beyond the first files.
-    if len(paths) == 1 or not found:
-        return first
-    listed = "\n".join(f"  {why}" for why in found[:_MAX_LISTED])
-    more = "\n  and more" if len(found) > _MAX_LISTED else ""
-    return NotHDF5Error(
-        f"some of the {len(paths)} files are not HDF5:\n{listed}{more}\n"
-        "Move them away, or name the others: with a glob that leaves these out, or one by one."
-    )
+def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -> dict[str, RayH5Error]:
+    """Return the files that are not HDF5, cut short or damaged, and the error of each."""
+    alone = replace(lookup, index_dir=None)
 
-
-def _why_not_hdf5(path: str, scope: Scope) -> str | None:
-    with contextlib.suppress(RayH5Error):  # other errors appear once these files are gone
+    def error_of(path: str) -> RayH5Error | None:
         try:
-            scope.open(path).close()
-        except NotHDF5Error as exc:
-            return str(exc)
-    return None
+            alone.ask([path], question)
+        except UNREADABLE as exc:
+            return exc
+        except RayH5Error:
+            pass  # it appears once these files are gone
+        return None
+
+    if lookup.states:
+        from ray_h5.storage.fetching import each_waiting
+
+        errors = each_waiting(error_of, paths)
+    else:
+        errors = [error_of(path) for path in paths]
+    return {path: error for path, error in zip(paths, errors, strict=True) if error is not None}
+
+
+def error_of_unreadable(errors: Mapping[str, RayH5Error], first: RayH5Error, count: int) -> RayH5Error:
+    """Return the error that names the files that cannot be read, of `count` files."""
+    # Nothing is found if the error is of a file that a link leads to.
+    if count == 1 or not errors:
+        return first
+    listed = [f"  {error}" for error in errors.values()]
+    more = [f"  and {len(listed) - _MAX_UNREADABLE} more"] if len(listed) > _MAX_UNREADABLE else []
+    advice = (
+        "Restore them from a copy, or move them away; or pass ignore_unreadable_files=True to leave them out."
+        if len(errors) < count
+        else "Restore them from a copy."
+    )
+    lines = [f"{len(errors)} of {count} files cannot be read:", *listed[:_MAX_UNREADABLE], *more, advice]
+    return type(first)("\n".join(lines))
+
+
+def warn_of_unreadable(errors: Mapping[str, RayH5Error], count: int) -> None:
+    """Log the files that are left out of `count` files, as the user asked."""
+    listed = "\n".join(f"  {error}" for error in errors.values())
+    logger.warning("left out %d of %d files, which cannot be read:\n%s", len(errors), count, listed)
 
 
 def warn_of_left_out(facts: Sequence[FileFacts]) -> None:

@@ -13,7 +13,10 @@ from joblib import cpu_count
 
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
+from ray_h5.index.facts.file_facts import Question
+from ray_h5.index.facts.left_out import unreadable_files, warn_of_unreadable
 from ray_h5.index.file_options import FileOptions
+from ray_h5.index.lookup import Lookup
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import split_urls
@@ -136,7 +139,7 @@ def repack(
     given = options.get("storage_options") if out_storage_options is None else out_storage_options
     if _is_in_store_alone(out, paths, options):
         options.pop("storage_options", None)  # they are of `out`
-    found = FileOptions.of(paths, threads=workers, **options)
+    found = _readable(FileOptions.of(paths, threads=workers, **options))
     target = target_of(out, given, {Path(path).suffix for path in found.paths} - {""})
     common = found, target, layout, drop, workers
     work = RowWork(*common, choice) if choice.is_any else FileWork(*common)
@@ -148,6 +151,17 @@ def repack(
         work.run(kept, bool(verify), progress or _no_progress)
     result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
     return _measured(result, found, target) if measure else result
+
+
+def _readable(files: FileOptions) -> FileOptions:
+    """Return the files without those that cannot be read, if the user leaves these out."""
+    if not files.leaves_out:
+        return files
+    errors = unreadable_files(files.paths, Lookup(files.scope, states=files.states), Question(None))
+    if errors and len(errors) < len(files.paths):
+        warn_of_unreadable(errors, len(files.paths))
+        return replace(files, paths=[path for path in files.paths if path not in errors])
+    return files
 
 
 def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], options: SourceOptions) -> bool:
