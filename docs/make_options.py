@@ -22,7 +22,7 @@ READ_H5 = {
     "Which columns, and their values": (
         "columns group sidecar attrs labels dtypes casting decode_cf include_paths include_row_ids include_row_keys"
     ),
-    "The order, and the end of an epoch": "shuffle name tail tail_rows",
+    "The order, and the end of an epoch": "shuffle tail tail_rows",
     "Ray": "block_rows override_num_blocks preserve_order concurrency num_cpus memory ray_remote_args",
 }
 """The options of `read_h5` in groups."""

@@ -80,13 +80,12 @@ def make_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[str,
         shuffle=ray_h5.Shuffle(seed=args.seed),
         include_row_keys=True,
         include_row_ids=True,
-        name="train",
         block_rows=args.block_rows,
         tail="drop",
         tail_rows=step_rows,
     ).filter(expr=usable & train_rows)
     # Every row counts once: rows that pad the last batches are marked, and left out of the sums.
-    valid = ray_h5.read_h5(paths, columns=COLUMNS, name="valid", tail="pad", tail_rows=step_rows)
+    valid = ray_h5.read_h5(paths, columns=COLUMNS, tail="pad", tail_rows=step_rows)
     valid = valid.filter(expr=usable & valid_rows)
     tell_rows(paths, usable, train_rows, valid_rows, train)
     scale = ray_h5.Standardize(["fhr_st"], axis=(0, 2)).fit(train)  # a mean and a deviation for each channel
@@ -103,8 +102,8 @@ def make_own_datasets(args: argparse.Namespace, paths: list[str]) -> tuple[dict[
     options = {"columns": [args.input, args.label], "labels": {args.label: "auto"}}
     options |= {"include_row_ids": True, "tail_rows": args.workers * args.batch_size}
     shuffle = ray_h5.Shuffle(seed=args.seed)
-    train = ray_h5.read_h5(paths, **options, shuffle=shuffle, name="train", block_rows=args.block_rows, tail="drop")
-    valid = ray_h5.read_h5(paths, **options, name="valid", tail="pad")
+    train = ray_h5.read_h5(paths, **options, shuffle=shuffle, block_rows=args.block_rows, tail="drop")
+    valid = ray_h5.read_h5(paths, **options, tail="pad")
     args.classes = len(ray_h5.labels_of(train)[args.label])
     train, valid = train.filter(expr=train_rows), valid.filter(expr=valid_rows)
     print(f"rows: {train.count()} to train on, {valid.count()} in batches to validate on", flush=True)

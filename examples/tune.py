@@ -72,7 +72,6 @@ def trial(config: dict[str, Any]) -> None:
         columns=["fhr_st", "target"],
         shuffle=ray_h5.Shuffle(seed=0),
         include_row_ids=True,
-        name="train",
         tail="drop",
         tail_rows=config["workers"] * config["batch_size"],
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasink import H5Datasink, write_h5
     from ray_h5.ray_data.datasource import H5Datasource, labels_of
-    from ray_h5.ray_data.epochs.set_epoch import set_epoch
+    from ray_h5.ray_data.epochs import set_epoch
     from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
@@ -116,7 +116,7 @@ _HOMES = {
     "read_h5": "ray_h5.ray_data.api",
     "repack": "ray_h5.writing.repack.repack",
     "row_mask": "ray_h5.predicates.criteria",
-    "set_epoch": "ray_h5.ray_data.epochs.set_epoch",
+    "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.training.train_batches",
     "where": "ray_h5.ray_data.where_and_kfold",
     "worker_init_fn": "ray_h5.torch_data.compat.wrappers",

@@ -34,7 +34,7 @@ _CALLS = {
     "part": "part('fields', {0: [0, 5, 7]})",
     "ragged": "ragged('events/x', offsets='events/offsets')",
     "read_h5": "read_h5('data/*.h5')",
-    "set_epoch": "set_epoch('train', epoch)",
+    "set_epoch": "set_epoch(ds, epoch)",
     "train_batches": "train_batches('train', epoch, batch_size=32)",
     "write_h5": "write_h5(ds, 'out/')",
 }

@@ -13,10 +13,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.internals.executions import begin_with_limits
-from ray_h5.ray_data.internals.logical_plans import begin_each_time
-from ray_h5.ray_data.internals.noise import raise_own_errors
-from ray_h5.ray_data.internals.trainers import let_own_errors_leave_fit
+from ray_h5.ray_data.ray_internals import announce_executions, begin_each_time
 from ray_h5.ray_data.tasks import in_tasks
 from ray_h5.read.arguments import as_names
 from ray_h5.source import Source, SourceOptions
@@ -26,7 +23,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@takes_options_of(Source)
+_NO_NAMES = (
+    "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
+    "TorchTrainer(datasets={'train': ds})."
+)
+
+
+@takes_options_of(Source, instead={"name": _NO_NAMES})
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,
@@ -34,7 +37,6 @@ def read_h5(
     include_paths: bool = False,
     include_row_ids: bool = False,
     include_row_keys: bool = False,
-    name: str | None = None,
     block_rows: int | None = None,
     tail: Literal["keep", "drop", "pad"] = "keep",
     tail_rows: int | None = None,
@@ -67,8 +69,6 @@ def read_h5(
     include_row_keys : bool
         Add the column ``row_key``: uint64, a function of (seed, epoch, row id). Augmentation that draws from it is
         the same in any task. If a `Shuffle` may draw a row several times in an epoch, each time has another key.
-    name : str, optional
-        The name of the dataset for `set_epoch`. It belongs to the dataset that was read last with it.
     block_rows : int, optional
         Rows of a block. By default a power of two that makes blocks of about 64 MiB.
     tail : {"keep", "drop", "pad"}
@@ -126,7 +126,6 @@ def read_h5(
         include_paths=include_paths,
         include_row_ids=include_row_ids,
         include_row_keys=include_row_keys,
-        name=name,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
         threads=max(1, int(resources["num_cpus"] or 1)),
@@ -137,10 +136,10 @@ def read_h5(
     ds = _dataset(datasource, **resources)
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
-    begin_with_limits(ds)
+    # The error of a function is raised as what it is, and not as an error of Ray around it.
+    ds.context.raise_original_map_exception = True
+    announce_executions(ds)
     begin_each_time(ds)
-    raise_own_errors(ds.context)
-    let_own_errors_leave_fit()
     return ds
 
 

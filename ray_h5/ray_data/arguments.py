@@ -44,8 +44,8 @@ def as_shuffle(shuffle: ShuffleLike) -> Shuffle | None:
 def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
     if config.seed is not None and not config.reseed_after_execution:
         raise OptionError(
-            f"shuffle={config}: each iteration is an epoch with its own order; for the same order each time, give "
-            "the dataset a name= and call set_epoch(name, 0) before each iteration"
+            f"shuffle={config}: each iteration is an epoch with its own order; for the same order each time, call "
+            "set_epoch(ds, 0) before each iteration"
         )
     return Shuffle("files", seed=config.seed)
 

@@ -27,10 +27,10 @@ from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
-from ray_h5.ray_data.epochs.counter import EpochCounter
-from ray_h5.ray_data.internals.executions import running_execution
-from ray_h5.ray_data.internals.noise import turn_down_here
+from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import PlanCache
+from ray_h5.ray_data.quiet import turn_down_here
+from ray_h5.ray_data.ray_internals import operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
@@ -60,8 +60,6 @@ class H5Datasource(Datasource):
         As for `read_h5`.
     include_paths, include_row_ids, include_row_keys : bool
         Add the column `path`, the column `row_id`, the column `row_key`, as in `read_h5`.
-    name : str, optional
-        The name of the dataset for `set_epoch`.
     block_rows, num_blocks : int, optional
         Rows of a block, or the number of blocks. By default blocks are made by their size in bytes.
     threads : int
@@ -83,7 +81,6 @@ class H5Datasource(Datasource):
         include_paths: bool = False,
         include_row_ids: bool = False,
         include_row_keys: bool = False,
-        name: str | None = None,
         block_rows: int | None = None,
         num_blocks: int | None = None,
         threads: int = 1,
@@ -108,7 +105,7 @@ class H5Datasource(Datasource):
         self._predicate_specs: dict[str, ColumnSpec] = {}
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
-        self.epochs = EpochCounter(name)
+        self.epochs = Epochs()
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
@@ -165,10 +162,10 @@ class H5Datasource(Datasource):
         return clone
 
     def rows_once(self) -> H5Datasource:
-        """Return a datasource that reads each selected row once: without tail, weights and name."""
+        """Return a datasource that reads each selected row once: without tail and weights."""
         clone = copy.copy(self)
         clone._shuffle = None if self._shuffle is None else self._shuffle.once()
-        clone._tail, clone._plans, clone.epochs = None, PlanCache(), EpochCounter()
+        clone._tail, clone._plans, clone.epochs = None, PlanCache(), Epochs()
         return clone
 
     def offsets_of(self, name: str) -> tuple[int, ...] | None:
@@ -184,10 +181,10 @@ class H5Datasource(Datasource):
         clone._names = tuple(name for name in clone._names if name not in self._index.joined_specs)
         return clone
 
-    def as_not_resumable(self) -> H5Datasource:
-        """Return a copy that is marked as not resumable."""
+    def for_workers(self, world_size: int, is_resumable: bool) -> H5Datasource:
+        """Return a copy for a trainer whose workers receive whole blocks in turn."""
         clone = copy.copy(self)
-        clone.epochs = self.epochs.as_not_resumable()
+        clone.epochs = self.epochs.for_workers(world_size, is_resumable)
         return clone
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -216,9 +213,8 @@ class H5Datasource(Datasource):
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
-            if running_execution(data_context).iterates:  # counting reads nothing
-                self._announce(plan)
-            remainder = self.epochs.begin(plan, data_context)
+            self._announce(plan)
+            remainder = self.epochs.begin(plan, self._plans.key(self._predicate, self._names), data_context)
             return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
@@ -312,8 +308,6 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
     >>> labels_of(ds)  # doctest: +SKIP
     {'kind': {'cat': 0, 'dog': 1}}
     """
-    from ray_h5.ray_data.internals.logical_plans import operators
-
     if not isinstance(ds, Dataset):
         raise OptionError(f"labels_of: expected a dataset of read_h5, found a {type(ds).__name__}")
     sources = [getattr(each, "datasource", None) for each in operators(ds)]
@@ -324,8 +318,6 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
 
 def each_row_once(ds: Dataset) -> Dataset:
     """Return a dataset of each selected row once, without tail handling."""
-    from ray_h5.ray_data.internals.logical_plans import with_datasources
-
     return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
 
 
@@ -335,8 +327,6 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     Windows overlap, so a value is in several rows. Where windows come straight from files, those columns of `reduced`
     that have offsets are read step by step.
     """
-    from ray_h5.ray_data.internals.logical_plans import operators, with_datasources
-
     once = each_row_once(ds)
     sources = operators(once)
     source = getattr(sources[0], "datasource", None) if len(sources) == 1 else None

@@ -8,22 +8,20 @@ from typing import Any
 
 import pyarrow.compute as pc
 import ray
-from ray.exceptions import RayError
 
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.ray_data.internals.cluster import is_sent_by_ray
 
 _MAX_PLANS = 4
 
 
 @dataclass(slots=True)
 class _CachedPlan:
-    """A plan, or a reference to a plan that another process put into Ray's object store."""
+    """A plan, and a reference to it in Ray's object store once tasks need it."""
 
     predicate: bytes | None
     """The fingerprint of the predicate. None if it has no fingerprint: the plan is then not found again."""
     names: tuple[str, ...]
-    plan: ReadPlan | None = None
+    plan: ReadPlan
     reference: ray.ObjectRef[ReadPlan] | None = None
     session: str = ""
     """The session of Ray that the reference is valid in."""
@@ -33,19 +31,6 @@ class _CachedPlan:
         if self.reference is None or self.session != _session():
             self.reference, self.session = ray.put(self.plan), _session()
         return self.reference
-
-    def get(self) -> ReadPlan | None:
-        """Return the plan; None if it is no longer available."""
-        if self.plan is None and self.session == _session():
-            try:
-                self.plan = ray.get(self.reference)
-            except RayError:
-                return None  # the process that made the plan has ended, and its objects with it
-        return self.plan
-
-    def by_reference(self) -> _CachedPlan | None:
-        """Return a copy for another process of the cluster; None if the plan is no longer available."""
-        return _CachedPlan(self.predicate, self.names, None, self.put()) if self.get() is not None else None
 
 
 def _session() -> str:
@@ -58,12 +43,22 @@ def _session() -> str:
 
 
 class PlanCache:
-    """The last few plans of one datasource, shared by all datasources that Ray derives from it."""
+    """The last few plans of one datasource, shared by all datasources that Ray derives from it.
+
+    A process that a trainer or a splitter sends the dataset to gets the plans with it, and does not plan again.
+    """
 
     def __init__(self, cached: Sequence[_CachedPlan] = ()) -> None:
         self._cached = list(cached)
-        for each in self._cached:
-            each.session = _session()  # Ray made the references valid in this process
+
+    @staticmethod
+    def key(predicate: pc.Expression | None, names: tuple[str, ...]) -> tuple[bytes | None, tuple[str, ...]]:
+        """Return what identifies a plan: the fingerprint of the predicate, None if it has none, and the columns."""
+        if predicate is None:
+            return b"", names
+        from ray_h5.predicates.evaluate import fingerprint
+
+        return fingerprint(predicate), names
 
     def get(
         self,
@@ -72,14 +67,10 @@ class PlanCache:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; call `make` if it is not in the cache."""
-        wanted: bytes | None = b""
-        if predicate is not None:
-            from ray_h5.predicates.evaluate import fingerprint
-
-            wanted = fingerprint(predicate)
+        wanted, _ = self.key(predicate, names)
         for each in self._cached if wanted is not None else ():
-            if each.names == names and each.predicate == wanted and (plan := each.get()) is not None:
-                return plan
+            if each.names == names and each.predicate == wanted:
+                return each.plan
         plan = make(names)
         self._cached = [*self._cached[1 - _MAX_PLANS :], _CachedPlan(wanted, names, plan)]
         return plan
@@ -91,7 +82,5 @@ class PlanCache:
         return ray.put(plan) if cached is None else cached.put()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The process that a trainer or a splitter sends the dataset to does not plan again. Another cluster, which may
-        # get the dataset by `Dataset.serialize_lineage`, has none of the objects of this one.
-        cached = [each.by_reference() for each in self._cached] if is_sent_by_ray() else []
-        return PlanCache, ([each for each in cached if each is not None],)
+        # Without references, which are valid in this process, or in its cluster, alone.
+        return PlanCache, ([_CachedPlan(each.predicate, each.names, each.plan) for each in self._cached],)

@@ -23,7 +23,7 @@ from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
-from ray_h5.ray_data.internals.cluster import task_attempts
+from ray_h5.ray_data.ray_internals import task_attempts
 
 _MAX_ATTEMPTS = 5
 """How many workers may die while they read one block."""

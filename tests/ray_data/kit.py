@@ -7,6 +7,9 @@ import numpy as np
 from ray.data import DataContext
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 
+from ray_h5.order.remainder import Remainder, position_of
+from ray_h5.ray_data.ray_internals import datasources
+
 
 def write_chunked(folder, sizes=(50, 30, 0, 70), chunk=8):
     """Files whose columns tell which row they are; `x` has chunks of `chunk` rows."""
@@ -36,6 +39,12 @@ def ids_read(ds):
     tasks = pushed(ds).get_read_tasks(1, data_context=DataContext.get_current())
     tables = [table for task in tasks for table in task()]
     return [row for table in tables if table.num_rows for row in table["row_id"].to_pylist()]
+
+
+def position_at(ds, epoch, rows, world_size=1):
+    """Return the position of a dataset after `rows` rows of each rank."""
+    (source,) = datasources(ds)
+    return position_of(source.plan(), Remainder(epoch, (), world_size), rows)
 
 
 def ids_of(ds):

@@ -8,7 +8,7 @@ import ray_h5
 from ray_h5 import Groups, Shuffle, set_epoch
 from ray_h5.errors import OptionError
 from ray_h5.order.remainder import Remainder, position_of
-from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of
 
@@ -56,10 +56,10 @@ def test_epochs_are_those_of_plain_pytorch(path):
 
 
 def test_a_run_resumes_inside_an_epoch(path):
-    ds = read(path, name="by_length", block_rows=16)
+    ds = read(path, block_rows=16)
     (source,) = datasources(ds)
     position = position_of(source.plan(), Remainder(2, (), 3), 16)  # three ranks have done a block each
-    set_epoch("by_length", 2, position=position)
+    set_epoch(ds, 2, position=position)
     assert ids_of(ds) == in_torch(path, 2)[48:]
 
 

@@ -7,8 +7,8 @@ import torch
 
 import ray_h5
 from ray_h5 import Groups, Shuffle, Windows, between, set_epoch, where
-from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.torch_data import H5Dataset, loader
+from tests.ray_data.kit import position_at
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -69,29 +69,27 @@ def test_the_same_rows_in_the_same_order(paths, kind):
     columns = ["actions", "image", "level", "demo", *(["actions_is_pad"] if options else [])]
     predicate = where(level=between(1, None))
     for unit in ("rows", "chunks", "files"):
-        name = f"{kind}_{unit}"
         ds = ray_h5.read_h5(
-            paths, columns=columns, rows=DEMOS, shuffle=Shuffle(unit, 7), block_rows=4, name=name,
+            paths, columns=columns, rows=DEMOS, shuffle=Shuffle(unit, 7), block_rows=4,
             include_row_ids=True, include_row_keys=True, **options,
         ).filter(expr=predicate)  # fmt: skip
         samples, order = in_torch(paths, unit, columns, predicate, options, 2)
-        set_epoch(name, 2)
+        set_epoch(ds, 2)
         whole = rows_of(ds)
         assert [int(row["row_id"]) for row in whole] == order
         assert_alike(whole, samples)
         assert len({int(row["row_key"]) for row in whole}) == len(whole)
         if unit == "rows":
-            check_parts_of_it(ds, name, whole, order)
+            check_parts_of_it(ds, whole, order)
 
 
-def check_parts_of_it(ds, name, whole, order):
-    set_epoch(name, 2)
-    position = running_epoch(name).position(8)
-    set_epoch(name, 2, position=position)
+def check_parts_of_it(ds, whole, order):
+    set_epoch(ds, 2)
+    set_epoch(ds, 2, position=position_at(ds, 2, 8))
     assert [int(row["row_id"]) for row in rows_of(ds)] == order[8:]
-    set_epoch(name, 2)
+    set_epoch(ds, 2)
     few = ds.select_columns(["demo", "row_id", "row_key"]).limit(5)
     assert [row["row_id"] for row in few.take_all()] == order[:5]
-    set_epoch(name, 2)
+    set_epoch(ds, 2)
     keys = rows_of(ds.select_columns(["row_key", "row_id"]))
     assert [int(row["row_key"]) for row in keys] == [int(row["row_key"]) for row in whole]

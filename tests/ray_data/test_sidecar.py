@@ -9,7 +9,7 @@ import pytest
 import ray_h5
 from ray_h5 import Groups, H5Datasource, Shuffle, Sidecar, balance, where
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of
 

@@ -33,7 +33,7 @@ def test_a_file_missing_on_a_node_says_where_and_what_to_mount(signals):
 
 
 def test_what_ranks_lose_is_known_without_reading(signals, monkeypatch, caplog):
-    ds = ray_h5.read_h5(signals, columns=["wide"], name="counted")
+    ds = ray_h5.read_h5(signals, columns=["wide"])
     ds = ds.map_batches(lambda batch: batch, udf_modifying_row_count=False)
     monkeypatch.setattr(ray.data.Dataset, "count", None)  # it would read and transform all rows
     ray_h5.data_config().configure({"counted": ds}, 3, None, None)

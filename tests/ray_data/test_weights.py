@@ -9,7 +9,7 @@ import ray_h5
 from ray_h5 import Shuffle, Standardize, balance, set_epoch
 from ray_h5.errors import OptionError
 from ray_h5.order.remainder import Remainder, position_of
-from ray_h5.ray_data.internals.logical_plans import datasources
+from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
 
@@ -39,10 +39,10 @@ def test_epochs_are_those_of_plain_pytorch(paths, shuffle):
 
 
 def test_a_run_resumes_inside_an_epoch(paths):
-    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9, name="weighted")
+    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9)
     (source,) = datasources(ds)
     position = position_of(source.plan(), Remainder(2, (), 3), 9)  # three ranks have done a block each
-    set_epoch("weighted", 2, position=position)
+    set_epoch(ds, 2, position=position)
     assert ids_of(ds) == in_torch(paths, BALANCED, 2)[27:]
     assert ids_of(ds) == in_torch(paths, BALANCED, 3)
 

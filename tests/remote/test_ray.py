@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5.ray_data.internals.logical_plans import operators
+from ray_h5.ray_data.ray_internals import operators
 from tests.remote.kit import ROWS, options_of, values_of, write
 
 URL = "s3://bkt/*.h5"

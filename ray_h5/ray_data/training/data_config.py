@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,15 +10,8 @@ from ray.train import DataConfig
 
 from ray_h5.options import takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.internals.logical_plans import (
-    datasources,
-    operators,
-    row_count_changers,
-    with_datasources,
-    with_whole_blocks,
-)
-from ray_h5.ray_data.internals.trainers import starting_trainer
-from ray_h5.ray_data.training.free_resources import check_free_resources, check_free_resources_before
+from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, row_count_changers, with_datasources
+from ray_h5.ray_data.training.free_cpus import check_free_cpus
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -36,17 +28,6 @@ class OrderedDataConfig(DataConfig):
         super().__init__(datasets_to_split, *args)
         self._shared_datasets = datasets_to_split
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> OrderedDataConfig:
-        # A trainer copies this in ``fit()`` on the driver, before it starts workers. Errors are raised there at once.
-        trainer = starting_trainer()
-        if trainer is not None:
-            for name, ds in sorted(trainer.datasets.items()):
-                check_free_resources_before(name, ds, trainer.num_workers, trainer.resources_per_worker)
-                _plans(ds)  # of predicates, weights and the like; the workers get them by reference
-        clone = copy.copy(self)
-        clone.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return clone
-
     def configure(
         self,
         datasets: dict[str, Dataset],
@@ -60,22 +41,14 @@ class OrderedDataConfig(DataConfig):
         Raises
         ------
         OptionError
-            If the workers leave too few resources for the tasks that read.
+            If the workers leave no CPU for the tasks that read.
         """
         datasets = dict(datasets)
         for name, ds in sorted(datasets.items()):
-            check_free_resources(name, ds, worker_node_ids or [])
-            changers = row_count_changers(operators(ds))
-            if changers:
-                # Rows that a worker receives are then no longer rows that were read, so no position counts them.
-                datasets[name] = _as_not_resumable(ds)
-                _warn_of_row_count_changers(name, changers)
-                continue
+            check_free_cpus(name, ds)
             if any(isinstance(each, H5Datasource) for each in datasources(ds)):
-                # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
-                datasets[name] = with_whole_blocks(ds)
-            if self._shared_datasets == "all" or name in self._shared_datasets:
-                _warn_of_lost_rows(name, ds, world_size)
+                is_shared = self._shared_datasets == "all" or name in self._shared_datasets
+                datasets[name] = _for_workers(name, ds, world_size if is_shared else 1)
         return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
 
 
@@ -93,8 +66,7 @@ def data_config(
     one block for each block that it receives, however large it becomes.
 
     A trainer whose workers reserve all CPUs leaves none for the tasks that read, and Ray waits for them without end.
-    That is an `OptionError` of ``fit()`` before workers start, or a warning where something else may free CPUs. Errors
-    of planning, such as those of predicates and weights, are raised there, too.
+    That is an `OptionError` in the training loop, or a warning where something else may free CPUs.
 
     Parameters
     ----------
@@ -119,9 +91,20 @@ def data_config(
     return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
 
 
-def _as_not_resumable(ds: Dataset) -> Dataset:
-    """Return a copy that is marked as not resumable; `ds` itself stays as it is."""
-    return with_datasources(ds, lambda each: each.as_not_resumable() if isinstance(each, H5Datasource) else each)
+def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
+    """Return a copy whose workers receive the planned rows; `ds` itself stays as it is."""
+    changers = row_count_changers(operators(ds))
+    if changers:
+        # Rows that a worker receives are then no longer rows that were read, so no position counts them.
+        _warn_of_row_count_changers(name, changers)
+        return with_datasources(ds, lambda each: _shared(each, world_size, is_resumable=False))
+    _warn_of_lost_rows(name, ds, world_size)
+    # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
+    return in_whole_blocks(ds, lambda each: _shared(each, world_size, is_resumable=True))
+
+
+def _shared(source: Any, world_size: int, is_resumable: bool) -> Any:
+    return source.for_workers(world_size, is_resumable) if isinstance(source, H5Datasource) else source
 
 
 def _warn_of_row_count_changers(name: str, changers: list[str]) -> None:

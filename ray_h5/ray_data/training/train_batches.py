@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,11 @@ from ray.data import DataIterator
 
 from ray_h5.columns.varying.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.messages import near_names
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
-from ray_h5.ray_data.epochs.counter import check_name
-from ray_h5.ray_data.epochs.job_store import RunningEpoch
-from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_for_shard
-from ray_h5.ray_data.internals.shards import executing_process, trainer_datasets
+from ray_h5.ray_data.epochs import EpochSetting, RunningEpoch, ask_for, running_epoch
+from ray_h5.ray_data.own_errors import own_error
 
 if TYPE_CHECKING:
     import torch
@@ -51,22 +47,26 @@ class TrainBatches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from ray_h5.ray_data.training.device import to_device
 
-        _set_epoch(self._name, self._shard, self._epoch, self._start)
+        ask_for(self._shard, EpochSetting.of(self._epoch, self._start))
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
-        for batch in to_device(batches, self._device):
-            if not self._rows:
-                # At the first batch: another dataset made from the same one may be iterated between two batches.
-                # A dataset in memory reads no epoch, which is an error only where a position is asked for.
-                with contextlib.suppress(OptionError):
+        try:
+            for batch in to_device(batches, self._device):
+                if not self._rows:
+                    # At the first batch: another iteration of the dataset may begin between two batches.
                     self._running = self._find_running()
-                self._check_start()
-            self._rows += len(next(iter(batch.values())))
-            yield batch
+                    self._check_start()
+                self._rows += len(next(iter(batch.values())))
+                yield batch
+        except Exception as exc:
+            own = own_error(exc)
+            if own is None or own is exc:
+                raise
+            raise own from exc  # an error of the process that executes the dataset, without the text of Ray
 
     def _find_running(self) -> RunningEpoch | None:
-        """Return the state of this epoch; None before it begins, and after another epoch has begun."""
-        found = running_epoch(self._name, executing_process(self._shard)) if self._has_begun else None
+        """Return the state of this epoch; None before it begins, and for a dataset in memory, which reads no epoch."""
+        found = running_epoch(self._shard) if self._has_begun else None
         return found if found is not None and found.start.epoch == self._epoch else None
 
     def _check_start(self) -> None:
@@ -124,8 +124,7 @@ def train_batches(
     Parameters
     ----------
     name : str
-        The key of the dataset in the trainer's ``datasets``, and its name in
-        ``read_h5(..., name=)``.
+        The key of the dataset in the trainer's ``datasets``.
     epoch : int
         The epoch.
     batch_size : int
@@ -160,7 +159,8 @@ def train_batches(
     ------
     OptionError
         If it is called outside of a training loop, the trainer has no such dataset, the device is not there, or another
-        option cannot be used; when it is iterated, if the dataset was not read by ``read_h5(..., name=)``.
+        option cannot be used; when it is iterated, if the workers that share the dataset asked for different epochs or
+        positions.
 
     Examples
     --------
@@ -179,7 +179,12 @@ def train_batches(
         "drop_last": as_flag("drop_last", drop_last),
         "device": "cpu",  # to_device moves them, one batch ahead
     }
-    check_name(name)
+    if not isinstance(name, str) or not name:
+        found_type = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+        raise OptionError(
+            "train_batches: expected the key of a dataset of the trainer, such as 'train' in "
+            f"TorchTrainer(datasets={{'train': ds}}), found {found_type}"
+        )
     epoch = as_integer("epoch", epoch, 0)
     _check_in_loop()
     found = ray.train.torch.get_device() if device == "auto" else as_device(device)
@@ -203,17 +208,6 @@ def _shard(name: str) -> DataIterator:
     try:
         return ray.train.get_dataset_shard(name)
     except KeyError:
-        names = trainer_datasets()
-        advice = near_names(name, names) if names else " It has none: pass TorchTrainer(datasets={'train': ds})."
-        raise OptionError(f"the trainer has no dataset {name!r}.{advice}") from None
-
-
-def _set_epoch(name: str, shard: DataIterator, epoch: int, position: Position | None) -> None:
-    """Set the epoch of a shard; where no dataset of ours has that name, add what to do about it in a training loop."""
-    try:
-        set_for_shard(name, shard, epoch, position)
-    except OptionError as exc:
         raise OptionError(
-            f"train_batches: the epoch of the trainer's dataset {name!r} is set by that name, so the dataset has to be "
-            f"read with it: TorchTrainer(datasets={{{name!r}: read_h5(..., name={name!r})}}). {exc}"
-        ) from exc
+            f"the trainer has no dataset {name!r}: it is the key in TorchTrainer(datasets={{{name!r}: ds}})"
+        ) from None

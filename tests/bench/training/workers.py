@@ -43,7 +43,6 @@ def waits_of_workers(
         list(paths),
         columns=list(columns),
         shuffle=ray_h5.Shuffle(seed=0),
-        name="train",
         tail="pad",
         tail_rows=scaling.num_workers * batch_size,
     )

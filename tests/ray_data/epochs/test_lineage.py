@@ -7,10 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-import ray.data
 
 import ray_h5
-from ray_h5 import Shuffle, set_epoch, where
+from ray_h5 import Shuffle, where
 from tests.index.kit import plan_files
 from tests.ray_data.kit import ids_of, write_chunked
 
@@ -35,7 +34,7 @@ for ds in restored:
     say(ids(ds.iter_batches(batch_size=None)))
 ray.shutdown()
 start()
-ray_h5.set_epoch("kept", 3)
+ray_h5.set_epoch(restored[0], 3)
 for ds in restored:
     say(ids(ds.iter_batches(batch_size=None)))
     say(ids(ds.streaming_split(1)[0].iter_batches(batch_size=None)))
@@ -47,10 +46,9 @@ def test_a_dataset_goes_on_in_other_clusters(tmp_path):
     """It is restored in a new cluster, and used again after `ray.shutdown` and `ray.init`."""
     paths = write_chunked(tmp_path)
     options = {"columns": ["x", "label"], "include_row_ids": True, "shuffle": Shuffle(seed=7)}
-    named = ray_h5.read_h5(paths, name="kept", **options).filter(expr=where(label=[0, 1]))
+    named = ray_h5.read_h5(paths, **options).filter(expr=where(label=[0, 1]))
     plain = ray_h5.read_h5(paths, **options).map_batches(lambda batch: batch)
     assert len(ids_of(named)) == 100  # its plan lies in this cluster's object store
-    set_epoch("kept", 5)  # which is said in this cluster alone
     lines = "\n".join(ds.serialize_lineage().hex() for ds in (named, plain))
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     program = [sys.executable, "-c", ELSEWHERE]
@@ -58,19 +56,7 @@ def test_a_dataset_goes_on_in_other_clusters(tmp_path):
     found = [json.loads(line[5:]) for line in ended.stdout.splitlines() if line.startswith("rows ")]
     _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=7), predicate=where(label=[0, 1]))
     assert sorted(found[0]) == sorted(plan.at(np.arange(100), 0).tolist())
-    assert [found[2], found[3]] == [plan.at(np.arange(100), epoch).tolist() for epoch in (3, 3)]
+    assert [found[2], found[3]] == [plan.at(np.arange(100), epoch).tolist() for epoch in (3, 4)]
     _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=7))
     assert found[1] == plan.at(np.arange(150), 0).tolist()
     assert sorted(found[4]) == sorted(found[5]) == list(range(150))
-
-
-def test_what_was_sent_does_not_take_the_name_from_what_was_read_since(tmp_path):
-    paths = write_chunked(tmp_path)
-    first = ray_h5.read_h5(paths, name="twice", include_row_ids=True, shuffle=Shuffle(seed=7))
-    lineage = first.serialize_lineage()
-    second = ray_h5.read_h5(paths, name="twice", include_row_ids=True, shuffle=Shuffle(seed=8))
-    copy = ray.data.Dataset.deserialize_lineage(lineage)
-    set_epoch("twice", 0)
-    assert len(ids_of(second)) == 150
-    with pytest.raises(ray_h5.errors.OptionError, match="another one was read by that name"):
-        ids_of(copy)

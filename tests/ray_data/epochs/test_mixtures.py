@@ -7,9 +7,8 @@ from ray.data import DataContext, MixStoppingCondition
 import ray_h5
 from ray_h5 import Shuffle, set_epoch
 from ray_h5.errors import PositionError
-from ray_h5.ray_data.epochs.set_epoch import running_epoch
 from ray_h5.torch_data import H5Dataset, OrderSampler
-from tests.ray_data.kit import ids_of, write_chunked
+from tests.ray_data.kit import ids_of, position_at, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -26,9 +25,9 @@ def in_order(monkeypatch):
     monkeypatch.setattr(DataContext.get_current().execution_options, "preserve_order", True)
 
 
-def both(paths, one="one", other="other"):
+def both(paths):
     options = {"columns": ["x", "label"], "shuffle": SHUFFLE, "include_row_ids": True, "block_rows": 8}
-    return [ray_h5.read_h5(path, name=name, **options) for path, name in zip(paths, (one, other), strict=True)]
+    return [ray_h5.read_h5(path, **options) for path in paths]
 
 
 def rows_of(ds):
@@ -54,7 +53,8 @@ def combined(how, one, other):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["union", "mix", "shortest"])
 def test_each_dataset_has_its_epochs_and_their_orders(paths, how):
-    ds = combined(how, *both(paths))
+    one, other = both(paths)
+    ds = combined(how, one, other)
     for epoch in (0, 1):
         first, second, values = rows_of(ds)
         expected = [order_of(path, epoch) for path in paths]
@@ -65,8 +65,8 @@ def test_each_dataset_has_its_epochs_and_their_orders(paths, how):
             assert [first, second] == expected
         if how != "union":
             assert 6 <= np.count_nonzero(values[:32] >= 120) <= 10
-    set_epoch("one", 5)
-    set_epoch("other", 3)
+    set_epoch(one, 5)
+    set_epoch(other, 3)
     first, second, _ = rows_of(ds)
     assert first == order_of(paths[0], 5)[: len(first)]
     assert second == order_of(paths[1], 3)[: len(second)]
@@ -78,11 +78,7 @@ def test_a_position_is_refused_by_name(paths, how, operator):
     one, other = both(paths)
     ds = combined(how, one, other)
     assert len(ids_of(one)) == 120
-    position = running_epoch("one").position(16)
-    rows_of(ds)
-    with pytest.raises(PositionError, match=rf"dataset 'one': {operator} may change the number of rows"):
-        running_epoch("one").position(16)
-    set_epoch("one", position.epoch, position=position)
-    with pytest.raises(PositionError, match=rf"'one'.* combines it by {operator}.*weights={{'a/\*.h5': 0.3"):
+    set_epoch(one, 2, position_at(one, 2, 16))
+    with pytest.raises(PositionError, match=rf"found an execution with {operator}.*weights={{'a/\*.h5': 0.3"):
         rows_of(ds)
-    assert ids_of(one) == order_of(paths[0], position.epoch)[16:]
+    assert ids_of(one) == order_of(paths[0], 2)[16:]

@@ -1,9 +1,9 @@
 import contextlib
-import functools
 import itertools
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -23,13 +23,12 @@ import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.ray_data.epochs.set_epoch import running_epoch, set_own_epoch
-from ray_h5.ray_data.internals.logical_plans import datasources
-from ray_h5.ray_data.internals.shards import workers_that_share
+from ray_h5.ray_data.epochs import running_epoch
+from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
 from ray_h5.torch_data import loader
 from tests.index.kit import plan_files
-from tests.ray_data.kit import consume_together, ids_of, write_chunked
+from tests.ray_data.kit import consume_together, ids_of, position_at, write_chunked
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -41,9 +40,14 @@ def paths(tmp_path):
     return write_chunked(tmp_path)
 
 
-def read(paths, name, block_rows=BATCH, **options):
+def read(paths, block_rows=BATCH, **options):
     options = {"shuffle": Shuffle("auto", 7), "columns": ["x", "label"], **options}
-    return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, name=name, **options)
+    return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, **options)
+
+
+def shards_of(ds, world_size, **options):
+    """What a trainer gives to its workers."""
+    return [each["train"] for each in ray_h5.data_config(**options).configure({"train": ds}, world_size, None, None)]
 
 
 def order_of(paths, epoch):
@@ -61,23 +65,24 @@ def consumed(shards, steps):
     return consume_together(consume, shards)
 
 
-def run(ds, name, world_size, steps, position=None, epoch=1):
+def run(ds, world_size, steps, position=None, epoch=1):
     """Let ranks take `steps` batches each; return the rows that each had, and where they are then."""
-    set_epoch(name, epoch, position=position, world_size=world_size)
-    found = consumed(ds.streaming_split(world_size, equal=True), steps)
+    shards = shards_of(ds, world_size)
+    for shard in shards:
+        set_epoch(shard, epoch, position)
+    found = consumed(shards, steps)
     had = [[row for batch in share for row in batch] for share in found]
     assert len({len(share) for share in had}) == 1
-    return had, running_epoch(name).position(len(had[0]))
+    return had, running_epoch(shards[0]).position(len(had[0]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
 def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_rows):
-    name = f"runs{first}{second}{third}"
-    had, position = run(read(paths, name, block_rows), name, first, 4)
+    had, position = run(read(paths, block_rows), first, 4)
     position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
-    more, position = run(read(paths, name, 8), name, second, 1, position)
-    rest, _ = run(read(paths, name, 24), name, third, 100, position)
+    more, position = run(read(paths, 8), second, 1, position)
+    rest, _ = run(read(paths, 24), third, 100, position)
     rows = [row for share in (*had, *more, *rest) for row in share]
     assert len(set(rows)) == len(rows) > 150 - third
     expected = order_of(paths, 1)
@@ -89,6 +94,32 @@ def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_r
         assert set(rows) == set(expected)
 
 
+@pytest.mark.slow
+def test_workers_that_disagree_are_named(paths):
+    """Each of them gets the error, and the next epoch begins."""
+    shards = shards_of(read(paths), 3)
+    position = position_at(read(paths), 1, 16, 3)
+
+    def begin(shard, setting):
+        if setting is not None:
+            set_epoch(shard, *setting)
+        try:
+            return [int(row) for batch in shard.iter_batches(batch_size=BATCH) for row in batch["row_id"]]
+        except OptionError as exc:
+            return str(exc)
+
+    for settings, said in [
+        (((1,), (2,), (1,)), "for epoch 2"),
+        (((1, position), (1,), (1,)), "for epoch 1 after 16 rows of each of 3 ranks"),
+        (((1, position), None, None), "2 others for nothing"),
+    ]:
+        for message in consume_together(begin, shards, settings):
+            assert "the 3 workers that share a dataset ask for different epochs or positions of it" in message
+            assert said in message
+    agreed = consume_together(begin, shards, [(1, position)] * 3)
+    assert sorted(row for rows in agreed for row in rows) == sorted(order_of(paths, 1)[48:])
+
+
 def test_a_loader_resumes_what_ray_began_and_ray_what_a_loader_began(paths):
     def ids_of_loader(batches):
         return [int(row) for batch in batches for row in batch["x"][:, 0]]
@@ -96,8 +127,8 @@ def test_a_loader_resumes_what_ray_began_and_ray_what_a_loader_began(paths):
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(h5py.File(path)) for path in paths]
         values = {int(value): row for row, value in enumerate(np.concatenate([file["x"][:, 0] for file in files]))}
-    expected, name = order_of(paths, 1), "across"
-    had, position = run(read(paths, name, 16), name, 2, 3)
+    expected = order_of(paths, 1)
+    had, position = run(read(paths, 16), 2, 3)
 
     def made(batch_size):
         return loader(paths, batch_size, columns=["x", "label"], shuffle=Shuffle("auto", 7), rank=0, world_size=1)
@@ -105,8 +136,8 @@ def test_a_loader_resumes_what_ray_began_and_ray_what_a_loader_began(paths):
     batches = made(10)
     batches.load_state_dict(position)
     more = ids_of_loader(itertools.islice(batches, 4))
-    rest = read(paths, name)
-    set_epoch(name, 1, position=json.loads(json.dumps(batches.state_dict())))
+    rest = read(paths)
+    set_epoch(rest, 1, position=json.loads(json.dumps(batches.state_dict())))
     rest = ids_of(rest)
     assert ids_of_loader(batches)[: len(more)] != more, "an iteration after the resumed one is of the whole next epoch"
     rows = [*itertools.chain(*had), *(values[value] for value in more), *rest]
@@ -132,47 +163,17 @@ def cut_row_by_row(ds):
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [merged, cut, cut_row_by_row])
 def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
-    def part(steps, position=None):
-        ds = work(read(paths, name, 16))
-        set_epoch(name, 1, position=position, world_size=2)
-        shards = [each[name] for each in ray_h5.data_config().configure({name: ds}, 2, None, None)]
-        found = consumed(shards, steps)
-        rows = [[row for batch in share for row in batch] for share in found]
-        return rows[0] + rows[1], running_epoch(name).position(len(rows[0]))
-
-    name = f"whole_{work.__name__}"
-    had, position = part(3)
-    rest, _ = part(100, position)
-    assert len(had) == 48
-    assert sorted(had + rest) == list(range(150))
+    had, position = run(work(read(paths, 16)), 2, 3)
+    rest, _ = run(work(read(paths, 16)), 2, 100, position)
+    assert [len(share) for share in had] == [24, 24]
+    assert sorted(row for share in had + rest for row in share) == list(range(150))
 
 
 def test_blocks_of_other_datasets_are_left_to_ray(paths, monkeypatch):
-    monkeypatch.setattr("ray_h5.ray_data.training.data_config.with_whole_blocks", None)
+    monkeypatch.setattr("ray_h5.ray_data.training.data_config.in_whole_blocks", None)
     ray_h5.data_config().configure({"other": ray.data.range(8)}, 2, None, None)
     with pytest.raises(TypeError, match="not callable"):
-        ray_h5.data_config().configure({"ours": read(paths, "ours")}, 2, None, None)
-
-
-@pytest.mark.slow
-def test_only_the_iteration_after_the_position_is_shortened(paths):
-    ds = read(paths, "once")
-    set_epoch("once", 1)
-    assert ids_of(ds) == order_of(paths, 1)
-    position = running_epoch("once").position(24)
-    set_epoch("once", 1, position=position)
-    assert ids_of(ds) == order_of(paths, 1)[24:]
-    assert running_epoch("once").position(16).done == (*position.done, *running_epoch("once").position(16).done[1:])
-    assert ids_of(ds) == order_of(paths, 2)
-    set_epoch("once", 1, position=position)
-    assert ds.count() == 150  # of an epoch, wherever it is gone on from
-    assert ids_of(ds) == order_of(paths, 1)[24:]
-
-
-def test_what_is_not_iterated_has_no_position(paths):
-    read(paths, "fresh")
-    with pytest.raises(OptionError, match="'fresh' has not been iterated yet"):
-        running_epoch("fresh")
+        ray_h5.data_config().configure({"ours": read(paths)}, 2, None, None)
 
 
 # Ray Train ---------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def train(ds, folder, die=None, **options):
 
 @pytest.mark.slow
 def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
-    lines = train(read(paths, "train"), tmp_path, die=(1, 3))
+    lines = train(read(paths), tmp_path, die=(1, 3))
     first = [line for line in lines if not line["run"]]
     second = [line for line in lines if line["run"]]
     assert [row for line in first if line["epoch"] == 0 for row in line["ids"]][: 9 * 2 * BATCH] == (
@@ -242,7 +243,7 @@ def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
 
 @pytest.mark.nightly
 def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
-    lines = train(read(paths, "train", tail="drop", tail_rows=2 * BATCH), tmp_path)
+    lines = train(read(paths, tail="drop", tail_rows=2 * BATCH), tmp_path)
     assert {len(line["ids"]) for line in lines} == {BATCH}
     for epoch in (0, 1):
         of_rank = [[line["ids"] for line in lines if (line["epoch"], line["rank"]) == (epoch, rank)] for rank in (0, 1)]
@@ -268,7 +269,7 @@ def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, t
     TorchTrainer(
         whole_loop,
         train_loop_config={"log": str(tmp_path)},
-        datasets={"whole": read(paths, "whole")},
+        datasets={"whole": read(paths)},
         dataset_config=ray_h5.data_config(datasets_to_split=[]),
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
         run_config=RunConfig(storage_path=str(tmp_path)),
@@ -280,9 +281,9 @@ def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, t
 
 
 def plain_loop(config):
-    """Say the epoch of what the trainer has; ask where a dataset is whose rows change."""
-    set_epoch("train", 3)
+    """Say the epoch of what the trainer has; ask for a position that the options of Ray do not give."""
     shard = ray.train.get_dataset_shard("train")
+    set_epoch(shard, 3)
     found = {"ids": [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]}
     batches = ray_h5.train_batches("half", 1, batch_size=BATCH)
     for _ in batches:
@@ -294,10 +295,8 @@ def plain_loop(config):
 
 
 @pytest.mark.slow
-def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, tmp_path):
-    trained = {"train": read(paths, "train"), "half": half(read(paths, "half"))}
-    ds = read(paths, "train")
-    set_epoch("train", 2)
+def test_a_trainer_with_options_of_ray(paths, tmp_path):
+    trained = {"train": read(paths), "half": half(read(paths))}
     TorchTrainer(
         plain_loop,
         train_loop_config={"log": str(tmp_path)},
@@ -308,8 +307,7 @@ def test_a_trainer_with_options_of_ray_and_another_dataset_of_that_name(paths, t
     ).fit()
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["ids"] == order_of(paths, 3)
-    assert "dataset 'half': Filter(<lambda>) may change the number of rows" in found["says"]
-    assert ids_of(ds) == order_of(paths, 2)
+    assert "Pass dataset_config=ray_h5.data_config() to the trainer" in found["says"]
 
 
 def configured(ds, caplog, world_size, split="all"):
@@ -322,8 +320,8 @@ def configured(ds, caplog, world_size, split="all"):
 
 
 def test_what_is_lost_is_said(paths, caplog):
-    assert configured(read(paths, "kept"), caplog, 2) == []
-    assert configured(read(paths, "lost"), caplog, 4) == [
+    assert configured(read(paths), caplog, 2) == []
+    assert configured(read(paths), caplog, 4) == [
         (
             "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
             "Choose what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
@@ -334,34 +332,23 @@ def test_what_is_lost_is_said(paths, caplog):
 @pytest.mark.slow
 def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
     """150 rows divide among 2 and 3 workers. After 16 rows, the rest of 134 does not among 3."""
-
-    def said():
-        return [record.message for record in caplog.records if record.name.startswith("ray_h5")]
-
-    ds = read(paths, "rest")
-    set_epoch("rest", 1)
-    ids_of(ds)
-    position = running_epoch("rest").position(16)
-    with caplog.at_level(logging.WARNING, "ray_h5"):
-        for world_size in (2, 3):
-            assert said() == []
-            set_epoch("rest", 1, position=position, world_size=world_size)
-            ids_of(ds)
-    assert said() == [
-        (
-            "dataset 'rest': the last 2 of the 134 rows that epoch 1 still has do not divide among 3 workers, and are "
-            "left out of it. Resume with a number of workers that divides them; or deliver them, by read_h5(..., "
-            "tail='pad', tail_rows=workers * batch size)."
-        )
-    ]
-    caplog.clear()
-    padded = read(paths, "rest", tail="pad", tail_rows=3 * BATCH)
-    set_epoch("rest", 1, position=position, world_size=3)
-    rows = list(padded.iter_rows())
-    assert said() == []
-    assert len(rows) == 144
-    assert {row["row_id"] for row in rows} == set(order_of(paths, 1)[16:])
-    assert sum(not row["is_padding"] for row in rows) == 134
+    for world_size, options, lost in [
+        (2, {}, []),
+        (3, {}, ["2 of the 134"]),
+        (3, {"tail_rows": 24, "tail": "pad"}, []),
+    ]:
+        ds = read(paths, **options)
+        (shared,) = [each.epochs.for_workers(world_size, is_resumable=True) for each in datasources(ds)]
+        datasources(ds)[0].epochs.__dict__.update(shared.__dict__)
+        set_epoch(ds, 1, position_at(ds, 1, 16))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "ray_h5"):
+            rows = list(ds.iter_rows())
+        said = [record.message for record in caplog.records if record.name.startswith("ray_h5")]
+        assert len(said) == len(lost)
+        assert all(f"the last {each} rows that epoch 1 still has do not divide among 3" in said[0] for each in lost)
+        assert {row["row_id"] for row in rows} == set(order_of(paths, 1)[16:])
+        assert len(rows) == (144 if options else 134)
 
 
 def twice(batch):
@@ -371,183 +358,82 @@ def twice(batch):
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["all", []])
 def test_with_rows_that_change_a_run_begins_its_epoch_anew_and_says_so(paths, caplog, split):
-    name = f"doubled_{len(split)}"
-    ds = read(paths, name).map_batches(twice)
-    config = ray_h5.data_config(datasets_to_split=split)
+    ds = read(paths).map_batches(twice)
     with caplog.at_level(logging.WARNING, "ray_h5"):
-        shard = config.configure({name: ds}, 1, None, None)[0][name]
+        (shard,) = shards_of(ds, 1, datasets_to_split=split)
     messages = [record.message for record in caplog.records if record.name.startswith("ray_h5")]
     assert len(messages) == 1
     assert "may change the number of rows" in messages[0]
-    batches = TrainBatches(shard, name, 1, None, torch.device("cpu"), {"batch_size": BATCH})
+    batches = batches_of(shard, 1)
     begun = iter(batches)
     assert sum(len(batch["row_id"]) for batch in itertools.islice(begun, 2)) == 2 * BATCH
     assert batches.position().rows == 0
     # To its end: Ray's coordinator of splits may crash when an iteration is left while tasks come to theirs.
     assert sum(len(batch["row_id"]) for batch in begun) == 300 - 2 * BATCH
-    held = Position(7, 1, 16, 1, BATCH, batches.position().plan)
-    batches = TrainBatches(shard, name, 1, held, torch.device("cpu"), {"batch_size": BATCH})
+    batches = batches_of(shard, 1, Position(7, 1, 16, 1, BATCH, batches.position().plan))
     assert sum(len(batch["row_id"]) for batch in batches) == 300
-
-
-def doubled(ds):
-    return ds.map_batches(twice)
 
 
 def half(ds):
     return ds.filter(lambda row: row["row_id"] % 2 == 0)
 
 
-def cut_to_ten(ds):
-    return ds.repartition(target_num_rows_per_block=10)
-
-
-def of_ray(ds, name, world_size, **options):
-    """What a trainer with Ray's own options gives to its workers."""
-    config = ray.train.DataConfig(execution_options=ray.data.ExecutionOptions(preserve_order=True), **options)
-    return [each[name] for each in config.configure({name: ds}, world_size, None, None)]
-
-
-def first_batch(shard, name, position=None):
-    batches = TrainBatches(shard, name, 1, position, torch.device("cpu"), {"batch_size": BATCH})
-    for batch in batches:
-        assert len(batch["row_id"]) == BATCH
-        break
-    return batches
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("work", [doubled, half, cut_to_ten])
-def test_there_is_no_position_where_rows_may_change_whoever_iterates(paths, work):
-    name = f"changed_{work.__name__}"
-    ds = work(read(paths, name))
-    for shard in (of_ray(ds, name, 1)[0], of_ray(ds, name, 1, datasets_to_split=[])[0], ds.iterator()):
-        batches = first_batch(shard, name)
-        with pytest.raises(PositionError, match=r"may change the number of rows.* udf_modifying_row_count=False"):
-            batches.position()
-    list(ds.iter_batches())
-    with pytest.raises(PositionError, match="may change the number of rows"):
-        running_epoch(name).position(8)
-    kept = read(paths, name).map_batches(lambda batch: batch, udf_modifying_row_count=False)
-    assert first_batch(of_ray(kept, name, 1)[0], name).position().rows == BATCH
-
-
-@pytest.mark.slow
-def test_there_is_no_position_where_ray_may_join_or_cut_blocks(paths):
-    name = "joined"
-    ds = read(paths, name)
-    mapped = ds.map_batches(lambda batch: batch, batch_size=40, udf_modifying_row_count=False)
-
-    def position(ds, workers, equal=True, said=2):
-        set_epoch(name, 1, world_size=said)
-        consumed(ds.streaming_split(workers, equal=equal), 100)
-        return running_epoch(name).position(8)
-
-    assert position(ds, 2).world_size == 2
-    with pytest.raises(PositionError, match=r"may join or cut blocks for MapBatches.*data_config\(\)"):
-        position(mapped, 2)
-    with pytest.raises(PositionError, match=r"2 workers share it, found 3: .* world_size=3"):
-        position(ds, 3)
-    with pytest.raises(PositionError, match="split unevenly among 2 workers"):
-        position(ds, 2, equal=False)
-    ds.context.target_max_block_size = 100
-    with pytest.raises(PositionError, match=r"Ray cuts blocks of \d+ bytes"):
-        position(ds, 2)
-    assert position(mapped, 1, said=1).rows == 8
-    mapped.context.target_max_block_size = None
-    with pytest.raises(PositionError, match="may join or cut blocks for MapBatches"):
-        position(mapped, 2)
-
-
 @pytest.mark.slow
 def test_what_is_in_memory_cannot_go_on(paths):
-    ds = read(paths, "memory")
-    list(batches := batches_of(ds, "memory", 1))
-    position = batches.position()
-    shard = ray_h5.data_config().configure({"memory": ds.materialize()}, 1, None, None)[0]["memory"]
+    ds = read(paths)
+    (shard,) = shards_of(ds.materialize(), 1)
     with pytest.raises(PositionError, match=r"a dataset in memory, as by materialize\(\), has no position"):
-        first_batch(shard, "memory", position)
-    first_batch(shard, "memory")
+        next(iter(batches_of(shard, 1, position_at(ds, 1, 8))))
+    next(iter(batches_of(shard, 1)))
 
 
 def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
-    ds = read(paths, "base")
+    ds = read(paths)
     configured(ds.map_batches(twice), caplog, 2, split=[])
     assert [source.epochs.is_resumable for source in datasources(ds)] == [True]
-    batches = batches_of(ds, "base", 0)
-    next(iter(batches))
-    assert batches.position().rows == BATCH
 
 
 @pytest.mark.slow
-def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths, monkeypatch):
-    """Two workers of a trainer whose ``datasets_to_split`` leaves it out."""
-    monkeypatch.setattr("ray_h5.ray_data.epochs.set_epoch._world_size", lambda: 2)
-    ds = read(paths, "whole")
-    shard = ray_h5.data_config(datasets_to_split=[]).configure({"whole": ds}, 2, None, None)[0]["whole"]
-    batches = TrainBatches(shard, "whole", 1, None, torch.device("cpu"), {"batch_size": BATCH})
+def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths):
+    """Two workers of a trainer whose ``datasets_to_split`` leaves it out; they may be in different epochs."""
+    ds = read(paths)
+    shard, other = map(pickle.loads, map(pickle.dumps, shards_of(ds, 2, datasets_to_split=[])))
+    batches = batches_of(shard, 1)
     had = [row for batch in itertools.islice(batches, 5) for row in batch["row_id"].tolist()]
     position = batches.position()
     assert (position.rows, position.world_size) == (5 * BATCH, 1)
-    batches = TrainBatches(shard, "whole", 1, position, torch.device("cpu"), {"batch_size": BATCH})
-    had += [row for batch in batches for row in batch["row_id"].tolist()]
+    assert [row for batch in batches_of(other, 0) for row in batch["row_id"].tolist()] == order_of(paths, 0)
+    had += [row for batch in batches_of(shard, 1, position) for row in batch["row_id"].tolist()]
     assert had == order_of(paths, 1)
 
 
 def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):
-    ds = read(paths, "plain").filter(expr=ray_h5.where(label=[0, 1])).map_batches(lambda batch: batch, batch_size=4)
+    ds = read(paths).filter(expr=ray_h5.where(label=[0, 1])).map_batches(lambda batch: batch, batch_size=4)
     messages = configured(ds.select_columns(["row_id"]), caplog, 2, split=[])
     assert all("may change" in message for message in messages)  # Ray cannot know what the function does
     caplog.clear()
-    assert configured(read(paths, "rows").map(lambda row: row).select_columns(["row_id"]), caplog, 2, split=[]) == []
-    (message,) = configured(read(paths, "cut").repartition(target_num_rows_per_block=10), caplog, 2, split=[])
+    assert configured(read(paths).map(lambda row: row).select_columns(["row_id"]), caplog, 2, split=[]) == []
+    (message,) = configured(read(paths).repartition(target_num_rows_per_block=10), caplog, 2, split=[])
     assert "or of rows in a block" in message
 
 
-@pytest.mark.slow
-def test_workers_that_read_the_whole_may_be_in_different_epochs(paths):
-    ds = read(paths, "own")
-    set_own_epoch("own", 1)
-    ray.get(ray.remote(num_cpus=0)(set_own_epoch).remote("own", 3))
-    assert ids_of(ds) == order_of(paths, 1)
-    assert running_epoch("own").start.epoch == 1
-    set_epoch("own", 2)  # from here on they are told together
-    assert ids_of(ds) == order_of(paths, 2)
-    assert running_epoch("own").start.epoch == 2
-
-
-def test_it_is_known_how_many_workers_share_a_dataset(paths):
-    ds = read(paths, "shared")
-    assert [workers_that_share(shard) for shard in ds.streaming_split(3, equal=True)] == [3, 3, 3]
-    assert workers_that_share(ds.iterator()) is None
-
-
-def test_without_order_there_is_no_position(paths):
-    ds = read(paths, "unordered", preserve_order=False)
-    ds.context.execution_options.preserve_order = False
-    batches = batches_of(ds, "unordered", 0)
-    next(iter(batches))
-    with pytest.raises(PositionError, match=r"dataset_config=ray_h5.data_config\(\)"):
-        batches.position()
-
-
-def batches_of(ds, name, epoch):
-    """What `train_batches` returns, of a worker that is alone."""
-    return TrainBatches(ds.iterator(), name, epoch, None, torch.device("cpu"), {"batch_size": BATCH})
+def batches_of(shard, epoch, position=None):
+    """What `train_batches` returns for a shard."""
+    return TrainBatches(shard, "train", epoch, position, torch.device("cpu"), {"batch_size": BATCH})
 
 
 @pytest.mark.slow
 def test_a_position_is_of_the_epoch_that_is_iterated(paths):
-    ds = read(paths, "steps")
-    first, second = batches_of(ds, "steps", 0), batches_of(ds, "steps", 1)
+    (shard,) = shards_of(read(paths), 1, datasets_to_split=[])
+    first, second = batches_of(shard, 0), batches_of(shard, 1)
     steps = iter(first)
     next(steps)
     assert (first.position().epoch, first.position().rows) == (0, BATCH)
-    # The store has the state of another epoch; this one has done nothing.
-    with pytest.raises(PositionError, match="'steps' is not in epoch 1: call position"):
+    # Another epoch runs; this one has done nothing.
+    with pytest.raises(PositionError, match="'train' is not in epoch 1: call position"):
         second.position()
     assert sum(len(batch["row_id"]) for batch in steps) == 150 - BATCH
-    again = batches_of(ds, "steps", 0)
+    again = batches_of(shard, 0)
     list(again)
     next(iter(second))
     assert (again.position().epoch, again.position().rows) == (0, 150)  # also when another epoch has begun
@@ -559,13 +445,15 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
 FIRST = """
 import itertools, json, sys
 import ray_h5
-from ray_h5.ray_data.epochs.set_epoch import running_epoch
 
 options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
-train = ray_h5.read_h5(sys.argv[1:], shuffle=True, name="first", **options)
-batches = itertools.islice(train.iter_batches(batch_size=8), 6)
+train = ray_h5.read_h5(sys.argv[1:], shuffle=True, **options)
+config = ray_h5.data_config(datasets_to_split=[])
+shard = config.configure({"train": train}, 1, None, None)[0]["train"]
+from ray_h5.ray_data.epochs import running_epoch
+batches = itertools.islice(shard.iter_batches(batch_size=8), 6)
 rows = [row for batch in batches for row in batch["row_id"].tolist()]
-print(json.dumps([rows, running_epoch("first").position(48).to_dict()]))
+print(json.dumps([rows, running_epoch(shard).position(48).to_dict()]))
 """
 
 
@@ -575,12 +463,11 @@ def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths):
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     had, held = json.loads(output.splitlines()[-1])
-    ds = read(paths, "train", shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH)
-    shard = ray_h5.data_config().configure({"train": ds}, 1, None, None)[0]["train"]
+    (shard,) = shards_of(read(paths, shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH), 1)
     _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
     for epoch, before in enumerate([had, []]):
         start = None if epoch else Position.from_dict(held)
-        batches = list(TrainBatches(shard, "train", epoch, start, torch.device("cpu"), {"batch_size": BATCH}))
+        batches = list(batches_of(shard, epoch, start))
         ids = [row for batch in batches for row in batch["row_id"].tolist()]
         keys = [int(key) for batch in batches for key in batch["row_key"].tolist()]
         assert before + ids == plan.at(np.arange(144), epoch).tolist()
@@ -588,38 +475,30 @@ def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths):
 
 
 def test_a_seed_that_was_given_is_kept_and_named(paths):
-    ds = read(paths, "given")
-    set_epoch("given", 1)
-    assert len(ids_of(ds)) == 150
-    held = running_epoch("given").position(16).to_dict()
+    held = position_at(read(paths), 1, 16).to_dict()
     for options, expected in [
         ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
         ({"shuffle": "rows"}, "What differs: seed 7, not 0; shuffled by chunks, not shuffled by rows"),
         ({"shuffle": None}, "What differs: shuffled by chunks, not in path order. Read"),
         ({"columns": ["label"]}, "What differs: .*chunks, not shuffled by rows"),
     ]:
-        other = read(paths, "given", **options)
-        set_epoch("given", 1, position=Position.from_dict(held))
+        other = read(paths, **options)
+        set_epoch(other, 1, position=Position.from_dict(held))
         with pytest.raises(PositionError, match=expected):
             ids_of(other)
 
 
 @pytest.mark.slow
 def test_the_seed_of_a_resumed_run_is_that_of_its_later_epochs_and_of_no_other_dataset(paths):
-    set_epoch_of = functools.partial(set_epoch, "lasting")
-    first = read(paths, "lasting", shuffle=True)
-    set_epoch_of(1)
-    ids_of(first)
-    position = running_epoch("lasting").position(64)
-    expected = [ids_of(first)]  # epoch 2
-    set_epoch_of(1)
-    expected.insert(0, ids_of(first)[64:])
-    second = read(paths, "lasting", shuffle=True)
-    set_epoch_of(1, position=position)
-    assert [ids_of(second), ids_of(second)] == expected
-    assert running_epoch("lasting").start.seed == position.seed
-    set_epoch_of(2)
+    first = read(paths, shuffle=True)
+    set_epoch(first, 1)
+    expected = [ids_of(first), ids_of(first)]
+    position = position_at(first, 1, 64)
+    second = read(paths, shuffle=True)
+    set_epoch(second, 1, position=position)
+    assert [ids_of(second), ids_of(second)] == [expected[0][64:], expected[1]]
+    set_epoch(second, 2)
     assert ids_of(second) == expected[1]
-    third = read(paths, "lasting", shuffle=True)
-    set_epoch_of(2)
+    third = read(paths, shuffle=True)
+    set_epoch(third, 2)
     assert ids_of(third) != expected[1]

@@ -34,6 +34,7 @@ from ray_h5.transforms.scaler import Scaler
 from ray_h5.transforms.scaler_files import load_scalers, save_scalers
 from ray_h5.transforms.spec_augment import SpecAugment
 from tests.ray_data.conftest import concatenated
+from tests.ray_data.kit import position_at
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -197,11 +198,11 @@ def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
 
 @pytest.mark.slow
 def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
-    ds = read(signals, name="amid")
+    ds = read(signals)
     batches = iter(ds.iter_batches(batch_size=8))
     next(batches)
     del batches
-    ray_h5.set_epoch("amid", 0, position=ray_h5.ray_data.epochs.set_epoch.running_epoch("amid").position(8))
+    ray_h5.set_epoch(ds, 0, position_at(ds, 0, 8))
     mapped = ds.map_batches(lambda batch: batch)
     assert Standardize(["epoch"]).fit(ds).scalers["epoch"].moments.count == 50
     assert Standardize(["epoch"]).fit(mapped).scalers["epoch"].moments.count == 50

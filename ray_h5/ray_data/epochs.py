@@ -1,0 +1,364 @@
+"""Which epoch an execution of a dataset reads: the one that `set_epoch` said, or the next one.
+
+Each execution asks the datasource for tasks. The datasource and its copies, which Ray makes when it pushes filters and
+columns into the reading, share one `Epochs`. Ray does not say what an execution is for until all tasks are made:
+`Epochs.begin` therefore only looks up the epoch, and `Epochs.started`, called a moment later in the same thread, counts
+it, unless rows are only counted or looked at.
+
+The datasets of a trainer that its workers share are executed in the *coordinator*, an actor of Ray. There `set_epoch`
+leaves what each rank asks for, and `begin` compares it: it runs once all ranks wait for their first batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ray.data import DataContext, DataIterator, Dataset
+
+from ray_h5.errors import OptionError, PositionError
+from ray_h5.options import as_integer, names_options
+from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.remainder import Remainder, position_of, resume
+from ray_h5.ray_data.ray_internals import (
+    Execution,
+    Executions,
+    are_announced,
+    datasources,
+    is_split,
+    of_dataset,
+)
+
+if TYPE_CHECKING:
+    from ray_h5.order.read_plan import ReadPlan
+
+logger = logging.getLogger(__name__)
+
+Key: TypeAlias = "tuple[bytes | None, tuple[str, ...]]"
+"""The rows and columns of an execution: the fingerprint of the predicate, and names. Each has a count of its own."""
+
+_UNCOUNTED = (
+    "workers may receive blocks in any order, so that no position shows which rows are done. Pass "
+    "dataset_config=ray_h5.data_config() to the trainer."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSetting:
+    """The epoch of the next iteration, and where it begins if not at its first row."""
+
+    epoch: int = 0
+    position: Position | None = None
+
+    @classmethod
+    def of(cls, epoch: int, position: PositionLike | None) -> EpochSetting:
+        """Return the setting that the arguments of `set_epoch` mean."""
+        epoch = as_integer("set_epoch: epoch", epoch, 0)
+        found = None if position is None else Position.from_dict(position)
+        if found is not None and found.epoch != epoch:
+            raise PositionError(f"set_epoch: the position is of epoch {found.epoch}, not of {epoch}")
+        return cls(epoch, found)
+
+    def __str__(self) -> str:
+        if self.position is None or not self.position.done:
+            return f"epoch {self.epoch}"
+        rows = ", then ".join(f"{each.rows} rows of each of {each.world_size} ranks" for each in self.position.done)
+        return f"epoch {self.epoch} after {rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEpoch:
+    """State of the running epoch of a dataset; enough to make a `Position` in it.
+
+    Attributes
+    ----------
+    start : Position
+        Where it begins.
+    is_resumable : bool
+        False where a run that resumes begins this epoch again; the user was warned.
+    why_not : str
+        Why the rows of each rank do not show which rows are done; empty if they do.
+    """
+
+    start: Position
+    is_resumable: bool = True
+    why_not: str = ""
+
+    def position(self, rows: int) -> Position:
+        """Return the position after `rows` rows a rank.
+
+        Raises
+        ------
+        PositionError
+            If the rows of a rank do not show which rows are done.
+        """
+        if self.why_not:
+            raise PositionError(self.why_not)
+        return replace(self.start, rows=rows) if self.is_resumable else self.start
+
+
+@dataclass(eq=False)
+class Epochs:
+    """The epochs of one `read_h5`.
+
+    Attributes
+    ----------
+    world_size : int
+        Ranks that share an epoch.
+    is_resumable : bool
+        False where a run that resumes begins its epoch again; the user was warned.
+    is_counted : bool
+        Whether the rows of a rank show which rows are done: `data_config` gave the dataset to the workers.
+    running : RunningEpoch, optional
+        The epoch that was begun last.
+    """
+
+    world_size: int = 1
+    is_resumable: bool = True
+    is_counted: bool = False
+    running: RunningEpoch | None = None
+    _setting: EpochSetting = EpochSetting()
+    _seed: int | None = None
+    """The seed of the run that was resumed, for later epochs too; None if that of the plan counts."""
+    _executed: dict[Key, int] = field(default_factory=dict)
+    """How often each was executed since the setting."""
+    _asked: dict[str, tuple[int, EpochSetting]] = field(default_factory=dict)
+    """By shard: the workers that share the dataset, and what this one asked for the next epoch."""
+    _begun: dict[Key, tuple[ReadPlan, Remainder]] = field(default_factory=dict)
+    """Executions whose tasks are being made."""
+
+    def for_workers(self, world_size: int, is_resumable: bool) -> Epochs:
+        """Return a copy for a trainer whose workers receive whole blocks in turn, from the epoch that is set on."""
+        clone = copy.copy(self)
+        clone._executed, clone._asked, clone._begun = {}, {}, {}
+        clone.world_size, clone.is_resumable, clone.is_counted = world_size, is_resumable, True
+        return clone
+
+    def set(self, setting: EpochSetting) -> None:
+        """Set the epoch of the next execution."""
+        self._setting = setting
+        self._executed.clear()
+        self._asked.clear()
+        self._begun.clear()
+
+    def ask(self, shard: str, workers: int, setting: EpochSetting) -> None:
+        """Leave what one of several ranks asks for."""
+        self._asked[shard] = workers, setting
+
+    def begin(self, plan: ReadPlan, key: Key, context: DataContext) -> Remainder:
+        """Return the epoch, or the remainder of it, that this execution reads."""
+        if self._asked:
+            self.set(self._agreed())
+        # The same dataset may be there twice, as in a union with itself: it is in one epoch.
+        if key not in self._begun:
+            self._begun[key] = plan, self._next(plan, key)
+        remainder = self._begun[key][1]
+        if are_announced(context):
+            _BEGUN.of(context).append((self, key))
+        else:
+            self.started(key, Execution())
+        return remainder
+
+    def _agreed(self) -> EpochSetting:
+        """Return what all ranks ask for."""
+        asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
+        self._asked.clear()
+        settings = {shard: setting for shard, (_, setting) in asked.items()}
+        first = next(iter(settings.values()))
+        if len(settings) == workers and all(each == first for each in settings.values()):
+            return first
+        raise OptionError(disagreement(settings, workers))
+
+    def _next(self, plan: ReadPlan, key: Key) -> Remainder:
+        setting, executed = self._setting, self._executed.get(key, 0)
+        position = None if executed else setting.position
+        if position is None:
+            return Remainder(setting.epoch + executed, (), self.world_size, self._seed)
+        if self.is_resumable:
+            return resume(plan, position, self.world_size)
+        if position.done:
+            logger.warning(
+                "epoch %d begins again instead of at the position: operators after the reading may change the number "
+                "of rows, so that it is not known which rows are done",
+                position.epoch,
+            )
+        return Remainder(position.epoch, (), self.world_size, position.seed)
+
+    def started(self, key: Key, execution: Execution) -> None:
+        """Count an execution, whose tasks `begin` has made, now that it is known what it does."""
+        if key not in self._begun:
+            return  # a dataset that is there twice has started
+        plan, remainder = self._begun.pop(key)
+        if remainder.done and (others := execution.combiners or execution.reducers):
+            raise PositionError(
+                "set_epoch was given a position, which is for one iteration of this dataset alone; found an execution "
+                f"with {', '.join(others)}. Iterate the dataset, or a map of it, first; or call set_epoch without "
+                "position. A mixture of files that resumes is one read_h5 of all of them, with shares: "
+                "shuffle=Shuffle(weights={'a/*.h5': 0.3, 'b/*.h5': 0.7})."
+            )
+        if execution.peeks or execution.reducers:
+            return
+        self._executed[key] = self._executed.get(key, 0) + 1
+        if self._setting.position is not None:
+            self._seed = remainder.seed if plan.order.shuffle is not None and plan.order.shuffle.is_drawn else None
+            self._setting = replace(self._setting, position=None)
+        _warn_of_lost_rows(plan, remainder)
+        logger.debug("epoch %d, %d rows", remainder.epoch, remainder.block_layout(plan).num_rows)
+        why = "" if self.is_counted else _UNCOUNTED
+        self.running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)
+
+
+def disagreement(settings: dict[str, EpochSetting], workers: int) -> str:
+    """Return the message for workers that ask for different epochs or positions, or for none."""
+    said = [f"{name} for {setting}" for name, setting in settings.items()]
+    others = [f"{workers - len(said)} others for nothing"] if workers > len(said) else []
+    return (
+        f"the {workers} workers that share a dataset ask for different epochs or positions of it: "
+        f"{', '.join(said + others)}. Pass the same epoch and position to train_batches or set_epoch in all of them, "
+        "also the position of a checkpoint that rank 0 alone has loaded."
+    )
+
+
+def _warn_of_lost_rows(plan: ReadPlan, remainder: Remainder) -> None:
+    layout = remainder.block_layout(plan)
+    if layout.unshared_rows and remainder.done:
+        logger.warning(
+            "the last %d of the %d rows that epoch %d still has do not divide among %d workers, and are left out of "
+            "it. Resume with a number of workers that divides them; or deliver them, by "
+            "read_h5(..., tail='pad', tail_rows=workers * batch size).",
+            layout.unshared_rows,
+            layout.num_rows,
+            remainder.epoch,
+            remainder.world_size,
+        )
+
+
+class _Begun(threading.local):
+    """The executions whose tasks this thread is making."""
+
+    def __init__(self) -> None:
+        self.context: DataContext | None = None
+        self.executions: list[tuple[Epochs, Key]] = []
+
+    def of(self, context: DataContext) -> list[tuple[Epochs, Key]]:
+        """Return those with a context; an execution that failed before it started is forgotten."""
+        if context is not self.context:
+            self.context, self.executions = context, []
+        return self.executions
+
+
+_BEGUN = _Begun()
+
+
+def _started(execution: Execution) -> None:
+    found, _BEGUN.executions = _BEGUN.executions, []
+    for epochs, key in found:
+        epochs.started(key, execution)
+
+
+Executions.listeners.append(_started)
+
+
+# What users call --------------------------------------------------------------------------------------
+
+
+@names_options
+def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLike | None = None) -> None:
+    """Set the epoch that the next iteration of a dataset reads.
+
+    Later iterations count on from it. On the driver it is for all that is made from the same `read_h5`. In a training
+    loop all workers that share a dataset call it, with the same arguments; `train_batches` does that.
+
+    Parameters
+    ----------
+    dataset : ray.data.Dataset or ray.data.DataIterator
+        A dataset of `read_h5`, or one made from it; in a training loop the shard of it,
+        ``ray.train.get_dataset_shard("train")``.
+    epoch : int
+        Zero or more.
+    position : Position or dict, optional
+        Where an earlier run ended: what ``train_batches(...).position()`` returned, or the ``state_dict()`` of a loader
+        or sampler of plain PyTorch. The next iteration does not read again the rows that are done. ``take`` and
+        ``schema`` do not use the position up. Where the dataset drew its seed, as with ``shuffle=True``, it takes over
+        the seed of the position, for later epochs too.
+
+    Raises
+    ------
+    OptionError
+        If it is no dataset of `read_h5`, or the epoch is not an integer of 0 or more. When the dataset is iterated: if
+        workers that share it asked for different epochs or positions.
+    PositionError
+        If the position is none, or is of another epoch. When the dataset is iterated: if the position is of other rows,
+        or the dataset is combined with others, counted, aggregated or written.
+
+    Examples
+    --------
+    >>> ds = ray_h5.read_h5("data/*.h5", shuffle=True)  # doctest: +SKIP
+    >>> set_epoch(ds, 3)  # doctest: +SKIP
+    """
+    setting = EpochSetting.of(epoch, position)
+    if isinstance(dataset, Dataset):
+        found = _set(dataset, setting)
+    elif isinstance(dataset, DataIterator):
+        found = ask_for(dataset, setting)
+    else:
+        found_type = repr(dataset) if isinstance(dataset, str) else f"a {type(dataset).__name__}"
+        raise OptionError(
+            f"set_epoch: expected a dataset of read_h5, or a shard of one, found {found_type}. Datasets have no names: "
+            "write set_epoch(ds, 3), or in a training loop set_epoch(ray.train.get_dataset_shard('train'), 3)."
+        )
+    if not found:
+        raise OptionError(
+            "set_epoch: the dataset reads no files by read_h5: either it is of something else, or it is in memory, as "
+            "by materialize(), where each epoch is the same"
+        )
+
+
+def ask_for(shard: DataIterator, setting: EpochSetting) -> int:
+    """Set the epoch of a shard, and return of how many `read_h5` its dataset consists."""
+    if not is_split(shard):
+        return of_dataset(shard, _set, setting)
+    return of_dataset(shard, _ask, _name_of(shard), int(shard.world_size()), setting)
+
+
+def running_epoch(shard: DataIterator | Dataset) -> RunningEpoch | None:
+    """Return the epoch that a dataset, or that of a shard, has begun last; None if it has begun none."""
+    return _running(shard) if isinstance(shard, Dataset) else of_dataset(shard, _running)
+
+
+def _epochs_of(ds: Dataset) -> list[Epochs]:
+    # All copies of a datasource share its epochs, also those that Ray makes when it pushes filters into the reading.
+    found = [getattr(each, "epochs", None) for each in datasources(ds, optimized=False)]
+    return [each for each in found if isinstance(each, Epochs)]
+
+
+def _set(ds: Dataset, setting: EpochSetting) -> int:
+    found = _epochs_of(ds)
+    for each in found:
+        each.set(setting)
+    return len(found)
+
+
+def _ask(ds: Dataset, shard: str, workers: int, setting: EpochSetting) -> int:
+    found = _epochs_of(ds)
+    for each in found:
+        each.ask(shard, workers, setting)
+    return len(found)
+
+
+def _running(ds: Dataset) -> RunningEpoch | None:
+    found = _epochs_of(ds)
+    return found[0].running if found else None
+
+
+def _name_of(shard: DataIterator) -> str:
+    """Return what a rank is called in errors; each shard of a dataset has another name."""
+    import ray.train
+
+    try:
+        return f"rank {ray.train.get_context().get_world_rank()}"
+    except (RuntimeError, AttributeError, DeprecationWarning):  # outside of a training loop
+        return f"shard {ray.get_runtime_context().get_worker_id()[:8]}-{id(shard):x}"

@@ -1,1 +1,0 @@
-"""Which epoch an iteration reads: set by `set_epoch` from anywhere in a job, or counted."""

@@ -1,0 +1,242 @@
+"""All names of Ray that are not public and that this package uses, in one place; written for Ray 2.60.
+
+A test lists them. What a dataset will execute is a graph of *operators*; Ray has no public way to look at it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import ray
+from ray._private.worker import global_worker
+from ray.autoscaler.v2.sdk import get_cluster_status
+from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data._internal.logical.interfaces import LogicalPlan
+from ray.data._internal.logical.optimizers import LogicalOptimizer
+from ray.data.dataset import _ExecutionCache
+
+T = TypeVar("T")
+
+_LIMITS_WAIT_SECONDS = 0.1
+"""How long an execution waits for the resources of the cluster; an answer takes a few milliseconds."""
+
+
+# The operators of a dataset ---------------------------------------------------------------------------
+
+
+def operators(ds: Dataset) -> list[Any]:
+    """Return the operators that remain once filters and columns are pushed into the reading; the last one first."""
+    return _below(LogicalOptimizer().optimize(ds._logical_plan).dag)
+
+
+def _below(operator: Any) -> list[Any]:
+    found, todo = [], [operator]
+    while todo:
+        operator = todo.pop()
+        found.append(operator)
+        todo += operator.input_dependencies
+    return found
+
+
+def datasources(ds: Dataset, *, optimized: bool = True) -> list[Datasource]:
+    """Return the datasources that a dataset reads; by default with the filters and columns pushed into them."""
+    found = operators(ds) if optimized else _below(ds._logical_plan.dag)
+    return [operator.datasource for operator in found if hasattr(operator, "datasource")]
+
+
+def row_count_changers(operators: Iterable[Any]) -> list[str]:
+    """Return the names of the operators after the reading that may change the number of rows, or of rows in a block.
+
+    A function of the user may change it, unless ``map_batches`` was given ``udf_modifying_row_count=False`` or the
+    function has the attribute ``keeps_rows``. Operators that make new blocks change it.
+    """
+    return [
+        operator.name
+        for operator in operators
+        if operator.input_dependencies  # a read has none
+        and not getattr(getattr(operator, "fn", None), "keeps_rows", False)
+        and (
+            len(operator.input_dependencies) > 1  # such as union, zip and join
+            or type(operator).__name__ == "StreamingRepartition"
+            or getattr(operator, "can_modify_num_rows", True)
+        )
+    ]
+
+
+def _changed(ds: Dataset, change: Callable[[Any], Any]) -> Dataset:
+    """Return a dataset with changed operators and a context of its own; `ds` itself if no operator changes."""
+    before = ds._logical_plan.dag
+    after = before._apply_transform(change)
+    if after is before:
+        return ds
+    clone = Dataset.copy(ds, _deep_copy=True)
+    clone._logical_plan = LogicalPlan(after, clone.context)
+    return clone
+
+
+def with_datasources(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
+    """Return the same dataset over changed datasources; `ds` itself if no datasource changes."""
+
+    def changed(operator: Any) -> Any:
+        before = getattr(operator, "datasource", None)
+        after = before if before is None else change(before)
+        if after is before:
+            return operator  # the same object, so that an unchanged plan is recognized
+        return dataclasses.replace(operator, datasource=after, datasource_or_legacy_reader=after)
+
+    return _changed(ds, changed)
+
+
+def in_whole_blocks(ds: Dataset, change: Callable[[Datasource], Datasource]) -> Dataset:
+    """Return a dataset over changed datasources, whose functions return one block for each block that they receive.
+
+    By default Ray joins blocks that have fewer rows than the ``batch_size`` of ``map_batches``, and cuts blocks that
+    become larger than its ``target_max_block_size``, as bytes that become floats may. A worker of a trainer then
+    receives other rows than planned.
+    """
+
+    def changed(operator: Any) -> Any:
+        if not operator.input_dependencies or getattr(operator, "min_rows_per_bundled_input", None) is None:
+            return operator
+        return dataclasses.replace(operator, min_rows_per_bundled_input=None)
+
+    whole = _changed(with_datasources(ds, change), changed)
+    # Without a target size Ray does not cut blocks, and without a minimum of rows it does not join them.
+    whole.context.target_max_block_size = None
+    return whole
+
+
+# The blocks that Ray keeps ----------------------------------------------------------------------------
+
+
+class _StreamedCache(_ExecutionCache):
+    """What Ray remembers of the executions of a dataset: its schema and counts, and not its blocks.
+
+    ``split``, ``train_test_split`` and ``to_arrow_refs`` leave their blocks with the dataset, and each later iteration
+    would return these: another epoch and a position would change nothing.
+    """
+
+    def get_bundle(self, dag: Any) -> Any:
+        """Return the blocks of the execution that has just ended: to the method that executed it, which asks once."""
+        bundle = super().get_bundle(dag)
+        self._bundle = None
+        return bundle
+
+    def copy(self) -> _StreamedCache:
+        """Return the cache of a dataset made from this one; `materialize` takes `deep_copy`, which keeps blocks."""
+        new = _StreamedCache()
+        new.__dict__.update(super().copy().__dict__)
+        return new
+
+
+def begin_each_time(ds: Dataset) -> None:
+    """Let each iteration of a dataset, and of those derived from it, execute it again."""
+    ds._cache = _StreamedCache()
+
+
+# Executions -------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """What an execution does with the rows that are read.
+
+    Attributes
+    ----------
+    peeks : bool
+        Whether only the first rows are wanted, as by ``take`` and ``schema``.
+    reducers : tuple of str
+        Operators that count, aggregate or write rows, and hand out none.
+    combiners : tuple of str
+        Operators that combine several datasets, or one dataset with itself.
+    """
+
+    peeks: bool = False
+    reducers: tuple[str, ...] = ()
+    combiners: tuple[str, ...] = ()
+
+
+class Executions:
+    """A callback of Ray, which makes one for each execution and calls it once the datasources have made their tasks."""
+
+    listeners: list[Callable[[Execution], None]] = []  # noqa: RUF012  of this process
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Pass on what is executed; wait for the resources of the cluster.
+
+        Ray 2.60 requests them without waiting for the answer, takes a missing answer for zero, and requests them
+        again a second later. Until then it runs one task at a time: for the whole of a short epoch.
+        """
+        operators = list(executor._topology)
+        names = [operator.name for operator in operators]
+        execution = Execution(
+            peeks=names[-1].startswith("limit="),
+            reducers=tuple(name for name in names if "Aggregate" in name or name.endswith("Write")),
+            combiners=tuple(each.name for each in operators if len(each.input_dependencies) > 1),
+        )
+        for listener in self.listeners:
+            listener(execution)
+        deadline = time.monotonic() + _LIMITS_WAIT_SECONDS
+        while executor._cluster_autoscaler.get_total_resources().is_zero() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def on_execution_step(self, executor: Any) -> None: ...
+
+    def after_execution_succeeds(self, executor: Any) -> None: ...
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
+
+
+def announce_executions(ds: Dataset) -> None:
+    """Let executions of a dataset, and of those derived from it, call the listeners of `Executions`."""
+    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
+
+
+def are_announced(context: DataContext) -> bool:
+    """Return whether executions with this context call the listeners."""
+    return Executions in context.custom_execution_callback_classes
+
+
+def task_attempts() -> int:
+    """Return how often the calling task was started before: its worker, or its node, died each time."""
+    return int(global_worker.core_worker.get_current_task_attempt_number()) if ray.is_initialized() else 0
+
+
+# Shards of a trainer ----------------------------------------------------------------------------------
+
+
+def is_split(shard: DataIterator) -> bool:
+    """Return whether workers share the dataset of a shard: an actor of Ray, the coordinator, then executes it."""
+    return hasattr(shard, "_coord_actor")
+
+
+def of_dataset(shard: DataIterator, function: Callable[..., T], *arguments: Any) -> T:
+    """Return `function` of the dataset of a shard; it is called in the process that executes the dataset."""
+    if not is_split(shard):
+        return function(shard._base_dataset, *arguments)
+    found: T = ray.get(shard._coord_actor.__ray_call__.remote(_of_base, function, *arguments))
+    return found
+
+
+def _of_base(owner: Any, function: Callable[..., T], *arguments: Any) -> T:
+    return function(owner._base_dataset, *arguments)
+
+
+# The cluster ------------------------------------------------------------------------------------------
+
+
+def task_cpus(ds: Dataset) -> float:
+    """Return the most CPUs that a task of a dataset reserves; 0 for data in memory."""
+    options = [operator.ray_remote_args or {} for operator in operators(ds) if hasattr(operator, "ray_remote_args")]
+    cpus = [each.get("num_cpus") for each in options]
+    return float(max((1 if each is None else each for each in cpus), default=0))
+
+
+def may_grow() -> bool:
+    """Return whether an autoscaler may add nodes: only nodes that an autoscaler started have a named type."""
+    status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    nodes = [*status.active_nodes, *status.idle_nodes]
+    return any(node.ray_node_type_name not in ("", f"node_{node.node_id}") for node in nodes)
