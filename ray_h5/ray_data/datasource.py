@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import ray
 from ray.data import DataContext, Dataset, Datasource
 from ray.data.datasource import ReadTask
 from ray.data.expressions import Expr
@@ -106,6 +107,15 @@ class H5Datasource(Datasource):
         self._plans = PlanCache()
         self._steps_of: tuple[str, ...] = ()
         self.epochs = Epochs()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are delivered, in order."""
+        return self._names
+
+    def reference(self) -> ray.ObjectRef[ReadPlan]:
+        """Return the plan in Ray's object store, where it is put once."""
+        return self._plans.reference(self.plan())
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:

@@ -86,6 +86,8 @@ class RunningEpoch:
     start: Position
     is_resumable: bool = True
     why_not: str = ""
+    rows: int = 0
+    """Rows of each rank that were done when it began."""
 
     def position(self, rows: int) -> Position:
         """Return the position after `rows` rows a rank.
@@ -97,7 +99,7 @@ class RunningEpoch:
         """
         if self.why_not:
             raise PositionError(self.why_not)
-        return replace(self.start, rows=rows) if self.is_resumable else self.start
+        return replace(self.start, rows=self.rows + rows) if self.is_resumable else self.start
 
 
 @dataclass(eq=False)
@@ -161,6 +163,29 @@ class Epochs:
         else:
             self.started(key, Execution())
         return remainder
+
+    def iterate(self, plan: ReadPlan) -> tuple[Remainder, int]:
+        """Begin an iteration in this process: return the remainder of its epoch, and rows of each rank done in it.
+
+        A run that resumes with the same number of ranks is the same run: it repeats its batches too, not only its rows.
+        """
+        key: Key = (b"", ())
+        position = None if self._executed.get(key) else self._setting.position
+        remainder = self._next(plan, key)
+        rows = 0
+        if position is not None and remainder.done == position.done:
+            same = (position.world_size, position.block_rows, position.tail) == (
+                self.world_size,
+                plan.block_rows,
+                plan.tail,
+            )
+            if same:
+                remainder, rows = replace(remainder, done=position.earlier), position.rows
+        self._begun[key] = plan, remainder
+        self.started(key, Execution())
+        assert self.running is not None
+        self.running = replace(self.running, rows=rows)
+        return remainder, rows
 
     def _agreed(self) -> EpochSetting:
         """Return what all ranks ask for."""
@@ -319,6 +344,10 @@ def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLik
 
 def ask_for(shard: DataIterator, setting: EpochSetting) -> int:
     """Set the epoch of a shard, and return of how many `read_h5` its dataset consists."""
+    own = getattr(shard, "epochs", None)
+    if isinstance(own, Epochs):  # the worker reads it itself
+        own.set(setting)
+        return 1
     if not is_split(shard):
         return of_dataset(shard, _set, setting)
     return of_dataset(shard, _ask, _name_of(shard), int(shard.world_size()), setting)
@@ -326,6 +355,9 @@ def ask_for(shard: DataIterator, setting: EpochSetting) -> int:
 
 def running_epoch(shard: DataIterator | Dataset) -> RunningEpoch | None:
     """Return the epoch that a dataset, or that of a shard, has begun last; None if it has begun none."""
+    own = getattr(shard, "epochs", None)
+    if isinstance(own, Epochs):
+        return own.running
     return _running(shard) if isinstance(shard, Dataset) else of_dataset(shard, _running)
 
 

@@ -66,6 +66,53 @@ def row_count_changers(operators: Iterable[Any]) -> list[str]:
     ]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """A function of ``map_batches``.
+
+    Attributes
+    ----------
+    name : str
+        What Ray calls it.
+    fn : callable
+        The function.
+    args, kwargs
+        Its further arguments.
+    batch_format : str
+        The format of its batches.
+    in_tasks : bool
+        Whether it runs in tasks on CPUs: not in actors, and not on GPUs.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_format: str
+    in_tasks: bool
+
+
+def steps_after_reading(ds: Dataset) -> tuple[Datasource | None, list[Step]]:
+    """Return the datasource of a dataset and the functions after the reading; None if it is anything else."""
+    *maps, read = operators(ds)
+    source = getattr(read, "datasource", None)
+    steps = []
+    for operator in reversed(maps):
+        if type(operator).__name__ != "MapBatches" or len(operator.input_dependencies) != 1:
+            return None, []
+        steps.append(
+            Step(
+                operator.name,
+                operator.fn,
+                tuple(operator.fn_args or ()),
+                dict(operator.fn_kwargs or {}),
+                operator.batch_format or "default",
+                not hasattr(operator.compute, "min_size") and not (operator.ray_remote_args or {}).get("num_gpus"),
+            )
+        )
+    return source if getattr(read, "per_block_limit", None) is None else None, steps
+
+
 def _changed(ds: Dataset, change: Callable[[Any], Any]) -> Dataset:
     """Return a dataset with changed operators and a context of its own; `ds` itself if no operator changes."""
     before = ds._logical_plan.dag

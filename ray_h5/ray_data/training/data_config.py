@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ray.data import Dataset, ExecutionOptions
+import ray
+from ray.data import DataIterator, Dataset, ExecutionOptions
 from ray.train import DataConfig
 
-from ray_h5.options import takes_options_of
+from ray_h5.errors import OptionError
+from ray_h5.messages import ensure_handler
+from ray_h5.options import as_integer, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, row_count_changers, with_datasources
 from ray_h5.ray_data.training.free_cpus import check_free_cpus
+from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of, threads_of
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -21,12 +25,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class OrderedDataConfig(DataConfig):
-    """A `ray.train.DataConfig` that keeps the order of the blocks; see `data_config`."""
+Reading: TypeAlias = Literal["auto", "workers", "tasks"]
 
-    def __init__(self, datasets_to_split: Literal["all"] | list[str], *args: Any) -> None:
-        super().__init__(datasets_to_split, *args)
-        self._shared_datasets = datasets_to_split
+
+class OrderedDataConfig(DataConfig):
+    """A `ray.train.DataConfig` whose workers receive rows in the planned order; see `data_config`."""
+
+    def __init__(self, reading: Reading, threads: int | None, *args: Any) -> None:
+        super().__init__(*args)
+        self._reading, self._threads = reading, threads
 
     def configure(
         self,
@@ -36,44 +43,102 @@ class OrderedDataConfig(DataConfig):
         worker_node_ids: list[str] | None,
         **kwargs: Any,
     ) -> Any:
-        """Split the datasets among the workers, and warn of rows that this leaves out.
+        """Return the shards of each worker, and warn of rows that this leaves out.
 
         Raises
         ------
         OptionError
-            If the workers leave no CPU for the tasks that read.
+            If workers should read a dataset themselves and cannot, or leave no CPU for the tasks that read.
         """
-        datasets = dict(datasets)
+        ensure_handler()
+        shards: list[dict[str, DataIterator]] = [{} for _ in range(world_size)]
+        in_tasks = {}
         for name, ds in sorted(datasets.items()):
+            is_shared = self._datasets_to_split == "all" or name in self._datasets_to_split
+            ranks = world_size if is_shared else 1
+            found = self._recipe(name, ds, worker_node_ids or [])
+            if isinstance(found, tuple):
+                source, recipe = found
+                _warn_of_lost_rows(name, ds, ranks)
+                for shard, threads, rank in zip(shards, self._threads_of(worker_node_ids, world_size), range(world_size)):
+                    epochs = source.epochs.for_workers(ranks, is_resumable=True)
+                    of = rank if is_shared else 0
+                    shard[name] = WorkerShard(name, source.reference(), recipe, epochs, of, ranks, threads)
+                continue
             check_free_cpus(name, ds)
-            if any(isinstance(each, H5Datasource) for each in datasources(ds)):
-                is_shared = self._shared_datasets == "all" or name in self._shared_datasets
-                datasets[name] = _for_workers(name, ds, world_size if is_shared else 1)
-        return super().configure(datasets, world_size, worker_handles, worker_node_ids, **kwargs)
+            is_ours = any(isinstance(each, H5Datasource) for each in datasources(ds))
+            in_tasks[name] = _for_workers(name, ds, ranks) if is_ours else ds
+        if in_tasks:
+            others = super().configure(in_tasks, world_size, worker_handles, worker_node_ids, **kwargs)
+            for shard, other in zip(shards, others, strict=True):
+                shard.update(other)
+        return shards
+
+    def _recipe(self, name: str, ds: Dataset, nodes: list[str]) -> tuple[H5Datasource, Recipe] | None:
+        """Return what the workers read themselves; None if tasks read it. Say once which, and why."""
+        found = "reading='tasks'" if self._reading == "tasks" else recipe_of(ds)
+        if isinstance(found, str) and self._reading == "workers":
+            raise OptionError(
+                f"data_config(reading='workers'): dataset {name!r} cannot be read in the workers: {found}. Say "
+                "reading='auto', and tasks of Ray read it."
+            )
+        if self._reading == "auto" and not isinstance(found, str):
+            found = _why_tasks(nodes) or found
+        if isinstance(found, str):
+            if self._reading == "auto":
+                logger.info("dataset %r: read in tasks of Ray: %s", name, found)
+            return None
+        logger.info("dataset %r: read in the workers, by %s threads each", name, self._threads or "their share of")
+        return found
+
+    def _threads_of(self, nodes: list[str] | None, world_size: int) -> list[int]:
+        """Return the threads that read in each worker."""
+        if self._threads is not None or not nodes:
+            return [self._threads or 1] * world_size
+        cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes()}
+        return [threads_of(nodes, node, cpus.get(node, 0.0)) for node in nodes]
+
+
+def _why_tasks(nodes: list[str]) -> str | None:
+    """Return why tasks are better than workers that read themselves: nodes have CPUs and train nothing."""
+    if not nodes:
+        return "it is not known where the workers run"
+    idle = [
+        node["NodeManagerHostname"]
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in nodes
+    ]
+    return f"{len(idle)} nodes have CPUs and no worker, such as {idle[0]}" if idle else None
 
 
 @takes_options_of(ExecutionOptions, instead={"preserve_order": "Blocks are always in order here; leave it out."})
 def data_config(
     *,
+    reading: Reading = "auto",
+    threads: int | None = None,
     datasets_to_split: Literal["all"] | list[str] = "all",
     enable_shard_locality: bool = True,
     **execution_options: Any,
 ) -> DataConfig:
     """Return the ``dataset_config`` for a trainer whose workers receive rows in the planned order.
 
-    Blocks then go to the workers in turn, in the order of the epoch. The order can be repeated, and a run can resume
-    within an epoch. With a plain `ray.train.DataConfig` blocks overtake each other. A function after `read_h5` returns
-    one block for each block that it receives, however large it becomes.
-
-    A trainer whose workers reserve all CPUs leaves none for the tasks that read, and Ray waits for them without end.
-    That is an `OptionError` in the training loop, or a warning where something else may free CPUs.
+    Rows, their order and values, and positions for checkpoints do not depend on `reading`: a run may begin with one way
+    and resume with the other. With a plain `ray.train.DataConfig` blocks overtake each other.
 
     Parameters
     ----------
+    reading : {"auto", "workers", "tasks"}
+        ``"workers"``: each worker reads its rows itself, in threads, about as fast as `ray_h5.loader`. Functions after
+        `read_h5` have to be those of this package (`Standardize`, `SpecAugment`, `GaussianNoise`, `DecodeImage` with a
+        size), or functions with an attribute ``row_by_row = True``, which change each row by itself. ``"tasks"``: tasks
+        of Ray read, also on nodes that do not train, and run any function. ``"auto"``: workers, where that is possible
+        and each node that has CPUs has a worker. A line of the log says which, and why.
+    threads : int, optional
+        Threads that read in each worker. By default its share of the CPUs of its node that do not train, at most 8.
     datasets_to_split : "all" or list of str
         The datasets that workers share; each worker reads the whole of the others.
     enable_shard_locality : bool
-        Prefer to give a block to a worker on the node that read it, where the order allows it.
+        For tasks: prefer to give a block to a worker on the node that read it, where the order allows it.
     resource_limits : ray.data.ExecutionResources, optional
         The most that tasks which read and transform may use, besides what the trainer reserves.
     label_selector : mapping of str to str, optional
@@ -81,14 +146,23 @@ def data_config(
     exclude_resources, actor_locality_enabled, verbose_progress
         As in `ray.data.ExecutionOptions`.
     **execution_options
-        The options of `ray.data.ExecutionOptions` that this release of Ray has.
+        For tasks: the options of `ray.data.ExecutionOptions` that this release of Ray has.
+
+    Notes
+    -----
+    For tasks the workers have to leave CPUs. That they reserve all is an `OptionError` in the training loop, or a
+    warning where something else may free CPUs. A function after `read_h5` returns one block for each block that it
+    receives, however large it becomes.
 
     Examples
     --------
     >>> TorchTrainer(loop, datasets={"train": ds}, dataset_config=data_config())  # doctest: +SKIP
     """
+    if reading not in ("auto", "workers", "tasks"):
+        raise OptionError(f"reading={reading!r}: expected 'auto', 'workers' or 'tasks'")
+    found = None if threads is None else as_integer("threads", threads, 0)
     options = ExecutionOptions(preserve_order=True, **execution_options)
-    return OrderedDataConfig(datasets_to_split, options, enable_shard_locality)
+    return OrderedDataConfig(reading, found, datasets_to_split, options, enable_shard_locality)
 
 
 def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:

@@ -1,0 +1,416 @@
+"""The share of a dataset that a worker of a trainer reads itself, in threads of its own process.
+
+Rows, their order, values and positions are those of the tasks of Ray: a run may begin with one and resume with the
+other. No task, no object store and no coordinator is between the files and the training loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.train
+from joblib import cpu_count
+from ray.data import DataContext, DataIterator, Dataset, Schema
+from ray.data.block import BlockAccessor
+from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
+
+from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
+from ray_h5.errors import OptionError
+from ray_h5.loading.batch_reader import BatchReader
+from ray_h5.loading.row_source import RowSource
+from ray_h5.loading.shares import Share
+from ray_h5.options import as_integer
+from ray_h5.order.plan_reads import BlockRows
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.order.remainder import Block
+from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, row_keys_of, to_table
+from ray_h5.ray_data.datasource import H5Datasource
+from ray_h5.ray_data.epochs import Epochs, EpochSetting, disagreement
+from ray_h5.ray_data.preprocessing.standardize import Standardize
+from ray_h5.ray_data.ray_internals import steps_after_reading
+from ray_h5.transforms.augmentation import Augmentation
+from ray_h5.transforms.decode_image import DecodeImage
+
+if TYPE_CHECKING:
+    import torch
+
+RowFunction: TypeAlias = Callable[[Any], Any]
+"""Takes a batch of numpy arrays and returns one, row by row."""
+
+Batch: TypeAlias = "dict[str, np.ndarray] | pa.Table"
+
+_INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How batches are made of what is read: the columns, and the functions after the reading.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The columns, in order.
+    functions : tuple of callable
+        The functions, which work row by row.
+    """
+
+    names: tuple[str, ...]
+    functions: tuple[RowFunction, ...] = ()
+
+    def arrays(self, plan: ReadPlan, block: Block) -> Batch:
+        """Return the columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
+        specs = {spec.name: spec for spec in plan.of_files}
+        if not all(_is_plain(specs.get(name)) or name in _PLACES for name in self.names):
+            return to_table(plan, block, self.names)
+        return {
+            name: block.rows.arrays[name] if name in specs else _PLACES[name](plan, block) for name in self.names
+        }
+
+    def apply(self, batch: Batch) -> Batch:
+        """Return a batch after the functions."""
+        if not self.functions:
+            return batch
+        found = batch if isinstance(batch, dict) else _in_format(batch, "numpy")
+        for function in self.functions:
+            found = function(found)
+        if isinstance(found, dict) and all(_is_numeric(values) for values in found.values()):
+            return found
+        return BlockAccessor.batch_to_block(found)
+
+
+def _is_plain(spec: ColumnSpec | None) -> bool:
+    return spec is not None and spec.kind in TENSOR_KINDS and spec.dtype.kind in "biuf"
+
+
+def _is_numeric(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
+
+
+_PLACES: Mapping[str, Callable[[ReadPlan, Block], np.ndarray]] = {
+    ROW_ID_SPEC.name: lambda _, block: block.rows.row_ids,
+    ROW_KEY_SPEC.name: row_keys_of,
+    IS_PADDING_SPEC.name: lambda plan, block: block.positions >= plan.epoch_rows,
+}
+
+
+def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
+    """Return what a worker reads of a dataset and what it makes of it; or why only tasks of Ray can."""
+    source, steps = steps_after_reading(ds)
+    if not isinstance(source, H5Datasource):
+        return "it is not the dataset of one read_h5, or rows are moved after the reading"
+    functions: list[RowFunction] = []
+    for step in steps:
+        fn, of = step.fn, getattr(step.fn, "__self__", None)
+        is_ours = isinstance(fn, Augmentation) or isinstance(of, Standardize)
+        # Without a size, images of one block are stacked or not, by what the other rows of the block are.
+        is_ours |= isinstance(fn, DecodeImage) and fn.size is not None
+        if not (is_ours or getattr(fn, "row_by_row", False)) or not step.in_tasks:
+            return f"{step.name} is no function of ray_h5, and does not say row_by_row = True"
+        if step.batch_format not in ("default", "numpy"):
+            return f"{step.name} takes batches in the format {step.batch_format!r}"
+        functions.append(partial(fn, *step.args, **step.kwargs) if step.args or step.kwargs else fn)
+    return source, Recipe(source.names, tuple(functions))
+
+
+class WorkerShard(DataIterator):
+    """The share of a dataset that a worker of a trainer reads itself; `data_config` makes it.
+
+    Parameters
+    ----------
+    name : str
+        The key of the dataset.
+    plan : ray.ObjectRef
+        The plan, in Ray's object store once.
+    recipe : Recipe
+        What is made of the rows.
+    epochs : Epochs
+        The epoch that an iteration reads; `set_epoch` sets it.
+    rank, world_size : int
+        The share; 0 and 1 where each worker reads the whole.
+    threads : int
+        Threads that read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: ray.ObjectRef[ReadPlan] | ReadPlan,
+        recipe: Recipe,
+        epochs: Epochs,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int = 1,
+    ) -> None:
+        self.name, self.recipe, self.epochs = name, recipe, epochs
+        self._plan, self._rank, self._world_size, self._threads = plan, rank, world_size, threads
+        self._source: RowSource | None = None
+        self._rows = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+    def __repr__(self) -> str:
+        return f"WorkerShard({self.name!r}, rank {self._rank} of {self._world_size})"
+
+    @property
+    def plan(self) -> ReadPlan:
+        """The plan; this process gets it once."""
+        if not isinstance(self._plan, ReadPlan):
+            self._plan = ray.get(self._plan)
+        return self._plan
+
+    # What users call ------------------------------------------------------------------------------
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,  # noqa: ARG002  reading ahead is bounded by bytes
+        batch_size: int | None = 256,
+        dtypes: Any = None,
+        device: str | torch.device = "auto",
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,  # noqa: ARG002
+        pin_memory: bool = False,
+    ) -> Iterable[Any]:
+        """Iterate over batches of tensors, as `ray.data.DataIterator.iter_torch_batches` does.
+
+        Columns that torch has no tensor for stay numpy arrays, as with `TorchCollate`.
+        """
+        from ray_h5.ray_data.training.collate import TorchCollate
+        from ray_h5.ray_data.training.device import as_device, can_pin, to_device
+
+        _check_buffer(local_shuffle_buffer_size)
+        if collate_fn is not None and dtypes is not None:
+            raise OptionError("iter_torch_batches: pass dtypes or collate_fn: a function of yours casts itself")
+        found = _device_of_worker() if device == "auto" else as_device(device)
+        collate: Callable[[Any], Any]
+        if collate_fn is None:
+            by_name = dtypes if isinstance(dtypes, Mapping) else None
+            collate = TorchCollate(by_name, (pin_memory or found.type == "cuda") and can_pin(), casting="unsafe")
+            if dtypes is not None and by_name is None:
+                collate = partial(_cast_all, collate, dtypes)
+            wanted = None
+        else:
+            collate, wanted = collate_fn, _format_of(collate_fn)
+        finish = partial(_collated, wanted, collate)
+        moved = partial(to_device, device=found)
+        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, moved))
+
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,  # noqa: ARG002
+        batch_size: int | None = 256,
+        batch_format: str | None = "default",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,  # noqa: ARG002
+    ) -> Iterable[Any]:
+        """Iterate over batches in a format of Ray: ``"numpy"``, ``"pandas"`` or ``"pyarrow"``."""
+        _check_buffer(local_shuffle_buffer_size)
+        finish = partial(_in_format, wanted="numpy" if batch_format in ("default", None) else batch_format)
+        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, iter))
+
+    def iter_rows(self) -> Iterable[dict[str, Any]]:
+        """Iterate over rows, as dicts."""
+        return _Iterable(partial(self._iterate_rows))
+
+    def _iterate_rows(self) -> Iterator[dict[str, Any]]:
+        for table in self.iter_batches(batch_format="pyarrow"):
+            yield from BlockAccessor.for_block(table).iter_rows(public_row_format=True)
+
+    def schema(self) -> Schema:
+        """Return the columns and their types."""
+        nothing, plan = np.empty(0, np.int64), self.plan
+        arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.of_files}
+        table = to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), self.recipe.names)
+        if self.recipe.functions:
+            made = self.recipe.apply(_in_format(table, "numpy"))
+            table = _in_format(made, "pyarrow")
+        return Schema(table.schema)
+
+    def stats(self) -> str:
+        """Return where rows are read."""
+        return f"{self!r}: read in {self._threads} threads of this process, {self._rows} rows handed out"
+
+    def get_context(self) -> DataContext:
+        """Return the context of this process."""
+        return DataContext.get_current()
+
+    def world_size(self) -> int:
+        """Return how many workers share the dataset."""
+        return self._world_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after all batches handed out so far; `set_epoch` and `train_batches` take it.
+
+        Raises
+        ------
+        PositionError
+            If no epoch has begun.
+        """
+        from ray_h5.errors import PositionError
+
+        if self.epochs.running is None:
+            raise PositionError(f"dataset {self.name!r} has begun no epoch, so that it has no position")
+        return self.epochs.running.position(self._rows).to_dict()
+
+    def materialize(self) -> NoReturn:
+        raise OptionError(f"materialize: this shard is read in the worker. {_INSTEAD}")
+
+    def to_tf(self, *_: Any, **__: Any) -> NoReturn:
+        raise OptionError(f"to_tf: this shard is read in the worker. {_INSTEAD}")
+
+    def iter_tf_batches(self, *_: Any, **__: Any) -> NoReturn:
+        raise OptionError(f"iter_tf_batches: this shard is read in the worker. {_INSTEAD}")
+
+    def iter_jax_batches(self, *_: Any, **__: Any) -> NoReturn:
+        raise OptionError(f"iter_jax_batches: this shard is read in the worker. {_INSTEAD}")
+
+    def to_torch(self, *_: Any, **__: Any) -> NoReturn:
+        raise OptionError("to_torch: write iter_torch_batches(...)")
+
+    def _to_ref_bundle_iterator(self) -> NoReturn:
+        raise OptionError(f"this shard has no blocks in Ray's object store: it is read in the worker. {_INSTEAD}")
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def _iterate(
+        self,
+        batch_size: int | None,
+        drop_last: bool,
+        finish: Callable[[Batch], Any],
+        moved: Callable[[Iterator[Any]], Iterable[Any]],
+    ) -> Iterator[Any]:
+        """Yield the batches of the next epoch."""
+        plan = self.plan
+        size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
+        remainder, rows = self.epochs.iterate(plan)
+        self._check_agreement()
+        if self._source is None:
+            self._source = RowSource(plan, kept_bytes=0)
+        reader: BatchReader[tuple[int, Any]] = BatchReader(
+            self._source,
+            Share.of(plan, remainder, self._rank, rows),
+            size,
+            threads=self._threads,
+            drop_last=drop_last,
+            make=lambda block: (len(block.positions), self.recipe.arrays(plan, block)),
+            finish=lambda made: (made[0], finish(self.recipe.apply(made[1]))),
+            size=lambda made: _bytes_of(made[1]),
+        )
+        self._rows, waiting = 0, deque[int]()
+
+        def counted() -> Iterator[Any]:
+            for count, batch in reader:
+                waiting.append(count)
+                yield batch
+
+        for batch in moved(counted()):
+            self._rows += waiting.popleft()  # one that is on its way to a GPU is not handed out
+            yield batch
+
+    def _check_agreement(self) -> None:
+        """Raise if this worker begins another epoch, or at another position, than the first one."""
+        running, rank = self.epochs.running, _world_rank()
+        if self._world_size == 1 or running is None or rank is None:
+            return
+        from ray.train.collective import broadcast_from_rank_zero
+
+        start = running.position(0)
+        own = str(EpochSetting(start.epoch, start)), _digest(start.to_dict())
+        first = broadcast_from_rank_zero(own)
+        if first != own:
+            raise OptionError(disagreement({"rank 0": first[0], f"rank {rank}": own[0]}, self._world_size))
+
+
+@dataclass(frozen=True)
+class _Iterable:
+    """Begins an epoch at each iteration."""
+
+    begin: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.begin()
+
+
+def threads_of(worker_nodes: list[str], node: str, node_cpus: float) -> int:
+    """Return how many threads read in each worker of a node: its share of the CPUs that do not train, at most 8."""
+    workers = worker_nodes.count(node)
+    return int(min(8, max(1, (node_cpus - workers) // max(workers, 1), 1)))
+
+
+def _check_buffer(rows: int | None) -> None:
+    if rows is not None:
+        raise OptionError(
+            f"local_shuffle_buffer_size={rows}: the order is that of read_h5(..., shuffle=True), which costs no "
+            f"buffer. {_INSTEAD}"
+        )
+
+
+def _world_rank() -> int | None:
+    """Return the rank of this worker of a trainer; None in other processes."""
+    try:
+        return int(ray.train.get_context().get_world_rank())
+    except (RuntimeError, AttributeError, DeprecationWarning):
+        return None
+
+
+def _device_of_worker() -> torch.device:
+    import torch
+    from ray.train.torch import get_device
+
+    return get_device() if _world_rank() is not None else torch.device("cpu")
+
+
+def _format_of(collate_fn: Callable[[Any], Any]) -> str | None:
+    """Return the format that a collate function takes; None for one of ours, which takes arrays and tables."""
+    from ray_h5.ray_data.training.collate import TorchCollate
+
+    if isinstance(collate_fn, TorchCollate):
+        return None
+    if isinstance(collate_fn, ArrowBatchCollateFn):
+        return "pyarrow"
+    return "pandas" if isinstance(collate_fn, PandasBatchCollateFn) else "numpy"
+
+
+def _in_format(batch: Batch, wanted: str) -> Any:
+    if isinstance(batch, dict):
+        if wanted == "numpy":
+            return batch
+        batch = BlockAccessor.batch_to_block(batch)
+    return BlockAccessor.for_block(batch).to_batch_format(wanted)
+
+
+def _collated(wanted: str | None, collate: Callable[[Any], Any], batch: Batch) -> Any:
+    return collate(batch if wanted is None else _in_format(batch, wanted))
+
+
+def _cast_all(collate: Callable[[Any], Any], dtype: torch.dtype, batch: Batch) -> dict[str, Any]:
+    import torch
+
+    made = collate(batch)
+    return {name: each.to(dtype) if isinstance(each, torch.Tensor) else each for name, each in made.items()}
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_bytes_of, value.values()))
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value[:1])) * len(value)
+    return int(getattr(value, "nbytes", 0))
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
