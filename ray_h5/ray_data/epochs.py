@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -236,7 +237,7 @@ class Epochs:
         self.running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)
 
 
-def disagreement(settings: dict[str, EpochSetting], workers: int) -> str:
+def disagreement(settings: Mapping[str, EpochSetting | str], workers: int) -> str:
     """Return the message for workers that ask for different epochs or positions, or for none."""
     said = [f"{name} for {setting}" for name, setting in settings.items()]
     others = [f"{workers - len(said)} others for nothing"] if workers > len(said) else []

@@ -76,7 +76,7 @@ def test_any_other_shuffle_is_an_error(given):
 
 
 def test_an_order_that_never_changes_is_not_promised():
-    with pytest.raises(OptionError, match=r"set_epoch\(name, 0\)"):
+    with pytest.raises(OptionError, match=r"set_epoch\(ds, 0\)"):
         as_shuffle(FileShuffleConfig(seed=5, reseed_after_execution=False))
 
 

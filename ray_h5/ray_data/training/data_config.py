@@ -60,10 +60,9 @@ class OrderedDataConfig(DataConfig):
             if isinstance(found, tuple):
                 source, recipe = found
                 _warn_of_lost_rows(name, ds, ranks)
-                for shard, threads, rank in zip(shards, self._threads_of(worker_node_ids, world_size), range(world_size)):
-                    epochs = source.epochs.for_workers(ranks, is_resumable=True)
-                    of = rank if is_shared else 0
-                    shard[name] = WorkerShard(name, source.reference(), recipe, epochs, of, ranks, threads)
+                for rank, threads in enumerate(self._threads_of(worker_node_ids, world_size)):
+                    epochs, of = source.epochs.for_workers(ranks, is_resumable=True), rank if is_shared else 0
+                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, ranks, threads)
                 continue
             check_free_cpus(name, ds)
             is_ours = any(isinstance(each, H5Datasource) for each in datasources(ds))

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import ray
 import ray.train
-from joblib import cpu_count
 from ray.data import DataContext, DataIterator, Dataset, Schema
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
@@ -29,10 +28,9 @@ from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
 from ray_h5.options import as_integer
-from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.order.remainder import Block
-from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, row_keys_of, to_table
+from ray_h5.order.remainder import Block, Remainder, read_block
+from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, row_keys_of, schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, EpochSetting, disagreement
 from ray_h5.ray_data.preprocessing.standardize import Standardize
@@ -71,9 +69,7 @@ class Recipe:
         specs = {spec.name: spec for spec in plan.of_files}
         if not all(_is_plain(specs.get(name)) or name in _PLACES for name in self.names):
             return to_table(plan, block, self.names)
-        return {
-            name: block.rows.arrays[name] if name in specs else _PLACES[name](plan, block) for name in self.names
-        }
+        return {name: block.rows.arrays[name] if name in specs else _PLACES[name](plan, block) for name in self.names}
 
     def apply(self, batch: Batch) -> Batch:
         """Return a batch after the functions."""
@@ -232,13 +228,12 @@ class WorkerShard(DataIterator):
 
     def schema(self) -> Schema:
         """Return the columns and their types."""
-        nothing, plan = np.empty(0, np.int64), self.plan
-        arrays = {spec.name: np.empty((0, *spec.row_shape), spec.dtype) for spec in plan.of_files}
-        table = to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), self.recipe.names)
-        if self.recipe.functions:
-            made = self.recipe.apply(_in_format(table, "numpy"))
-            table = _in_format(made, "pyarrow")
-        return Schema(table.schema)
+        plan, names = self.plan, self.recipe.names
+        if not self.recipe.functions or not plan.num_positions:
+            return Schema(schema_of(plan, names))
+        # What functions return is known from a row: types of no values are not.
+        made = self.recipe.apply(to_table(plan, read_block(plan, Remainder(), 0, 1), names))
+        return Schema(_in_format(made, "pyarrow").schema)
 
     def stats(self) -> str:
         """Return where rows are read."""

@@ -340,7 +340,7 @@ def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
         ds = read(paths, **options)
         (shared,) = [each.epochs.for_workers(world_size, is_resumable=True) for each in datasources(ds)]
         datasources(ds)[0].epochs.__dict__.update(shared.__dict__)
-        set_epoch(ds, 1, position_at(ds, 1, 16))
+        set_epoch(ds, 1, position_at(read(paths), 1, 16))
         caplog.clear()
         with caplog.at_level(logging.WARNING, "ray_h5"):
             rows = list(ds.iter_rows())

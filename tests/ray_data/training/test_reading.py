@@ -1,0 +1,348 @@
+"""Tasks of Ray and workers that read themselves: the same rows, values and positions, in the same steps."""
+
+import itertools
+import json
+
+import h5py
+import numpy as np
+import pytest
+import ray
+import ray.train
+import torch
+
+import ray_h5
+from ray_h5 import Groups, Position, Shuffle, Sidecar, Windows, between, fields, set_epoch, where
+from ray_h5.errors import CorruptChunkError, OptionError, PositionError
+from ray_h5.predicates.criteria import where as criteria
+from ray_h5.ray_data.epochs import running_epoch
+from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5.ray_data.training.train_batches import TrainBatches
+from tests.index.kit import plan_files
+from tests.ray_data.kit import consume_together, position_at, write_chunked
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+BATCH = 8
+SHUFFLE = Shuffle("auto", 7)
+
+
+def shards_of(ds, reading, world_size=1, **options):
+    """What a trainer gives to its workers."""
+    config = ray_h5.data_config(reading=reading, **options)
+    return [each["train"] for each in config.configure({"train": ds}, world_size, None, None)]
+
+
+def taken(shard, epoch=1, position=None, steps=None, batch_size=BATCH, **collate):
+    """The batches that `train_batches` gives to a worker, and the position after them."""
+    options = {"batch_size": batch_size, "collate_fn": TorchCollate(**collate)}
+    batches = TrainBatches(shard, "train", epoch, position, torch.device("cpu"), options)
+    found = list(itertools.islice(batches, steps))
+    return found, batches.position()
+
+
+def by_reading(ds, reading, world_size=1, *, epoch=1, position=None, steps=None, split="all", **collate):
+    """The batches of each rank, and its position."""
+    shards = shards_of(ds, reading, world_size, datasets_to_split=split)
+    return consume_together(lambda shard: taken(shard, epoch, position, steps, **collate), shards)
+
+
+def ids(batches):
+    return [row for batch in batches for row in batch["row_id"].tolist()]
+
+
+def assert_same(found, expected):
+    """Compare values of batches: classes, dtypes and bits."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for name in expected:
+            assert_same(found[name], expected[name])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, torch.Tensor):
+        assert (found.dtype, found.layout, found.shape) == (expected.dtype, expected.layout, expected.shape)
+        found, expected = (each.to_dense() if each.layout != torch.strided else each for each in (found, expected))
+        assert found.contiguous().numpy().tobytes() == expected.contiguous().numpy().tobytes()
+    elif isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found == expected
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_chunked(tmp_path)
+
+
+def read(paths, block_rows=16, **options):
+    options = {"shuffle": SHUFFLE, "columns": ["x", "label"], **options}
+    return ray_h5.read_h5(paths, include_row_ids=True, block_rows=block_rows, **options)
+
+
+def order_of(paths, epoch, **options):
+    _, plan = plan_files(paths, columns=["x", "label"], shuffle=SHUFFLE, **options)
+    return plan.at(np.arange(plan.num_rows), epoch).tolist()
+
+
+class TestTasks:
+    """What holds for each way of reading."""
+
+    reading = "tasks"
+    other = "workers"
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("world_size", "tail"), [(1, {}), (2, {}), (2, {"tail": "pad", "tail_rows": 32})])
+    def test_ranks_take_the_blocks_of_the_order_in_turn(self, paths, world_size, tail):
+        ranks = [ids(batches) for batches, _ in by_reading(read(paths, **tail), self.reading, world_size)]
+        order = order_of(paths, 1)
+        order = (order + order)[:160] if tail else order
+        blocks = [order[i : i + 16] for i in range(0, len(order), 16)]
+        full = len(blocks) // world_size * world_size - (0 if tail else world_size)
+        for rank, rows in enumerate(ranks):
+            expected = [row for block in blocks[rank:full:world_size] for row in block]
+            assert rows[: len(expected)] == expected
+        assert len({len(rows) for rows in ranks}) == 1
+        assert sorted(row for rows in ranks for row in rows) == sorted(order)
+
+    @pytest.mark.slow
+    def test_a_dataset_that_is_not_split_is_there_for_each_worker(self, paths):
+        for batches, position in by_reading(read(paths), self.reading, 2, split=[]):
+            assert ids(batches) == order_of(paths, 1)
+            assert (position.world_size, position.rows) == (1, 150)
+
+    @pytest.mark.slow
+    def test_filters_columns_and_epochs(self, paths):
+        ds = read(paths).filter(expr=where(label=[0, 1])).select_columns(["row_id", "x"])
+        (shard,) = shards_of(ds, self.reading)
+        found = [[batch["row_id"].tolist() for batch in shard.iter_batches(batch_size=BATCH)] for _ in range(2)]
+        expected = [order_of(paths, epoch, predicate=criteria(label=[0, 1])) for epoch in range(2)]
+        assert [[row for batch in epoch for row in batch] for epoch in found] == expected
+        set_epoch(shard, 5)
+        assert ids(shard.iter_torch_batches(batch_size=BATCH)) == order_of(paths, 5, predicate=criteria(label=[0, 1]))
+        assert [row["row_id"] for row in shard.iter_rows()] == order_of(paths, 6, predicate=criteria(label=[0, 1]))
+        assert shard.schema().names == ["row_id", "x"]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 2), (2, 5)])
+    def test_a_run_goes_on_in_the_other_way_of_reading(self, paths, first, second):
+        ds = read(paths, include_row_keys=True)
+        begun = by_reading(ds, self.reading, first, steps=3)
+        position = Position.from_dict(json.loads(json.dumps(begun[0][1].to_dict())))
+        assert position.rows == 3 * BATCH
+        rest = by_reading(ds, self.other, second, position=position)
+        rows = [row for batches, _ in (*begun, *rest) for row in ids(batches)]
+        lost = (150 - 3 * BATCH * first) % second
+        assert len(rows) == len(set(rows)) == 150 - lost
+
+    def test_workers_may_not_disagree(self, paths):
+        """A worker that is alone agrees with itself; in a trainer all do, or none begins."""
+        (shard,) = shards_of(read(paths), self.reading, datasets_to_split=[])
+        set_epoch(shard, 2, position_at(read(paths), 2, 32))
+        assert ids(shard.iter_batches(batch_size=BATCH)) == order_of(paths, 2)[32:]
+        with pytest.raises(PositionError, match="of epoch 2, not of 3"):
+            set_epoch(shard, 3, position_at(read(paths), 2, 32))
+
+    @pytest.mark.slow
+    def test_an_error_of_the_reading_is_ours(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(64), chunks=(8,), compression="gzip")
+            offset = file["x"].id.get_chunk_info(3).byte_offset
+        with open(tmp_path / "a.h5", "r+b") as file:
+            file.seek(offset)
+            file.write(b"\xff" * 8)
+        (shard,) = shards_of(ray_h5.read_h5(tmp_path / "a.h5"), self.reading, datasets_to_split=[])
+        with pytest.raises(CorruptChunkError, match="column 'x'"):
+            taken(shard)
+
+
+class TestWorkers(TestTasks):
+    reading = "workers"
+    other = "tasks"
+
+    @pytest.mark.parametrize("world_size", [1, 2, 5])
+    def test_a_run_resumes_at_each_step_with_the_batches_that_it_would_have_had(self, paths, world_size):
+        ds = read(paths, include_row_keys=True)
+        whole = by_reading(ds, "workers", world_size)
+        for steps in range(1, len(whole[0][0])):
+            position = by_reading(ds, "workers", world_size, steps=steps)[0][1]
+            for (batches, end), (expected, expected_end) in zip(
+                by_reading(ds, "workers", world_size, position=position), whole, strict=True
+            ):
+                assert_same(batches, expected[steps:])
+                assert end == expected_end
+
+    @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 5), (5, 2), (5, 1)])
+    def test_a_run_resumes_at_each_step_with_another_number_of_workers(self, paths, first, second):
+        ds = read(paths)
+        steps = len(by_reading(ds, "workers", first)[0][0])
+        for step in range(1, steps):
+            begun = by_reading(ds, "workers", first, steps=step)
+            rest = by_reading(ds, "workers", second, position=begun[0][1])
+            rows = [row for batches, _ in (*begun, *rest) for row in ids(batches)]
+            assert len(rows) == len(set(rows))
+            assert len(rows) >= 150 - (second - 1) - (150 % first)
+
+    def test_each_iteration_is_an_epoch(self, paths):
+        (shard,) = shards_of(read(paths), "workers")
+        with pytest.raises(PositionError, match="has begun no epoch"):
+            shard.state_dict()
+        for batch in shard.iter_batches(batch_size=BATCH):
+            assert len(batch["x"]) == BATCH
+            break
+        state = shard.state_dict()
+        assert (state["epoch"], state["rows"]) == (0, BATCH)
+        assert ids(shard.iter_batches(batch_size=None)) == order_of(paths, 1)
+        set_epoch(shard, 0, state)
+        assert ids(shard.iter_torch_batches(batch_size=BATCH, drop_last=True)) == order_of(paths, 0)[BATCH : BATCH * 18]
+        assert running_epoch(shard).start.epoch == 0
+
+    def test_formats(self, paths):
+        (shard,) = shards_of(read(paths), "workers")
+        by_format = [next(iter(shard.iter_batches(batch_format=each))) for each in ("default", "pandas", "pyarrow")]
+        assert [type(each).__name__ for each in by_format] == ["dict", "DataFrame", "Table"]
+        batch = next(iter(shard.iter_torch_batches(dtypes=torch.float64)))
+        assert {each.dtype for each in batch.values()} == {torch.float64}
+        batch = next(iter(shard.iter_torch_batches(dtypes={"x": torch.float16})))
+        assert [batch["x"].dtype, batch["label"].dtype] == [torch.float16, torch.uint8]
+        batch = next(iter(shard.iter_torch_batches(collate_fn=sorted)))
+        assert batch == ["label", "row_id", "x"]
+        assert "read in 1 threads of this process" in shard.stats()
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda shard: shard.materialize(),
+            lambda shard: shard.to_tf("x", "label"),
+            lambda shard: list(shard.iter_batches(local_shuffle_buffer_size=8)),
+            lambda shard: list(shard.iter_torch_batches(local_shuffle_buffer_size=8)),
+        ],
+    )
+    def test_what_only_tasks_can_do_says_so(self, paths, use):
+        (shard,) = shards_of(read(paths), "workers")
+        with pytest.raises(OptionError, match=r"data_config\(reading='tasks'\)"):
+            use(shard)
+
+
+# Columns of all kinds, read in both ways -----------------------------------------------------------------
+
+
+def of_all_kinds(signals):
+    return ray_h5.read_h5(signals, include_paths=True, include_row_ids=True, include_row_keys=True, shuffle=SHUFFLE)
+
+
+def augmented(signals):
+    ds = ray_h5.read_h5(
+        signals, columns=["wide", "label"], include_row_keys=True, include_row_ids=True, shuffle=SHUFFLE
+    )
+    ds = ray_h5.Standardize(["wide"], axis=(0, 2)).fit(ds).transform(ds)
+    return ds.map_batches(ray_h5.SpecAugment("wide", 8, 2)).map_batches(ray_h5.GaussianNoise("wide"))
+
+
+def padded(signals):
+    ds = ray_h5.read_h5(signals, columns=["wide", "guid"], include_row_ids=True, tail="pad", tail_rows=16)
+    return ds.filter(expr=where(epoch=between(0, 40)))
+
+
+def labelled(signals):
+    return ray_h5.read_h5(signals, columns=["wide", "guid"], labels={"guid": "auto"}, include_row_ids=True)
+
+
+def of_a_table(signals):
+    folder = signals[0].rpartition("/")[0]
+    with open(f"{folder}/table.csv", "w") as file:
+        file.write("guid,age,city\n" + "".join(f"p{i},{20 + i},c{i % 2}\n" for i in range(7)))
+    beside = Sidecar(f"{folder}/table.csv", on="guid")
+    return ray_h5.read_h5(signals, columns=["wide", "age", "city"], sidecar=beside, include_row_ids=True)
+
+
+def of_windows(signals):
+    windows = Windows({"other": range(-2, 3), "label": [0]}, stride=2)
+    columns = ["other", "label"]
+    return ray_h5.read_h5(signals, columns=columns, windows=windows, include_row_ids=True, include_row_keys=True)
+
+
+def of_rows_that_vary(signals):
+    folder = signals[0].rpartition("/")[0]
+    rng = np.random.default_rng(0)
+    with h5py.File(f"{folder}/varying.h5", "w") as file:
+        for i in range(30):
+            group = file.create_group(f"data/demo_{i:02}")
+            group["actions"] = rng.standard_normal((3 + i % 5, 2)).astype("f4")
+            group["x"] = rng.standard_normal((4,))
+    return ray_h5.read_h5(f"{folder}/varying.h5", rows=Groups("data/demo_*", key="demo"), include_row_ids=True)
+
+
+def of_compounds(signals):
+    folder = signals[0].rpartition("/")[0]
+    with h5py.File(f"{folder}/compound.h5", "w") as file:
+        values = np.zeros(40, [("a", "f8"), ("b", "f8")])
+        values["a"], values["b"] = np.arange(40), np.arange(40) / 7
+        file["c"] = values
+        file["when"] = np.arange(40)
+    return ray_h5.read_h5(f"{folder}/compound.h5", columns=[fields("c", ["a", "b"]), "when"], include_row_ids=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "made",
+    [of_all_kinds, augmented, padded, labelled, of_a_table, of_windows, of_rows_that_vary, of_compounds],
+)
+@pytest.mark.parametrize("collate", [{}, {"padding": True}])
+def test_values_are_the_same_in_both_ways(signals, made, collate):
+    ds = made(signals)
+    by_tasks = by_reading(ds, "tasks", 2, **collate)
+    by_workers = by_reading(ds, "workers", 2, **collate)
+    for (found, position), (expected, expected_position) in zip(by_workers, by_tasks, strict=True):
+        assert_same(found, expected)
+        assert position == expected_position
+        assert found
+
+
+# Which way ---------------------------------------------------------------------------------------------
+
+
+def own(batch):
+    return batch
+
+
+def by_row(batch):
+    return {**batch, "x": batch["x"] + 1}
+
+
+by_row.row_by_row = True
+
+
+def test_what_workers_cannot_read_names_the_step(paths):
+    ds = read(paths)
+    for other, said in [
+        (ds.map_batches(own), r"MapBatches\(own\) is no function of ray_h5, and does not say row_by_row = True"),
+        (ds.limit(8), "rows are moved after the reading"),
+        (ds.union(ds), "rows are moved after the reading"),
+        (ray.data.range(8), "it is not the dataset of one read_h5"),
+    ]:
+        with pytest.raises(OptionError, match=rf"dataset 'train' cannot be read in the workers: .*{said}"):
+            shards_of(other, "workers")
+    with pytest.raises(OptionError, match="reading='threads': expected 'auto', 'workers' or 'tasks'"):
+        ray_h5.data_config(reading="threads")
+    (shard,) = shards_of(ds.map_batches(by_row), "workers")
+    batch = next(iter(shard.iter_batches(batch_size=150)))
+    assert batch["x"][:, 0].tolist() == [row + 1 for row in batch["row_id"]]
+
+
+@pytest.mark.slow
+def test_auto_reads_in_workers_where_each_node_trains(paths, caplog):
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    for ds, where_they_run, workers in [
+        (read(paths), nodes, True),
+        (read(paths).map_batches(own), nodes, False),
+        (read(paths), ["another"], False),
+    ]:
+        caplog.clear()
+        with caplog.at_level("INFO", "ray_h5"):
+            config = ray_h5.data_config(datasets_to_split=[])
+            shard = config.configure({"train": ds}, 1, None, where_they_run)[0]["train"]
+        assert (type(shard).__name__ == "WorkerShard") is workers
+        assert f"dataset 'train': read in {'the workers' if workers else 'tasks of Ray: '}" in caplog.text
