@@ -25,12 +25,13 @@ from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import OptionError
 from ray_h5.loading.batch_reader import BatchReader
+from ray_h5.loading.place_columns import epoch_column
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block, Remainder, read_block
-from ray_h5.ray_data.arrow.blocks import IS_PADDING_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, row_keys_of, schema_of, to_table
+from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, EpochSetting, disagreement
 from ray_h5.ray_data.preprocessing.standardize import Standardize
@@ -67,9 +68,10 @@ class Recipe:
     def arrays(self, plan: ReadPlan, block: Block) -> Batch:
         """Return the columns of a block: as arrays if all are plain numbers, otherwise as the table of a task."""
         specs = {spec.name: spec for spec in plan.of_files}
-        if not all(_is_plain(specs.get(name)) or name in _PLACES for name in self.names):
+        found = {name: None if name in specs else epoch_column(plan, block, name) for name in self.names}
+        if not all(values is not None or _is_plain(specs.get(name)) for name, values in found.items()):
             return to_table(plan, block, self.names)
-        return {name: block.rows.arrays[name] if name in specs else _PLACES[name](plan, block) for name in self.names}
+        return {name: block.rows.arrays[name] if values is None else values for name, values in found.items()}
 
     def apply(self, batch: Batch) -> Batch:
         """Return a batch after the functions."""
@@ -89,13 +91,6 @@ def _is_plain(spec: ColumnSpec | None) -> bool:
 
 def _is_numeric(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
-
-
-_PLACES: Mapping[str, Callable[[ReadPlan, Block], np.ndarray]] = {
-    ROW_ID_SPEC.name: lambda _, block: block.rows.row_ids,
-    ROW_KEY_SPEC.name: row_keys_of,
-    IS_PADDING_SPEC.name: lambda plan, block: block.positions >= plan.epoch_rows,
-}
 
 
 def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
