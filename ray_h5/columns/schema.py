@@ -14,6 +14,7 @@ from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.read.arguments import without_ones
 from ray_h5.read.casting import Casting
 
 LENGTH = "_length"
@@ -188,15 +189,17 @@ class ColumnSpec:
         if self.kind == "sparse":
             alike = is_cast or self.element == stored.element
             return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape
+        alike = without_ones(self.row_shape) == without_ones(stored.row_shape)
         if self.kind in TENSOR_KINDS and stored.kind in {"category", "optional"}:
-            return is_cast and self.row_shape == stored.row_shape
+            return is_cast and alike
         if self.is_made_of(stored):
             return self.as_bytes or self.value_type == stored.value_type
         if self.kind in TENSOR_KINDS and stored.kind in TENSOR_KINDS:
-            return self.row_shape == stored.row_shape and (is_cast or self.dtype == stored.dtype)
-        if self.kind != stored.kind or self.row_shape != stored.row_shape:
+            return alike and (is_cast or self.dtype == stored.dtype)
+        if self.kind != stored.kind or not alike:
             return False
         # The fields of compound values may have other offsets in another file.
+        stored = replace(stored, row_shape=self.row_shape)
         return self.value_type == stored.value_type or (self.kind in {"string", "category"} and self.as_bytes)
 
     def is_made_of(self, stored: ColumnSpec) -> bool:

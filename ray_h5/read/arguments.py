@@ -76,6 +76,19 @@ def as_names(columns: Any, option: str = "columns") -> list[str]:
     return names
 
 
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without its last axes of length one."""
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def fitted(array: np.ndarray, row_shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array with the last axes of length one that rows have, if it differs from them in these alone."""
+    alike = isinstance(array, np.ndarray) and array.ndim and without_ones(array.shape[1:]) == without_ones(row_shape)
+    return array.reshape(len(array), *row_shape) if alike else array
+
+
 def check_fit(array: object, row_shape: tuple[int, ...], count: int, places: np.ndarray | None, where: str) -> None:
     """Raise `OptionError` unless `count` rows of a column fit into `places` of `array`."""
     if not isinstance(array, np.ndarray):

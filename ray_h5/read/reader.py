@@ -30,6 +30,7 @@ from ray_h5.read.arguments import (
     as_rows,
     check_fit,
     common_rows,
+    fitted,
 )  # fmt: skip
 from ray_h5.read.casting import Casting
 from ray_h5.read.file_reads import run_together
@@ -377,6 +378,7 @@ class RowReader:
         # With places, rows are listed one by one: a slice would lose which place each has.
         places = None if places is None else as_places(places)
         wanted = (as_request if places is None else as_rows)(rows, common_rows(self.path, layouts), self.path)
+        out = {name: fitted(array, layouts[name].row_shape) for name, array in out.items()}
         for name, array in out.items():
             check_fit(array, layouts[name].row_shape, len(wanted), places, f"{self.path}: column {name!r}")
         parts = []

@@ -20,7 +20,7 @@ from ray_h5.columns.values import InMemory, Reading
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
-from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit
+from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
@@ -277,6 +277,7 @@ class RowView:
         layouts = self.find(list(out))
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
+        out = {name: fitted(array, layouts[name].row_shape) for name, array in out.items()}
         for name, array in out.items():
             layout = layouts[name]
             if _takes_arrays(array, layout):

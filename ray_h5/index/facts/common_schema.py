@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,9 @@ from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.index.file_opener import Scope
+from ray_h5.read.arguments import without_ones
+
+logger = logging.getLogger(__name__)
 
 _ENCODED_KINDS = frozenset({"category", "optional"})
 
@@ -45,6 +49,7 @@ def common_columns(
         if not any(name in each.columns for each in facts):
             with scope.open(facts[0].path, facts[0].state) as reader:
                 reader.column(name)  # raises, with near names
+    facts = _without_trailing_axes(facts, columns)
     facts = _with_common_shapes(facts, columns)
     facts = _with_common_values(facts, columns, cast)
     schemas = _schemas(facts, columns, cast)
@@ -57,6 +62,29 @@ def common_columns(
     for name in names:
         check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
     return {name: _common([each.columns[name].spec for each in facts]) for name in names}
+
+
+def _without_trailing_axes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
+    """Return facts in which rows of shape (3, 1) in one file are rows of (3,) if they are that in another file."""
+    seen: dict[str, dict[tuple[int, ...], str]] = {}
+    for each in facts:
+        for name, column in each.chosen(columns).items():
+            if not column.spec.ragged_shape:
+                seen.setdefault(name, {}).setdefault(column.spec.row_shape, each.path)
+    common: dict[str, tuple[int, ...]] = {}
+    for name, shapes in seen.items():
+        if len(shapes) > 1 and len({without_ones(shape) for shape in shapes}) == 1:
+            common[name] = min(shapes, key=len)
+            shown = ", ".join(f"{shape} in {path}" for shape, path in shapes.items())
+            logger.warning("column %r has rows of shape %s: they are read as %s", name, shown, common[name])
+
+    def shortened(column: ColumnFacts) -> ColumnFacts:
+        shape = common.get(column.spec.name, column.spec.row_shape)
+        return column if shape == column.spec.row_shape else replace(column, spec=replace(column.spec, row_shape=shape))
+
+    if not common:
+        return facts
+    return [replace(each, columns={name: shortened(c) for name, c in each.columns.items()}) for each in facts]
 
 
 def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
