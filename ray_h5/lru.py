@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ray_h5.fork import PerProcess
 
-__all__ = ["LRU"]
+__all__ = ["LRU", "first_time"]
 
 Value = TypeVar("Value")
 
@@ -131,3 +131,15 @@ class _State(Generic[Value]):
     def remove(self, key: Hashable) -> None:
         if key in self.items:
             self.total_bytes -= self.items.pop(key)[1]
+
+
+_ASKED: LRU[bool] = LRU(1024)
+
+
+def first_time(*key: Hashable) -> bool:
+    """Return whether this process asks for the first time with a key, of the last thousand or so: to say it once."""
+    known = hash(key)
+    if known in _ASKED:
+        return False
+    _ASKED.put(known, True)
+    return True

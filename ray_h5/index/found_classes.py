@@ -10,6 +10,7 @@ from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex
+from ray_h5.lru import first_time
 from ray_h5.messages import no_column
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool = F
         asked = replace(given, name=names[given.name])
         asked.spec(index.find([asked.name])[asked.name])
         found.append(asked if asked.values else _of_files(index, asked))
-        if not asked.values:
+        if not asked.values and first_time("labels", asked.name, str(found[-1]), *index.files.all_paths()):
             logger.info("labels: %s: %s", asked.name, found[-1])
     return replace(index, labels=tuple(found)) if found else index
 

@@ -212,7 +212,10 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
         from ray_h5.order.draws.weights_to_draws import WEIGHTS, weighted_draws
 
         if not isinstance(weights, np.ndarray):
-            raise OptionError(f"{shuffle}: only an H5Dataset knows its columns and files; pass weights as an array")
+            raise OptionError(
+                f"{shuffle}: only an H5Dataset knows its columns and files. Choose its rows with predicate=, such as "
+                "one of kfold, in place of a Subset; or pass weights as an array"
+            )
         check_length(weights, num_rows, "the dataset", WEIGHTS)
         order = _with_draws(order, weighted_draws(weights, shuffle), shuffle)
     if shuffle.by_length is None:

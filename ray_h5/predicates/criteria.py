@@ -258,6 +258,11 @@ def _expression(name: str, wanted: Any) -> pc.Expression:
     if wanted is None:
         return column.is_null()
     values = _values(wanted)
+    if isinstance(wanted, tuple) and len(wanted) == 2 and any(isinstance(each, float) for each in values or ()):
+        raise PredicateError(
+            f"where({name}={wanted!r}): a pair of numbers may be a range or two values. Write between{wanted!r} for "
+            f"values from one to the other, or the list {[*wanted]!r} for these two alone."
+        )
     if values is None:
         value = _plain(wanted)
         _check_scalar(

@@ -36,7 +36,12 @@ def as_expression(predicate: Any) -> pc.Expression:
     except (TypeError, ValueError) as exc:
         raise PredicateError(f"predicate: {exc}") from exc
     if not isinstance(expression, pc.Expression):
-        raise OptionError(f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}")
+        pairs = isinstance(predicate, (tuple, list)) and any(isinstance(each, pc.Expression) for each in predicate)
+        hint = ". Of a pair of kfold, pass one: pair[0] are the rows to train on, pair[1] those to validate on"
+        raise OptionError(
+            f"predicate: expected an expression such as where(label=1), found {type(predicate).__name__}"
+            + (hint if pairs else "")
+        )
     return expression
 
 

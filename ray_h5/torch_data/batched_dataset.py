@@ -79,6 +79,12 @@ class BatchedDataset(Dataset[Any]):
                 f"dataset[0][{index!r}] for the value of one sample, dataset[:][{index!r}] for those of all."
             )
         one = cast("SupportsIndex", index)
+        try:
+            operator.index(one)
+        except TypeError:
+            raise UnknownOptionError(
+                f"{type(self).__name__}: index {index!r}: expected the number of a sample, an integer, or a slice"
+            ) from None
         if _own_batches(type(self)) and not _own_samples(type(self)):
             return self.__getitems__([operator.index(one)])[0]
         return self._one(one)

@@ -31,7 +31,7 @@ from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
-from ray_h5.torch_data.batches.tensors import loader_processes, new_arrays, ragged_to_torch, to_torch
+from ray_h5.torch_data.batches.tensors import BatchArrays, loader_processes, new_arrays, ragged_to_torch, to_torch
 
 if TYPE_CHECKING:
     from ray_h5.columns.made_columns import Columns
@@ -277,7 +277,8 @@ class H5Dataset(BatchedDataset):
 
     def _one(self, index: SupportsIndex) -> Any:
         wanted = self._checked([operator.index(index)], type(self).__name__)
-        return self.samples(self.decoded(self.read(wanted), wanted, skips=False)[0])[0]
+        arrays = self.decoded(self.read(wanted), wanted, skips=False)[0]
+        return self.samples(BatchArrays(arrays, wanted))[0]
 
     @property
     def is_drawn(self) -> bool:
@@ -295,8 +296,8 @@ class H5Dataset(BatchedDataset):
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = self._checked(indices, type(self).__name__)
-        arrays, kept = self.decoded(self.read(wanted), wanted)
-        if kept is not None and not kept.any():
+        arrays = self._left(self.read(wanted), wanted)
+        if len(wanted) and not len(arrays.indices):
             raise ImageError(
                 f"none of the {len(wanted)} rows of this batch, the first of which is {self._place(wanted[0])}, has an "
                 "image that can be decoded, and a DataLoader needs a sample. Pass on_error='null', or use loader(...), "
@@ -331,6 +332,11 @@ class H5Dataset(BatchedDataset):
         from ray_h5.torch_data.batches.image_decoding import decoded
 
         return decoded(decoders, arrays, lambda i: self._place(indices[i]), skips=skips)
+
+    def _left(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> BatchArrays:
+        """Return samples that `read` returned with their images decoded, without those that the transform skips."""
+        arrays, kept = self.decoded(arrays, indices)
+        return BatchArrays(arrays, indices if kept is None else indices[kept])
 
     def _place(self, index: int) -> str:
         """Return the file of a sample and its row there, for messages."""
@@ -400,7 +406,7 @@ class H5Dataset(BatchedDataset):
         stops = itertools.accumulate(map(len, batches))
         parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
         read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
-        return [dict(self.decoded(*each)[0]) for each in read]
+        return [self._left(*each) for each in read]
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
@@ -410,7 +416,14 @@ class H5Dataset(BatchedDataset):
         fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
         batch = batch_of(arrays, whole, partial(unpadded_sample_of, fills=fills) if fills else sample_of)
         transform = self._steps[1]
-        return batch if transform is None else [transformed(transform, sample) for sample in batch]
+        if transform is None:
+            return batch
+        indices = getattr(arrays, "indices", None)
+
+        def place(i: int) -> str:
+            return f"sample {i} of a batch" if indices is None else self._place(indices[i])
+
+        return [transformed(transform, sample, partial(place, i)) for i, sample in enumerate(batch)]
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""

@@ -91,7 +91,9 @@ def loader(
     ...     for batch in batches:
     ...         train(batch.signal, batch.label)
     """
-    batch_size = as_integer("batch_size", batch_size, 1)
+    names = isinstance(batch_size, (str, list, tuple))
+    hint = f". Columns are an option by name: loader(paths, columns={batch_size!r})" if names else ""
+    batch_size = as_integer("batch_size", batch_size, 1, instead=hint)
     several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
     if several or isinstance(source, (Dataset, DataLoader)):
         pad = options.pop("pad", None)

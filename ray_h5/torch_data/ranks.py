@@ -72,12 +72,13 @@ def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
     OptionError
         If there is no such rank.
     """
-    distributed = _is_distributed()
+    distributed, is_given = _is_distributed(), world_size is not None
     if world_size is None:
         world_size = torch.distributed.get_world_size() if distributed else 1
     if rank is None:
         rank = torch.distributed.get_rank() if distributed else 0
     rank, world_size = as_integer("rank", rank), as_integer("world_size", world_size)
     if world_size < 1 or not 0 <= rank < world_size:
-        raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1")
+        alone = "" if is_given or distributed else ". Pass world_size= too: torch.distributed is not initialised here"
+        raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1{alone}")
     return OwnRank(rank, world_size)

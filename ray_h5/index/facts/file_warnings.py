@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.index.row_index import RowIndex
-from ray_h5.lru import LRU
+from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import counted, few, printable
 
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_SETS = 1024
 _MAX_COLUMNS = 256
 """To look at the attributes of a column takes about as long as to open it."""
 
 _MAX_LISTED = 5
-
-
-_SAID: LRU[bool] = LRU(_MAX_SETS)
 
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
@@ -48,10 +44,8 @@ def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
 
 def _once(index: RowIndex, notice: Callable[[RowIndex], str]) -> None:
     key = hash((getattr(notice, "func", notice).__name__, index.scope.group, *index.columns, *index.files.all_paths()))
-    if key not in _SAID:
-        _SAID.put(key, True)
-        if message := notice(index):
-            logger.warning("%s", message)
+    if first_time(key) and (message := notice(index)):
+        logger.warning("%s", message)
 
 
 def _of_no_rows(index: RowIndex) -> str:

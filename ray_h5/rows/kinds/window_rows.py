@@ -12,6 +12,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.columns.varying.bounds import episodes_key
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.lru import first_time
 from ray_h5.messages import few
 from ray_h5.rows.row_columns import Column, RowColumn, StepColumn, WindowedColumn
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Steps
@@ -249,7 +250,7 @@ def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windo
     need = steps_needed(windows)
     if any((lengths >= need).any() for lengths in known):
         short = sum(int(((lengths < need) & (lengths > 0)).sum()) for lengths in known)
-        if short:
+        if short and first_time("short episodes", repr(windows), *paths):
             logger.warning(
                 "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row",
                 windows,

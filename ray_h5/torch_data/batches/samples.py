@@ -7,6 +7,7 @@ tensors, unless a user changed the samples: it finds a function for our types in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, SupportsIndex, overload
@@ -18,8 +19,11 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import SchemaMismatchError
+from ray_h5.lru import first_time
 from ray_h5.torch_data.batched_dataset import check_index
 from ray_h5.torch_data.batches.tensors import Pair, Sample
+
+logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 5
 
@@ -177,11 +181,25 @@ def fills_of(sample: Any) -> Mapping[str, float]:
     return sample.__dict__["fills"] if isinstance(sample, UnpaddedSample) else {}
 
 
-def transformed(transform: Callable[[Any], Any], sample: Sample) -> Any:
-    """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`."""
+def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
+    """Return what a transform makes of a sample: of a dict a `Sample`, whose rows are padded as those of `sample`.
+
+    `place` returns the file and the row, for messages.
+    """
     fills = fills_of(sample)
     lengths = {name: sample[name + LENGTH] for name in fills if not _is_of_steps(fills, name)}
-    found = transform(sample)
+    try:
+        found = transform(sample)
+    except Exception as exc:
+        if hasattr(exc, "add_note"):  # Python 3.10 has no notes
+            exc.add_note(f"raised by the transform of {place()}")
+        raise
+    if found is None and first_time("transform", repr(transform)):
+        logger.warning(
+            "the transform of %s returned None: expected the sample, also where it was changed in place. If None means "
+            "to leave a sample out, a collate_fn has to do it.",
+            place(),
+        )
     if not isinstance(found, dict):
         return found
     for name, length in lengths.items():

@@ -212,3 +212,20 @@ def _holds_any(value: Any, method: str) -> bool:
         return False
     values = value.values() if isinstance(value, Mapping) else value
     return any(callable(getattr(each, method, None)) or _holds_any(each, method) for each in values)
+
+
+class BatchArrays(dict[str, np.ndarray]):
+    """The arrays of a batch, by column.
+
+    Attributes
+    ----------
+    indices : numpy.ndarray
+        The samples.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
+        super().__init__(arrays)
+        self.indices = indices
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchArrays, (dict(self), self.indices)
