@@ -169,7 +169,7 @@ def fill(
     """Fill `out` to the last byte with a decoder of imagecodecs."""
     try:
         decoded = decode(data, **parameters, out=out)
-    except (error, ValueError) as exc:  # ValueError: sizes that overflow the decoder's integers
+    except (error, ValueError, OverflowError) as exc:  # ValueError: sizes that overflow the decoder's integers
         raise DecodeError(f"the {name} stream is damaged ({exc})") from exc
     # libhdf5 would accept a short stream and leave the rest of the chunk uninitialised.
     if len(decoded) != len(out):

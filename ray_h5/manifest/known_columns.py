@@ -49,10 +49,12 @@ class PackedIndex:
 
     def unpacked(self, most: int, file_bytes: int) -> ChunkIndex:
         """Return the chunk index; raise a ValueError unless its chunks are below number `most`, and in the file."""
-        nbytes = self.count * _BYTES_A_CHUNK
+        nbytes = self.nbytes
+        if not 0 <= self.count <= min(most, file_bytes):
+            raise ValueError(f"a chunk index of {self.count} chunks, expected {min(most, file_bytes)} at most")
         try:
             whole = bytes(imagecodecs.zstd_decode(self.data, out=nbytes)) if nbytes else b""
-        except imagecodecs.ZstdError as exc:
+        except (imagecodecs.ZstdError, MemoryError) as exc:
             raise ValueError(f"a chunk index that cannot be decompressed ({exc})") from None
         if len(whole) != nbytes:
             raise ValueError(f"a chunk index of {len(whole)} bytes, expected {nbytes}")

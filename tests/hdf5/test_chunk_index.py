@@ -3,6 +3,7 @@
 import re
 import struct
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import CorruptChunkError, CorruptFileError
+from ray_h5.errors import CorruptChunkError, CorruptFileError, StaleIndexError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid
+from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, ChunkIndex
+from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, stored_chunks, write
@@ -445,3 +447,13 @@ def test_an_index_of_more_than_the_file(monkeypatch):
     monkeypatch.setattr(chunk_lists, "_MAX_UNWRITTEN", 100)
     with pytest.raises(CorruptFileError, match="more than 100 chunks that were never written"):
         index_of(chunk((0, 0), None) for _ in range(10**9))
+
+
+@pytest.mark.parametrize("count", [3, 5, -1, 1 << 33, 1 << 62])
+def test_a_packed_index_that_claims_another_count_takes_no_memory(count):
+    numbers = np.arange(4)
+    packed = PackedIndex.of(ChunkIndex(numbers, numbers * 100, numbers + 1, numbers.astype("u4")))
+    assert packed.chunks("a.h5: column 'x'", 4, 1 << 40).sizes.tolist() == [1, 2, 3, 4]
+    for most in (4, 1 << 63):
+        with pytest.raises(StaleIndexError, match=r"a\.h5: column 'x': its entry in index_dir is wrong"):
+            replace(packed, count=count).chunks("a.h5: column 'x'", most, 1 << 40)

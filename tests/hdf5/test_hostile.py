@@ -3,7 +3,9 @@
 import itertools
 import os
 import pickle
+import struct
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -27,7 +29,8 @@ from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.windows import Windows
 from ray_h5.torch_data.dataset import H5Dataset
-from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, plist_with, run_python
+from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
+from tests.read.test_value_guard import checksum
 
 UNLIMITED = h5py.h5s.UNLIMITED
 ROWS = np.arange(4)
@@ -516,3 +519,30 @@ def test_more_files_than_descriptors(tmp_path):
             file["x"] = [number]
     done = run_python(FEW_DESCRIPTORS, str(tmp_path))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("value", [(1 << 62) + 1, (1 << 63) + 5, (1 << 64) - 2])
+@pytest.mark.parametrize("field", range(4))
+def test_mappings_that_select_more_than_any_dataset_has(tmp_path, field, value):
+    """A hyperslab in a file: its first row, the stride, how many blocks, and their rows."""
+    path, rows = str(tmp_path / "a.h5"), 1 << 40
+    with h5py.File(path, "w", libver="latest") as file:
+        there = file.create_dataset("s", (rows,), "u1", chunks=(1 << 20,))
+        layout = h5py.VirtualLayout((rows,), "u1")
+        layout[1 << 35 : (1 << 35) + 21 : 3] = h5py.VirtualSource(there)[1 << 36 : (1 << 36) + 35 : 5]
+        file.create_virtual_dataset("x", layout)
+    whole = Path(path).read_bytes()
+    stored = struct.pack("<4Q", 1 << 35, 3, 7, 1)
+    at, begin = whole.index(stored) + 8 * field, whole.rindex(b"\1\1\0\0\0\0\0\0\0", 0, whole.index(stored))
+    (size,) = struct.unpack_from("<Q", whole, begin - 8)
+    block = bytearray(whole[begin : begin + size - 4])
+    assert struct.unpack_from("<I", whole, begin + size - 4)[0] == checksum(bytes(block))
+    struct.pack_into("<Q", block, at - begin, value)
+    overwrite(path, begin, block + struct.pack("<I", checksum(bytes(block))))
+
+    def read():
+        with pytest.raises(RayH5Error) as caught:
+            RowReader(path).read(["x"], [0, 1 << 35, rows - 1])
+        return str(caught.value)
+
+    assert path in in_fork(read)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from ray_h5.errors import CorruptChunkError
 from ray_h5.read.reader import RowReader
 from ray_h5.read.through_h5py.library_spans import library_batches, library_spans
-from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
+from tests.hdf5.h5kit import (
+    assert_same,
+    by_h5py,
+    dataset_with,
+    flip,
+    in_fork,
+    plist_with,
+    random_rows,
+    stored_chunks,
+    write,
+)
 
 ROWS = 3000
 
@@ -151,11 +161,12 @@ def test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged(tmp_pat
     chunk_rows=st.sampled_from([1, 1, 7, 100]),
     row_bytes=st.sampled_from([1, 8, 500, 5000, 300_000]),
     gap_bytes=st.sampled_from([0, 4096]),
+    most_apart=st.sampled_from([1000, 1 << 62]),
 )
-def test_batches_hold_each_row_once_and_little_else(rows, chunk_rows, row_bytes, gap_bytes):
+def test_batches_hold_each_row_once_and_little_else(rows, chunk_rows, row_bytes, gap_bytes, most_apart):
     rows = np.array(rows)
     spans = library_spans(rows, chunk_rows, row_bytes, gap_bytes)
-    batches, full = library_batches(rows, spans, row_bytes, row_bytes)
+    batches, full = library_batches(rows, spans, row_bytes, row_bytes, most_apart)
     for made in (spans, batches):
         assert made.start[0] == 0
         assert made.stop[-1] == len(rows)
@@ -168,5 +179,22 @@ def test_batches_hold_each_row_once_and_little_else(rows, chunk_rows, row_bytes,
             touched = np.unique(inside // chunk_rows)
             assert (np.diff(touched) == 1).all() or chunk_rows == 1, "no chunk that nobody asked for"
         assert held <= (1 << 20) + (1 + chunk_rows) * row_bytes
+        assert whole or (np.diff(inside) <= most_apart).all()
     parted = rows[batches.start[1:]] // chunk_rows == rows[batches.start[1:] - 1] // chunk_rows
     assert chunk_rows == 1 or not parted.any(), "a chunk is decoded once"
+
+
+@pytest.mark.parametrize("kind", ["chunked", "virtual"])
+def test_rows_far_apart(tmp_path, kind):
+    """libhdf5 walks through all chunks between the rows of one selection: here a day or so."""
+    rows = 10**15
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        column = file.create_dataset("x", (rows,), "i4", chunks=(1000,), scaleoffset=4)
+        column[0], column[rows - 1] = 3, 5
+        layout = h5py.VirtualLayout((rows,), "i4")
+        layout[:] = h5py.VirtualSource(column)
+        file.create_virtual_dataset("y", layout)
+    reader = RowReader(tmp_path / "a.h5")
+    name = {"chunked": "x", "virtual": "y"}[kind]
+    found = in_fork(lambda: reader.read([name], [0, 1, rows // 2, rows - 1]))
+    assert found[name].tolist() == [3, 0, 0, 5]

@@ -519,3 +519,24 @@ def test_a_type_of_varying_length_that_does_not_exist(tmp_path, storage, written
     overwrite(tmp_path / "a.h5", data.index(kind) + 1, b"\2")
     with pytest.raises(CorruptFileError, match="the type of '/x' is damaged: it is of varying length, and neither"):
         RowReader(tmp_path / "a.h5").read(["x"])
+
+
+@pytest.mark.parametrize("where", ["contiguous", "gzip", "an attribute"])
+def test_a_text_whose_characters_claim_to_be_large(tmp_path, where):
+    """libhdf5 (2.0) takes as much memory for each: 512 MiB, in a file of 6 KiB."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        if where == "an attribute":
+            file["data/x"] = np.arange(2.0)
+            file["data/x"].attrs["name"] = "text"
+        else:
+            create(file, "x", (10,), TEXT, where, tmp_path)[:] = ["text"] * 10
+    data = path.read_bytes()
+    kind = struct.pack("<B3xI", 0x10, 1)  # an integer of one byte, after a text of 16 bytes
+    at = data.index(struct.pack("<I", 16) + kind) + 4
+    overwrite(path, at, struct.pack("<B3xI", 0x13, 512 << 20))
+    read = lambda: RowReader(path).read(["x"])  # noqa: E731
+    if where == "an attribute":
+        read = lambda: RowReader(path).group_table(GroupPattern("data/*", attrs=("name",)))  # noqa: E731
+    with pytest.raises(CorruptFileError, match=r"the type of .* is damaged: it is of varying length"):
+        read()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.checks.heap import Heap
+from ray_h5.hdf5.checks.heap import Heap, character_bytes
 from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of
 
-_ATTRIBUTE = 0x0C
+_ATTRIBUTE, _VARYING = 0x0C, 9
 _ONE_BYTE = np.ones(1, np.int64)
 
 
@@ -31,7 +33,7 @@ class TextGuard:
         self._read, end = reader_of(file)
         self._widths = FileWidths.of(file)
         self._heap = Heap(self._read, end, self._widths)
-        self._stored: dict[bytes, bytes] | None = None
+        self._stored: dict[bytes, tuple[bytes, bytes]] | None = None
         self._reference = np.dtype([("length", "<u4"), ("address", f"<u{self._widths.address}"), ("number", "<u4")])
 
     def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
@@ -42,8 +44,13 @@ class TextGuard:
         """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
         if self._stored is None:
             found = messages(self._read, address_of(self._opened)[1], self._widths)
-            self._stored = dict(_name_and_values(body) for kind, body in found if kind == _ATTRIBUTE)
-        stored = self._stored.get(name.encode(), b"")
+            self._stored = dict(_parts(body) for kind, body in found if kind == _ATTRIBUTE)
+        stored_type, stored = self._stored.get(name.encode(), (b"", b""))
+        if stored_type[:1] and stored_type[0] & 0xF == _VARYING and character_bytes(stored_type) != 1:
+            raise CorruptFileError(
+                f"{self._path}: the type of attribute {name!r} of {where!r} is damaged: it is of varying length, and "
+                "no text of bytes. Restore the file from a copy, or leave the attribute out."
+            )
         width = self._reference.itemsize
         if len(stored) < width:
             return
@@ -57,12 +64,15 @@ class TextGuard:
             )
 
 
-def _name_and_values(message: bytes) -> tuple[bytes, bytes]:
-    """Return the name in an attribute message, and the stored values; nothing for a message of another version."""
+def _parts(message: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
+    """Return the name in an attribute message, its type and values; nothing for a message of another version."""
     if len(message) < 9 or message[0] not in {1, 2, 3}:
-        return b"", b""
+        return b"", (b"", b"")
     sizes = [int.from_bytes(message[at : at + 2], "little") for at in (2, 4, 6)]
     begin = 9 if message[0] == 3 else 8
     name = message[begin : begin + sizes[0]].partition(b"\0")[0]
     # Version 1 fills up each part to a multiple of 8 bytes.
-    return name, message[begin + sum(-(-size // 8) * 8 if message[0] == 1 else size for size in sizes) :]
+    ends = list(itertools.accumulate((-(-size // 8) * 8 if message[0] == 1 else size for size in sizes), initial=begin))
+    # Versions 2 and 3 may refer to a type that is stored elsewhere.
+    stored_type = b"" if message[0] != 1 and message[1] & 1 else message[ends[1] : ends[2]]
+    return name, (stored_type, message[ends[3] :])

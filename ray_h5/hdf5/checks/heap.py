@@ -74,13 +74,14 @@ class ReferenceLayout:
         Raises
         ------
         CorruptFileError
-            If its type is one of varying length that HDF5 has not: libhdf5 (2.0) would end the process.
+            If its type is one of varying length that HDF5 has not: libhdf5 (2.0) would end the process, or take any
+            amount of memory.
         """
         width = FileWidths.of(dataset).address
         if not _is_known(dataset.id.get_type()):
             raise CorruptFileError(
                 f"{filename_of(dataset.file)}: the type of {dataset.name!r} is damaged: it is of varying length, and "
-                "neither text nor an array. Restore the file from a copy."
+                "neither text of bytes nor an array. Restore the file from a copy."
             )
         offsets, units, item_bytes = _references(dataset.id.get_type(), width)
         fields = [("length", "<u4"), ("address", f"<u{width}"), ("number", "<u4")]
@@ -101,12 +102,21 @@ class ReferenceLayout:
 def _is_known(type_id: h5py.h5t.TypeID) -> bool:
     """Return whether each type of varying length in a type is an array; libhdf5 says what is text."""
     kind = type_id.get_class()
+    if kind == h5py.h5t.STRING:
+        # libhdf5 takes memory for characters of the size that the type claims.
+        return not type_id.is_variable_str() or character_bytes(type_id.encode()[2:]) == 1
     if kind == h5py.h5t.COMPOUND:
         return all(_is_known(type_id.get_member_type(i)) for i in range(type_id.get_nmembers()))
     if kind not in {h5py.h5t.VLEN, h5py.h5t.ARRAY}:
         return True
     # Two bytes of a version, then the type as it is in a file: its class, and what kind of varying length it has.
     return (kind == h5py.h5t.ARRAY or type_id.encode()[3] & 0xF == 0) and _is_known(type_id.get_super())
+
+
+def character_bytes(stored: bytes) -> int:
+    """Return the size of the characters of a text of varying length, whose type is stored so."""
+    # Class and version, bits and size of the type; the same of the type of a character.
+    return int.from_bytes(stored[12:16], "little")
 
 
 def _references(type_id: h5py.h5t.TypeID, address_bytes: int) -> tuple[np.ndarray, np.ndarray, int]:

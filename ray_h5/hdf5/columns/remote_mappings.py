@@ -16,8 +16,8 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.columns.virtual_mappings import SourceNames
 from ray_h5.manifest.selections import Along, Selection, size_of
 
-_MOST_BLOCKS = 1 << 16
-"""Blocks of a selection that are looked at, if they are not regular."""
+_MOST_BLOCKS, _MOST_INDICES = 1 << 16, 1 << 22
+"""Blocks of a selection that are looked at, if they are not regular, and indices along an axis that are listed."""
 
 _COPY = (
     "Copy its values: read the virtual dataset with h5py where its files are, and write it as one dataset; or write "
@@ -118,6 +118,8 @@ def _product(space: h5py.h5s.SpaceID) -> Selection | None:
     axes = []
     for axis in range(blocks.shape[2]):
         runs = np.unique(blocks[:, :, axis], axis=0)
+        if (runs[:, 1] - runs[:, 0] + 1).sum() > _MOST_INDICES:
+            return None
         if int((runs[:, 1] - runs[:, 0] + 1).sum()) > space.get_select_npoints():
             return None
         indices = np.unique(np.concatenate([np.arange(low, high + 1) for low, high in runs.tolist()]))

@@ -164,7 +164,7 @@ def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
 def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
     """Yield the sources of a virtual dataset. The caller checks each one before it asks for the next."""
     what = f"virtual dataset of {where}"
-    named = dict.fromkeys(sources_named(dataset.id.get_create_plist()))
+    named = dict.fromkeys(sources_named(dataset.id.get_create_plist(), f"{trail.path}: {what}"))
     if trail.others is not None and any(names.file != "." for names, _ in named):
         check_mappings(dataset, f"{trail.path}: {what}")
         # What they miss is fetched together.

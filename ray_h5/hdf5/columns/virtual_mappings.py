@@ -12,6 +12,8 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
+from ray_h5.errors import CorruptFileError
+
 Needed: TypeAlias = Callable[[tuple[int, ...]], np.ndarray]
 """Returns the rows that are needed of a dataset of a given shape, ascending."""
 
@@ -107,10 +109,15 @@ class SourceNames:
         return file_name, name
 
 
-def sources_named(made: h5py.h5p.PropDCID) -> Iterator[tuple[SourceNames, int | None]]:
+def sources_named(made: h5py.h5p.PropDCID, where: str) -> Iterator[tuple[SourceNames, int | None]]:
     """Yield the sources that a virtual dataset names, and how many axes each has to have (as in `VirtualMapping`).
 
     It needs the creation property list alone: libhdf5 opens the sources when the dataset is asked for its shape.
+
+    Raises
+    ------
+    CorruptFileError
+        If a mapping selects more than any dataset has; `where` names the dataset.
     """
     for number in range(made.get_virtual_count()):
         names = SourceNames(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
@@ -118,7 +125,26 @@ def sources_named(made: h5py.h5p.PropDCID) -> Iterator[tuple[SourceNames, int | 
             # Nothing is selected in the source either, and h5py fails when it is asked for that selection.
             yield names, None
         else:
-            yield names, _axes_selected(made.get_virtual_srcspace(number))
+            there = made.get_virtual_srcspace(number)
+            if max(_end_of(made.get_virtual_vspace(number)), _end_of(there)) > _ENDLESS:
+                raise CorruptFileError(
+                    f"{where} has a mapping that selects more than any dataset has. Write the virtual dataset again."
+                )
+            yield names, _axes_selected(there)
+
+
+def _end_of(space: h5py.h5s.SpaceID) -> int:
+    """Return the largest end of a selection along an axis; what has no end counts as one."""
+    kind = space.get_select_type()
+    if kind == h5py.h5s.SEL_ALL:
+        return 0
+    if kind == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab():
+        slabs = (map(int, along) for along in zip(*space.get_regular_hyperslab(), strict=True))
+        one = {h5py.h5s.UNLIMITED: 1}
+        return max(
+            first + one.get(count, count) * max(stride, one.get(block, block)) for first, stride, count, block in slabs
+        )
+    return max(map(int, space.get_select_bounds()[1]))
 
 
 def _axes_selected(there: h5py.h5s.SpaceID) -> int | None:

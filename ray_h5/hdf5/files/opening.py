@@ -75,7 +75,9 @@ class _SharedFile(h5py.File):
             if opened is not None:
                 opened.users -= 1
                 if not opened.users:
-                    super().close()
+                    # Of a damaged file, libhdf5 may find out only now: what was not needed to read it.
+                    with translated(self.filename, "closing"):
+                        super().close()
 
 
 _Key = tuple[int, int, bool]

@@ -27,6 +27,11 @@ _OBJECT_BYTES = 1 << 10
 """Looking up a value of varying length takes as long as copying this many bytes (measured)."""
 
 
+_FAR_CHUNKS, _FAR_ROWS, _NEVER_FAR = 1 << 8, 1 << 20, 1 << 62
+"""Rows this far apart are read by calls of their own: libhdf5 walks through all chunks from the first row of a
+selection to the last one, and a call takes as long as some hundreds of them (measured). How many there are in the
+sources of a virtual dataset is not known here."""
+
 _GUARDED_BATCHES = 16
 """Batches that the guard checks at once. Their bytes are still in the page cache when libhdf5 reads them."""
 
@@ -107,13 +112,20 @@ class H5pyColumn:
                 yield piece, [(piece, True)]
             return
         spans = self._spans(request.rows)
-        batches, full = library_batches(request.rows, spans, row_bytes, _OBJECT_BYTES if self._apart else row_bytes)
+        unasked_bytes = _OBJECT_BYTES if self._apart else row_bytes
+        batches, full = library_batches(request.rows, spans, row_bytes, unasked_bytes, self._most_apart)
         starts, stops = batches.start.tolist(), batches.stop.tolist()
         made = [request.select(slice(start, stop)).packed() for start, stop in zip(starts, stops, strict=True)]
         for i in range(0, len(made), _GUARDED_BATCHES):
             some = slice(i, i + _GUARDED_BATCHES)
             part = request.select(slice(starts[i], stops[some][-1]))
             yield part, list(zip(made[some], full[some].tolist(), strict=True))
+
+    @property
+    def _most_apart(self) -> int:
+        if self.layout.storage == "virtual":
+            return _FAR_ROWS
+        return _FAR_CHUNKS * self.layout.chunk_rows if self.layout.chunk_shape else _NEVER_FAR
 
     def _spans(self, rows: np.ndarray) -> RowRuns:
         # In other storage, the rows between two requested ones may be in a file that is not needed.

@@ -37,7 +37,9 @@ def library_spans(rows: np.ndarray, chunk_rows: int, row_bytes: int, gap_bytes: 
     return _limit(chunks * chunk_rows * row_bytes, breaks)
 
 
-def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_bytes: int) -> tuple[RowRuns, np.ndarray]:
+def library_batches(
+    rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_bytes: int, most_apart: int
+) -> tuple[RowRuns, np.ndarray]:
     """Join spans into batches, each read with one call: one span that is almost full, or the single rows of several.
 
     Parameters
@@ -50,6 +52,8 @@ def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_by
         Bytes of a row.
     unasked_bytes : int
         Cost of a row that is read and dropped, as the number of bytes that could be copied meanwhile.
+    most_apart : int
+        Rows between two spans of a batch at most.
 
     Returns
     -------
@@ -64,7 +68,8 @@ def library_batches(rows: np.ndarray, spans: RowRuns, row_bytes: int, unasked_by
     full = (counts >= _FEW_ROWS) & (unasked * unasked_bytes <= counts * PAGE_BYTES)
     full |= row_bytes >= _SELECTED_ROW_BYTES
     parts = np.concatenate([[0], np.cumsum(counts)])[:-1] * row_bytes
-    batches = _limit(parts, full[1:] | full[:-1])
+    far = rows[spans.start[1:]] - rows[spans.stop[:-1] - 1] > most_apart
+    batches = _limit(parts, full[1:] | full[:-1] | far)
     return RowRuns(spans.start[batches.start], spans.stop[batches.stop - 1]), full[batches.start]
 
 
