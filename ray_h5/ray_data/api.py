@@ -10,6 +10,7 @@ import ray.data
 
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
+from ray_h5.loading.other_sources import loader_of
 from ray_h5.options import takes_options_of
 from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
 from ray_h5.ray_data.datasource import H5Datasource
@@ -175,6 +176,13 @@ def build_index(
     index = FileOptions.of(paths, **options).index(spread=in_tasks)
     index.look_up(as_names(predicate_columns, "predicate_columns"))
     return index
+
+
+@loader_of.register
+def _loader_of(source: ray.data.Dataset, batch_size: int, **options: Any) -> Any:
+    from ray_h5.ray_data.dataset_loader import loader_of_dataset  # torch, which reading by tasks does not need
+
+    return loader_of_dataset(source, batch_size, **options)
 
 
 def _dataset(datasource: H5Datasource, **resources: Any) -> ray.data.Dataset:

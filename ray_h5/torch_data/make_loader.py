@@ -10,6 +10,7 @@ from joblib import cpu_count
 from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.other_sources import loader_of
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
@@ -54,7 +55,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, or paths
+    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, a Ray dataset of `read_h5`, or paths
         The samples. The options of `H5Dataset` are for paths, except `pad`.
     batch_size : int
         Samples of a batch, on each rank.
@@ -94,6 +95,17 @@ def loader(
     names = isinstance(batch_size, (str, list, tuple))
     hint = f". Columns are an option by name: loader(paths, columns={batch_size!r})" if names else ""
     batch_size = as_integer("batch_size", batch_size, 1, instead=hint)
+    chosen: dict[str, Any] = {
+        "shuffle": shuffle,
+        "seed": seed,
+        "rank": rank,
+        "world_size": world_size,
+        "drop_last": drop_last,
+    }
+    chosen |= {"threads": threads, "workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn}
+    found = loader_of(source, batch_size, **chosen, transforms_ahead=transforms_ahead, **options)
+    if found is not None:
+        return cast("H5DataLoader", found)
     several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
     if several or isinstance(source, (Dataset, DataLoader)):
         pad = options.pop("pad", None)

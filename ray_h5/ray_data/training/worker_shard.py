@@ -129,6 +129,8 @@ class WorkerShard(DataIterator):
         The share; 0 and 1 where each worker reads the whole.
     threads : int
         Threads that read.
+    agrees : bool
+        Whether the workers of a trainer compare their epochs and positions at the beginning of each epoch.
     """
 
     def __init__(
@@ -140,9 +142,12 @@ class WorkerShard(DataIterator):
         rank: int = 0,
         world_size: int = 1,
         threads: int = 1,
+        *,
+        agrees: bool = True,
     ) -> None:
         self.name, self.recipe, self.epochs = name, recipe, epochs
         self._plan, self._rank, self._world_size, self._threads = plan, rank, world_size, threads
+        self._agrees = agrees and world_size > 1
         self._source: RowSource | None = None
         self._rows = 0
 
@@ -314,7 +319,7 @@ class WorkerShard(DataIterator):
     def _check_agreement(self) -> None:
         """Raise if this worker begins another epoch, or at another position, than the first one."""
         running, rank = self.epochs.running, _world_rank()
-        if self._world_size == 1 or running is None or rank is None:
+        if not self._agrees or running is None or rank is None:
             return
         from ray.train.collective import broadcast_from_rank_zero
 

@@ -1,0 +1,129 @@
+"""`loader(ds, 64)`: a dataset of `read_h5` is read in threads of this process, without tasks of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from joblib import cpu_count
+from ray.data import Dataset
+
+from ray_h5.columns.varying.padding import PadLike
+from ray_h5.errors import OptionError
+from ray_h5.loading.shares import Share
+from ray_h5.options import as_integer
+from ray_h5.order.position import PositionLike
+from ray_h5.order.remainder import Remainder, position_of
+from ray_h5.ray_data.epochs import EpochSetting
+from ray_h5.ray_data.training.collate import TorchCollate
+from ray_h5.ray_data.training.device import can_pin
+from ray_h5.ray_data.training.worker_shard import WorkerShard, recipe_of
+
+
+class DatasetLoader:
+    """The batches of a dataset of `read_h5`, read in this process; made by `loader`.
+
+    Each iteration is the next epoch. Batches are those of `train_batches`: dicts of tensors, and of numpy arrays where
+    torch has none.
+    """
+
+    def __init__(
+        self,
+        ds: Dataset,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+        threads: int | None = None,
+        pin_memory: bool = False,
+        pad: PadLike = None,
+    ) -> None:
+        found = recipe_of(ds)
+        if isinstance(found, str):
+            raise OptionError(
+                f"loader: this dataset cannot be read without tasks of Ray: {found}. Write "
+                "ds.iter_torch_batches(batch_size=...); or give loader the dataset before that step, and do it in the "
+                "loop."
+            )
+        source, recipe = found
+        if (rank is None) != (world_size is None):
+            raise OptionError(f"loader: rank={rank}, world_size={world_size}: pass both, or none of them")
+        rank, world_size = _own_rank() if rank is None or world_size is None else (rank, world_size)
+        threads = min(2, cpu_count()) if threads is None else as_integer("threads", threads, 0)
+        self.batch_size, self._drop_last = batch_size, drop_last
+        self._collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
+        epochs = source.epochs.for_workers(world_size, is_resumable=True)
+        self._shard = WorkerShard("loader", source.plan(), recipe, epochs, rank, world_size, threads, agrees=False)
+        self._setting: EpochSetting | None = EpochSetting()
+        """What the next iteration reads, before it begins."""
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch."""
+        plan, shard = self._shard.plan, self._shard
+        rows = Share.of(plan, Remainder(world_size=shard.world_size())).num_rows
+        return rows // self.batch_size if self._drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._setting = None
+        yield from self._shard.iter_torch_batches(
+            batch_size=self.batch_size, collate_fn=self._collate, drop_last=self._drop_last, device="cpu"
+        )
+        running = self._shard.epochs.running
+        self._setting = EpochSetting(running.start.epoch + 1 if running is not None else 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration."""
+        self._set(EpochSetting.of(epoch, None))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after all batches handed out so far, as a dict for a checkpoint."""
+        setting = self._setting
+        if setting is None:
+            return self._shard.state_dict()
+        if setting.position is not None:
+            return setting.position.to_dict()
+        return position_of(self._shard.plan, Remainder(setting.epoch, (), self._shard.world_size())).to_dict()
+
+    def load_state_dict(self, state: PositionLike) -> None:
+        """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""
+        from ray_h5.order.position import Position
+
+        position = Position.from_dict(state)
+        self._set(EpochSetting(position.epoch, position))
+
+    def _set(self, setting: EpochSetting) -> None:
+        self._setting = setting
+        self._shard.epochs.set(setting)
+
+
+def loader_of_dataset(
+    ds: Dataset,
+    batch_size: int,
+    *,
+    shuffle: Any = True,
+    seed: int | None = 0,
+    workers: int = 0,
+    collate_fn: Any = None,
+    transforms_ahead: bool = False,  # noqa: ARG001  functions of this package repeat wherever they run
+    **options: Any,
+) -> DatasetLoader:
+    """Return the loader of a dataset; refuse the options of `loader` that the dataset has itself."""
+    if shuffle is not True or seed != 0:
+        raise OptionError("loader: a dataset has the order of read_h5(..., shuffle=); leave out shuffle and seed")
+    if workers or collate_fn is not None:
+        raise OptionError(
+            "loader: workers and collate_fn are for files and H5Dataset. A dataset of read_h5 is read in threads; "
+            "ds.iter_torch_batches(collate_fn=...) calls a function of yours"
+        )
+    own = {"rank", "world_size", "drop_last", "threads", "pin_memory", "pad"}
+    if others := sorted(options.keys() - own):
+        raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of read_h5(...)")
+    return DatasetLoader(ds, batch_size, **options)
+
+
+def _own_rank() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, where torch knows them."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)

@@ -1,0 +1,72 @@
+"""`loader(ds, 64)`: a dataset of `read_h5` is read in threads of this process."""
+
+import itertools
+
+import pytest
+import ray
+import torch
+
+import ray_h5
+from ray_h5 import Shuffle, set_epoch, where
+from ray_h5.errors import OptionError
+from ray_h5.torch_data import loader
+from tests.ray_data.kit import ids_of, write_chunked
+from tests.ray_data.training.test_reading import assert_same
+
+pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+@pytest.fixture
+def ds(tmp_path):
+    options = {"columns": ["x", "label", "guid"], "include_row_ids": True, "include_row_keys": True, "block_rows": 16}
+    return ray_h5.read_h5(write_chunked(tmp_path), shuffle=Shuffle("auto", 7), **options)
+
+
+def ids(batches):
+    return [row for batch in batches for row in batch["row_id"].tolist()]
+
+
+def test_it_has_the_filters_columns_functions_and_epochs_of_the_dataset(ds):
+    ds = ds.filter(expr=where(label=[0, 1])).select_columns(["row_id", "row_key", "x"])
+    ds = ds.map_batches(ray_h5.GaussianNoise("x"))
+    made = loader(ds, 8, threads=1)
+    assert len(made) == 13
+    for epoch in range(2):
+        set_epoch(ds, epoch)
+        batches = list(made)
+        expected = list(ds.iter_torch_batches(batch_size=8, collate_fn=ray_h5.TorchCollate()))
+        assert_same(batches, expected)
+    assert len(list(loader(ds, 8, drop_last=True))) == 12
+
+
+def test_it_resumes(ds):
+    made = loader(ds, 8)
+    made.set_epoch(3)
+    begun = ids(itertools.islice(made, 5))
+    state = made.state_dict()
+    assert (state["epoch"], state["rows"]) == (3, 40)
+    other = loader(ds, 8)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    rest = ids(other)
+    set_epoch(ds, 3)
+    assert begun + rest == ids_of(ds)
+    assert other.state_dict()["epoch"] == 4
+    set_epoch(ds, 3, state)
+    assert ids_of(ds) == rest
+
+
+def test_ranks_share_an_epoch(ds):
+    shares = [ids(loader(ds, 8, rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(150))
+    with pytest.raises(OptionError, match="pass both, or none of them"):
+        loader(ds, 8, rank=1)
+
+
+def test_what_it_cannot_read_says_so(ds):
+    for other in (ds.map_batches(lambda batch: batch), ds.union(ds), ds.limit(3), ray.data.range(8)):
+        with pytest.raises(OptionError, match=r"cannot be read without tasks of Ray: .*Write ds\."):
+            loader(other, 8)
+    for options in ({"shuffle": False}, {"seed": 3}, {"workers": 2}, {"collate_fn": torch.stack}, {"columns": ["x"]}):
+        with pytest.raises(OptionError):
+            loader(ds, 8, **options)
