@@ -187,9 +187,11 @@ def test_requests_are_few(server, bucket, raw, monkeypatch):
     server.latency = 0.05
     reader = reader_of(server)
     assert len(reader.columns) == 41
-    # The state and the head of each file.
-    assert len(server.requests(method="HEAD")) == 41
-    assert len(server.requests(method="GET")) == 41
+    # The state and the head of each file. A request that is made again, as on a machine that is busy, is the same one.
+    for method in ("HEAD", "GET"):
+        asked = [(each.path, each.range) for each in server.requests(method=method)]
+        assert len({*asked}) == 41
+        assert len(asked) <= 45
     server.forget()
     with h5py.File(bucket / "m.h5") as file:
         same(reader.read(["x"], [0, 700, 701])["x"], file["x"][:][[0, 700, 701]])
