@@ -1,0 +1,193 @@
+"""Do the tests notice? ``python -m tests.mutation MODULE_OR_FOLDER ... --tests TESTS ...``
+
+Each mutant runs in a process that is forked from one that has imported and collected everything: only the tests that
+execute the changed line run, until one fails. The table says which test noticed a mutant first.
+"""
+
+import argparse
+import functools
+import gc
+import os
+import pickle
+import random
+import select
+import signal
+import sys
+import threading
+import time
+import types
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutation.mutants import mutants_of
+
+
+def in_child(work, timeout_s):
+    """Return what `work` returns in a forked process; "timeout" if it takes too long, "died" if it does not return."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        with os.fdopen(writing, "wb") as out, open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 1)
+            os.dup2(null.fileno(), 2)
+            try:
+                said = work()
+            except BaseException as error:  # noqa: BLE001  the parent reports it
+                said = f"{type(error).__name__}: {error}"
+            pickle.dump(said, out)
+            out.flush()
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        ready, _, _ = select.select([said], [], [], timeout_s)
+        body = said.read() if ready else b""
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return pickle.loads(body) if body else "died" if ready else "timeout"
+
+
+def has_passed(item):
+    reports = runtestprotocol(item, log=False, nextitem=None)
+    return all(report.passed or report.skipped for report in reports)
+
+
+def traced(item, paths):
+    """Run a test; return (whether it passed, seconds, lines of `paths` that it executes)."""
+    lines = set()
+
+    def local(frame, event, _):
+        if event == "line":
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return local
+
+    def trace(frame, *_):
+        return local if frame.f_code.co_filename in paths else None
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+    start = time.process_time()
+    passed = has_passed(item)
+    sys.settrace(None)
+    return passed, time.process_time() - start, lines
+
+
+def apply(mutant):
+    """Give the function of a mutant, wherever it is referred to, its changed code."""
+    found = 0
+    # Types alone: to ask some objects of torch for more warns.
+    for each in gc.get_objects():
+        if type(each) is functools._lru_cache_wrapper:
+            each.cache_clear()
+        elif type(each) is types.FunctionType:
+            code = each.__code__
+            place = code.co_filename, code.co_firstlineno, code.co_qualname
+            if place == (mutant.path, mutant.line, mutant.qualname):
+                each.__code__ = mutant.code
+                found += 1
+    return found
+
+
+def verdict(mutant, items):
+    """Return the name of the first test that fails, or "" if all pass."""
+    if not apply(mutant):
+        return "unreachable"
+    return next((item.nodeid for item in items if not has_passed(item)), "")
+
+
+class Runner:
+    """Runs the mutants instead of the tests that were collected."""
+
+    def __init__(self, options):
+        self.options = options
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self):
+        """Let properties be quick: few examples, and no smaller ones of those that fail."""
+        from hypothesis import HealthCheck, Phase, settings
+
+        health, phases = list(HealthCheck), [Phase.explicit, Phase.generate]
+        quick = {"phases": phases, "database": None, "suppress_health_check": health, "deadline": None}
+        settings.register_profile("mutation", max_examples=8, derandomize=True, **quick)
+        settings.load_profile("mutation")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session):
+        items = [item for item in session.items if "ray_local" not in item.fixturenames]
+        paths = {str(path) for path in self.options.paths}
+        covering, seconds = defaultdict(list), {}
+        for item in items:
+            found = in_child(functools.partial(traced, item, paths), self.options.timeout)
+            if isinstance(found, str) or not found[0]:
+                print(
+                    f"left out, as it fails without a mutant: {item.nodeid} {found if isinstance(found, str) else ''}"
+                )
+                continue
+            seconds[item.nodeid] = found[1]
+            for line in found[2]:
+                covering[line].append(item)
+        print(f"{len(seconds)} of {len(items)} tests pass, {sum(seconds.values()):.0f} s", flush=True)
+        self._run_mutants(covering, seconds)
+        return True
+
+    def _run_mutants(self, covering, seconds):
+        mutants = [each for path in self.options.paths for each in mutants_of(path)]
+        total = len(mutants)
+        if self.options.sample:
+            mutants = sorted(random.Random(self.options.seed).sample(mutants, min(total, self.options.sample)), key=str)
+        counts = defaultdict(Counter)
+        for mutant in mutants:
+            tests = covering.get((mutant.path, mutant.at), [])
+            tests = sorted(tests, key=lambda item: seconds[item.nodeid])[: self.options.most]
+            name = in_child(functools.partial(verdict, mutant, tests), self.options.timeout) if tests else "uncovered"
+            kind = name if name in ("uncovered", "timeout", "died", "unreachable") else "killed" if name else "survived"
+            counts[os.path.relpath(mutant.path)][kind] += 1
+            what = f"{os.path.relpath(mutant.path)}:{mutant.at} {mutant.qualname}: {mutant.before} -> {mutant.after}"
+            print(f"{kind:9} {what}  {name if kind == 'killed' else ''}", flush=True)
+        self._print_table(counts, total)
+
+    def _print_table(self, counts, total):
+        kinds = ["killed", "timeout", "died", "survived", "uncovered", "unreachable"]
+        print(f"\n{sum(sum(each.values()) for each in counts.values())} of {total} mutants")
+        print("\t".join(["module", *kinds]))
+        for path in sorted(counts):
+            print("\t".join([path, *(str(counts[path][kind]) for kind in kinds)]))
+        whole = sum(counts.values(), Counter())
+        print("\t".join(["all", *(str(whole[kind]) for kind in kinds)]), flush=True)
+
+
+def main():
+    options = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    options.add_argument("modules", nargs="+", help="modules, and folders of them, that are changed")
+    options.add_argument("--tests", nargs="+", default=["tests/golden", "tests/training_runs"])
+    options.add_argument("--select", default="", help="as pytest -k")
+    options.add_argument("--sample", type=int, help="how many mutants, drawn from all")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument(
+        "--most", type=int, default=60, help="the most tests that run for a mutant, the quickest first"
+    )
+    options.add_argument("--timeout", type=float, default=120)
+    given = options.parse_args()
+    found = [Path(each).resolve() for each in given.modules]
+    given.paths = sorted({path for each in found for path in (each.rglob("*.py") if each.is_dir() else [each])})
+    pytest.main(
+        [
+            *given.tests,
+            "-n",
+            "0",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            given.select,
+            "-s",
+        ],
+        plugins=[Runner(given)],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Small changes of functions, such as ``<`` for ``<=``, which tests should notice."""
+
+import ast
+import copy
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
+COMPARISONS |= {ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}
+OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv}
+OPERATORS |= {ast.BitXor: ast.BitOr, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift}
+NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "any": "all", "all": "any"}
+TEXTS = {"left": "right", "right": "left"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one node of a function; `qualname` and `line` are those of the function, `at` that of the node."""
+
+    path: str
+    qualname: str
+    line: int
+    at: int
+    before: str
+    after: str
+    code: types.CodeType
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Yield each change of each function of a module, alone."""
+    tree = ast.parse(path.read_text())
+    for function in _functions(tree):
+        for number, node in enumerate(_nodes(function)):
+            for variant in range(len(_changes(node))):
+                changed = copy.deepcopy(tree)
+                twin = next(each for each in _functions(changed) if each.lineno == function.lineno)
+                other = list(_nodes(twin))[number]
+                _changes(other)[variant]()
+                code = compile(ast.fix_missing_locations(changed), str(path), "exec")
+                found = _code_of(code, function)
+                if found is not None:
+                    yield Mutant(
+                        str(path),
+                        found.co_qualname,
+                        found.co_firstlineno,
+                        node.lineno,
+                        _text(node),
+                        _text(other),
+                        found,
+                    )
+
+
+def _functions(tree):
+    """Yield the outermost functions: those of modules and classes."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, (ast.ClassDef, ast.If, ast.With)):
+            yield from _functions(node)
+
+
+def _nodes(function):
+    """Yield the nodes of a body, except for what is said in errors and logs, and what is only for readers."""
+    waiting = function.body[::-1]
+    while waiting:
+        node = waiting.pop()
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert, ast.Import, ast.ImportFrom)):
+            continue
+        if isinstance(node, ast.AnnAssign):
+            waiting += [node.value] if node.value is not None else []
+            continue
+        yield node
+        waiting += list(ast.iter_child_nodes(node))[::-1]
+
+
+def _changes(node):  # noqa: C901  a case a kind of node
+    """Return functions, each of which changes a node in one way."""
+    found = []
+    if isinstance(node, ast.Compare):
+        for i, each in enumerate(node.ops):
+            if type(each) in COMPARISONS:
+                found.append(lambda i=i, each=each: node.ops.__setitem__(i, COMPARISONS[type(each)]()))
+    elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in OPERATORS:
+        found.append(lambda: setattr(node, "op", OPERATORS[type(node.op)]()))
+    elif isinstance(node, ast.BoolOp):
+        found.append(lambda: setattr(node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And()))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        found.append(lambda: setattr(node, "op", ast.UAdd()))
+    elif isinstance(node, (ast.If, ast.IfExp)) and not isinstance(node.test, (ast.Compare, ast.BoolOp)):
+        found.append(lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), node.test)))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        found.append(lambda: setattr(node, "value", not node.value))
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        found.append(lambda: setattr(node, "value", node.value + 1))
+    elif isinstance(node, ast.Constant) and node.value in TEXTS:
+        found.append(lambda: setattr(node, "value", TEXTS[node.value]))
+    elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+        found.append(lambda: setattr(node, "attr", NAMES[node.attr]))
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        found.append(lambda: setattr(node, "id", NAMES[node.id]))
+    return found
+
+
+def _code_of(code, function):
+    """Return the code of a function in that of its module."""
+    first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            if each.co_name == function.name and each.co_firstlineno == first:
+                return each
+            if found := _code_of(each, function):
+                return found
+    return None
+
+
+def _text(node):
+    if isinstance(node, (ast.If, ast.IfExp)):
+        return f"if {ast.unparse(node.test)}"
+    return ast.unparse(node)
