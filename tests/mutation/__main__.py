@@ -24,6 +24,8 @@ from _pytest.runner import runtestprotocol
 
 from tests.mutation.mutants import mutants_of
 
+WORTH_ANOTHER_RUN = ("survived ", "uncovered")
+
 
 def in_child(work, timeout_s):
     """Return what `work` returns in a forked process; "timeout" if it takes too long, "died" if it does not return."""
@@ -98,6 +100,10 @@ def verdict(mutant, items):
     return next((item.nodeid for item in items if not has_passed(item)), "")
 
 
+def shown(mutant):
+    return f"{os.path.relpath(mutant.path)}:{mutant.at} {mutant.qualname}: {mutant.before} -> {mutant.after}"
+
+
 class Runner:
     """Runs the mutants instead of the tests that were collected."""
 
@@ -136,6 +142,9 @@ class Runner:
     def _run_mutants(self, covering, seconds):
         mutants = [each for path in self.options.paths for each in mutants_of(path)]
         total = len(mutants)
+        if self.options.again:
+            left = {line[10:].split("  ")[0] for line in open(self.options.again) if line[:9] in WORTH_ANOTHER_RUN}
+            mutants = [mutant for mutant in mutants if shown(mutant) in left]
         if self.options.sample:
             mutants = sorted(random.Random(self.options.seed).sample(mutants, min(total, self.options.sample)), key=str)
         counts = defaultdict(Counter)
@@ -145,8 +154,7 @@ class Runner:
             name = in_child(functools.partial(verdict, mutant, tests), self.options.timeout) if tests else "uncovered"
             kind = name if name in ("uncovered", "timeout", "died", "unreachable") else "killed" if name else "survived"
             counts[os.path.relpath(mutant.path)][kind] += 1
-            what = f"{os.path.relpath(mutant.path)}:{mutant.at} {mutant.qualname}: {mutant.before} -> {mutant.after}"
-            print(f"{kind:9} {what}  {name if kind == 'killed' else ''}", flush=True)
+            print(f"{kind:9} {shown(mutant)}  {name if kind == 'killed' else ''}", flush=True)
         self._print_table(counts, total)
 
     def _print_table(self, counts, total):
