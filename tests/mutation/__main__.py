@@ -143,7 +143,8 @@ class Runner:
         mutants = [each for path in self.options.paths for each in mutants_of(path)]
         total = len(mutants)
         if self.options.again:
-            left = {line[10:].split("  ")[0] for line in open(self.options.again) if line[:9] in WORTH_ANOTHER_RUN}
+            lines = Path(self.options.again).read_text().splitlines()
+            left = {line[10:].split("  ")[0] for line in lines if line[:9] in WORTH_ANOTHER_RUN}
             mutants = [mutant for mutant in mutants if shown(mutant) in left]
         if self.options.sample:
             mutants = sorted(random.Random(self.options.seed).sample(mutants, min(total, self.options.sample)), key=str)
@@ -173,6 +174,7 @@ def main():
     options.add_argument("--tests", nargs="+", default=["tests/golden", "tests/training_runs"])
     options.add_argument("--select", default="", help="as pytest -k")
     options.add_argument("--sample", type=int, help="how many mutants, drawn from all")
+    options.add_argument("--again", metavar="FILE", help="what a run printed: the mutants that it did not kill")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(
         "--most", type=int, default=60, help="the most tests that run for a mutant, the quickest first"
