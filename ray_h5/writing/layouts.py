@@ -11,6 +11,9 @@ from ray_h5.options import as_bytes, as_integer
 GOOD_BYTES = 64 << 10
 """Bytes of a chunk from which one row can be read at small cost; `ray-h5 inspect` advises it, too."""
 
+WORTH_BYTES = 2 * GOOD_BYTES
+"""Bytes of a chunk of several rows from which it is worth to write smaller ones."""
+
 LARGE_BYTES = 1 << 20
 """Bytes of a chunk of several rows from which a shuffled row costs much more than its own decoding."""
 

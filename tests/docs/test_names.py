@@ -126,7 +126,7 @@ NUMBERS = [
     ("docs/writing.md", r"Memory: (\d+) MiB of rows", "writing.repack.copying.SLAB_BYTES", MIB),
     ("docs/writing.md", r"(\d+) MiB of chunks that are encoded", "writing.output.IN_FLIGHT_BYTES", MIB),
     ("docs/writing.md", r"also (\d+) MiB, or a 256th", "writing.repack.row_batches.RUN_BYTES", MIB),
-    ("docs/writing.md", r"more than (\d+) MiB, rows that are divided", "writing.layouts.LARGE_BYTES", MIB),
+    ("docs/writing.md", r"rows and (\d+) KiB or more, rows that are divided", "writing.layouts.WORTH_BYTES", KIB),
     ("SECURITY.md", r"may take (\d+) times the bytes", "read.reader._TIMES_OF_FILE", 1),
     ("SECURITY.md", r"and (\d+) MiB in any case", "read.reader._ALWAYS_BYTES", MIB),
 ]

@@ -362,6 +362,27 @@ def test_what_was_gained_is_measured(tmp_path):
     assert "rows/s before" in str(found)
 
 
+@pytest.mark.parametrize("compression", ["gzip", "lzf", None])
+def test_by_default_chunks_of_many_rows_become_small(tmp_path, compression):
+    """The layout that h5py's users write: 64 images of 3 KiB a chunk."""
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
+    images = np.random.default_rng(0).integers(0, 40, (640, 32, 32, 3)).astype("u1")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("image", data=images, chunks=(64, 32, 32, 3), compression=compression)
+        file["label"] = np.arange(640)
+    found = repack(path, out, measure=True)
+    with h5py.File(out) as file:
+        assert file["image"].chunks == ((64 if compression is None else 21), 32, 32, 3)
+        assert (file["image"][:] == images).all()
+    assert found.rewritten == (compression is not None)
+    assert bool(found.rate_before) == (compression is not None)
+    assert ("no array changed" in str(found)) == (compression is None)
+    again = repack(out, tmp_path / "again.h5", measure=True)
+    assert again.rewritten == 0
+    assert "no array changed" in str(again)
+    assert "x)" not in str(again)
+
+
 def test_the_first_turn_of_what_was_gained_counts_for_neither_side(tmp_path, monkeypatch):
     rates = iter([10, 90, 80, 100])  # before, after, after, before: the first is that of a cold process
     monkeypatch.setattr("ray_h5.writing.repack.repack.shuffled_rate", lambda _: next(rates))

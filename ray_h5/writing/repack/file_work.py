@@ -10,7 +10,7 @@ from typing import Any, cast
 from ray_h5.codecs.encode import CodecName
 from ray_h5.errors import OptionError
 from ray_h5.manifest.layout import FileState
-from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
+from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, WORTH_BYTES
 from ray_h5.writing.output import OutputFile
 from ray_h5.writing.repack.copying import ArrayFacts, FileCopy, NewLayout, as_keepable, creation_of
 from ray_h5.writing.repack.result import Repacked
@@ -25,6 +25,7 @@ class FileWork(Work):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._chunks = [0, 0]
+        self._rewritten = 0
         self._states = {path: self._state(path) for path in self._files.paths}
 
     def names(self) -> list[str]:
@@ -87,6 +88,7 @@ class FileWork(Work):
 
         self._write(name, write, check if verify else None, self._creation(local))
         self._dropped += copy.result.dropped
+        self._rewritten += copy.result.rewritten
         self._chunks[0] += copy.result.chunks_before
         self._chunks[1] += copy.result.chunks_after
 
@@ -114,8 +116,16 @@ class FileWork(Work):
         return path
 
     def result(self) -> Repacked:
-        before, after = self._chunks
-        return Repacked([], [], None, self._before, self._after, before, after, dropped=tuple(self._dropped))
+        return Repacked(
+            [],
+            [],
+            None,
+            self._before,
+            self._after,
+            *self._chunks,
+            dropped=tuple(self._dropped),
+            rewritten=self._rewritten,
+        )
 
 
 def is_slow(facts: ArrayFacts) -> bool:
@@ -123,7 +133,8 @@ def is_slow(facts: ArrayFacts) -> bool:
     if facts.chunks is None:
         return False
     is_tiny = facts.chunk_bytes < TINY_BYTES and facts.num_chunks >= TINY_CHUNKS
-    is_large = bool(facts.steps) and holds_many_rows(facts.chunks[0], facts.chunk_bytes, facts.shape[0])
+    # Half of it or less is then decoded for a row. Images of 3 KiB, gzip, 64 a chunk: 6 times the rows a second.
+    is_large = bool(facts.steps) and facts.chunks[0] > 1 and facts.chunk_bytes >= WORTH_BYTES
     return is_tiny or is_large or facts.is_split or not facts.is_decoded_here
 
 

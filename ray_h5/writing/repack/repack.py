@@ -76,8 +76,8 @@ def repack(
         A file, if it has an extension of HDF5 files or that of the input, or a folder; or the URL of one in a store.
     chunk_rows : int, optional
         Rows of a chunk of each array. By default, arrays that are slow to read get chunks of 64 KiB, and others stay:
-        slow are chunks of several rows and over 1 MiB, rows that are divided, many tiny chunks, and filters that only
-        libhdf5 decodes.
+        slow are encoded chunks of several rows and 128 KiB or more, rows that are divided, many tiny chunks, and
+        filters that only libhdf5 decodes. If there are none, the result says that nothing is gained.
     chunk_bytes : int or str, optional
         Bytes of a chunk before it is encoded, instead of `chunk_rows`. A row is never divided.
     codec : {"zstd", "lz4", "gzip", "blosc", "none", "keep"}, optional
@@ -101,7 +101,7 @@ def repack(
     overwrite : bool
         Replace outputs that are there.
     measure : bool
-        Measure a shuffled epoch before and after, on a sample of rows.
+        Measure a shuffled epoch before and after, on a sample of rows, unless all arrays are copied as they are.
     out_storage_options : mapping of str to object, optional
         How the store of `out` is reached; by default as `storage_options` say.
     threads : int, optional
@@ -150,7 +150,7 @@ def repack(
         kept = target.begin(names, work.fingerprint(options), resume=bool(resume), overwrite=bool(overwrite))
         work.run(kept, bool(verify), progress or _no_progress)
     result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
-    return _measured(result, found, target) if measure else result
+    return _measured(result, found, target) if measure and not result.gains_nothing else result
 
 
 def _readable(files: FileOptions) -> FileOptions:

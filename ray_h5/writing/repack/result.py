@@ -27,6 +27,8 @@ class Repacked:
         Rows a second of a shuffled epoch, measured on a sample; 0 if it was not measured.
     dropped : tuple of str
         What was left out.
+    rewritten : int, optional
+        Arrays that got another layout; None if rows were written.
     """
 
     paths: list[str]
@@ -39,6 +41,12 @@ class Repacked:
     rate_before: float = 0.0
     rate_after: float = 0.0
     dropped: tuple[str, ...] = ()
+    rewritten: int | None = None
+
+    @property
+    def gains_nothing(self) -> bool:
+        """Whether all arrays were copied as they are."""
+        return self.rewritten == 0 and not self.kept
 
     def __str__(self) -> str:
         """Return what was gained, in lines."""
@@ -51,6 +59,11 @@ class Repacked:
             lines.append(f"rows: {self.rows}")
         if self.chunks_before:
             lines.append(f"chunks: {self.chunks_before} before, {self.chunks_after} after")
+        if self.gains_nothing:
+            lines.append(
+                "no array changed: from the layouts that they have, other chunks make a shuffled epoch no faster. "
+                "chunk_rows, chunk_bytes or codec write others; lz4 decodes fastest."
+            )
         if self.rate_before and self.rate_after:
             gain = self.rate_after / self.rate_before
             lines.append(
