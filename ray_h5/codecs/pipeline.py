@@ -130,6 +130,25 @@ class ChunkDecoder:
         else:
             raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
 
+    def decode_rows(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes], least: int) -> None:
+        """Decode one chunk, of which `least` bytes hold rows; other arguments and errors as of `decode`.
+
+        Libraries other than libhdf5 may store no more of the last chunk. The rest of the output is then zeros.
+        """
+        try:
+            self.decode(data, mask, out, scratch)
+        except DecodeError:
+            if least >= len(out):
+                raise
+            try:
+                ChunkDecoder(self.pipeline, least).decode(data, mask, out[:least], scratch)
+            except DecodeError:
+                pass
+            else:
+                out[least:] = 0
+                return
+            raise
+
     def _plan(self, mask: int) -> tuple[_Stage, ...]:
         """Return the stages of a chunk in decoding order: the last filter first."""
         size, slot, stages = self._chunk_bytes, 0, list[_Stage]()

@@ -11,6 +11,7 @@ import pytest
 from ray_h5.errors import CorruptChunkError, CorruptFileError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.read import repeating
+from ray_h5.read.kernel import run_tables
 from ray_h5.read.reader import RowReader
 from ray_h5.read.through_h5py import chunk_guard as chunks
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
@@ -340,6 +341,44 @@ def test_parameters_of_szip_that_are_damaged(tmp_path):
         overwrite(path, at, as_stored)
     assert read(65) == values.tobytes()
     assert CorruptChunkError in outcomes
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("columns", [1, 6])
+@pytest.mark.parametrize("kind", ["numbers", "text", "fields"])
+def test_an_edge_chunk_that_holds_only_its_rows(tmp_path, monkeypatch, kind, columns, shuffle, compiled):
+    """As some writers store it; h5py reads it. What is shorter, or lies in the middle, is damaged."""
+    if not compiled:
+        monkeypatch.setattr(run_tables, "compiled_loop", lambda: None)
+    values = np.arange(10 * columns, dtype="<i4").reshape(10, columns)
+    values = {"numbers": values, "text": values.astype("S8"), "fields": values.view([("a", "<i2"), ("b", "<i2")])}[kind]
+    path = tmp_path / "a.h5"
+
+    def make(rows_of_last, short=8):
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset(
+                "x", values.shape, values.dtype, chunks=(4, columns), compression="gzip", shuffle=shuffle
+            )
+            for first in (0, 4, 8):
+                stored = np.zeros((4, columns), values.dtype)
+                stored[: len(values[first : first + 4])] = values[first : first + 4]
+                stored = stored[:rows_of_last] if first == short else stored
+                raw = np.frombuffer(stored.tobytes(), np.uint8)
+                planes = raw.reshape(-1, values.dtype.itemsize).T.tobytes() if shuffle else raw.tobytes()
+                made.id.write_direct_chunk((first, 0), zlib.compress(planes))
+
+    for rows in (2, 4):
+        make(rows)
+        reader = RowReader(path)
+        assert_same(reader.read(["x"])["x"], by_h5py(path, "x"))
+        assert_same(reader.read(["x"], [1, 8, 9])["x"], values[[1, 8, 9]])
+    for rows, short in ((1, 8), (3, 8), (2, 0)):
+        make(rows, short)
+        with pytest.raises(
+            CorruptChunkError, match=rf"chunk {short // 4} .* expected \d+ decoded bytes|deflate stream"
+        ):
+            RowReader(path).read(["x"])
 
 
 def test_types_of_nbit_without_end():

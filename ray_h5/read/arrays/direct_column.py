@@ -375,7 +375,10 @@ class DirectColumn:
         def corrupt(job: int, reason: str) -> CorruptChunkError:
             return self._corrupt(int(numbers[job]), int(offsets[job]), int(sizes[job]), reason)
 
-        origin = Origin(jobs.shape[1], self._byte_source, self._decoder, corrupt, self._byte_sources)
+        def least(job: int) -> int:
+            return self._least_bytes(int(numbers[job]))
+
+        origin = Origin(jobs.shape[1], self._byte_source, self._decoder, corrupt, self._byte_sources, least=least)
         return JobTable(jobs, pieces, boxes, [origin], [out])
 
     def _check_raw(self, numbers: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, raw: np.ndarray) -> None:
@@ -385,6 +388,13 @@ class DirectColumn:
             found = int(sizes[at])
             reason = f"expected {self._chunk_bytes} bytes stored without filters, found {found}"
             raise self._corrupt(int(numbers[at]), int(offsets[at]), found, reason)
+
+    def _least_bytes(self, number: int) -> int:
+        """Return how many bytes of a chunk hold its rows."""
+        return self._bytes_of_rows(self.layout.num_rows - self.grid.first_row(number))
+
+    def _bytes_of_rows(self, rows: int) -> int:
+        return min(rows, self.grid.chunk_rows) * (self._chunk_bytes // self.grid.chunk_rows)
 
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
         return corrupt_chunk(self._path, self.layout, number, offset, size, reason)

@@ -18,6 +18,11 @@ class JoinedChunks(DirectColumn):
         """Take the datasets: their paths, and where the chunks of each begin."""
         self._paths, self._first_number, self._lengths = paths, first_number, lengths
 
+    def _least_bytes(self, number: int) -> int:
+        dataset = int(np.searchsorted(self._first_number, number, side="right")) - 1
+        first_row = self.grid.first_row(number - int(self._first_number[dataset]))
+        return self._bytes_of_rows(int(self._lengths[dataset]) - first_row)
+
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
         dataset = int(np.searchsorted(self._first_number, number, side="right")) - 1
         shape = (int(self._lengths[dataset]), *self.layout.row_shape)

@@ -119,6 +119,10 @@ class JointColumn(DirectColumn):
     def _files_of(self, numbers: np.ndarray) -> np.ndarray:
         return self._descriptors[np.searchsorted(self.first, numbers, side="right") - 1]
 
+    def _least_bytes(self, number: int) -> int:
+        file = int(np.searchsorted(self.first, number, side="right")) - 1
+        return self._columns[file]._least_bytes(number - int(self.first[file]))
+
     def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
         file = int(np.searchsorted(self.first, number, side="right")) - 1
         return self._columns[file]._corrupt(number - int(self.first[file]), offset, size, reason)

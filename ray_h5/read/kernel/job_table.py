@@ -153,6 +153,8 @@ class Origin:
         Several files on disks, by their descriptors.
     held : HeldColumn, optional
         Where its decoded chunks stay in memory.
+    least : callable, optional
+        ``least(job)`` returns how many bytes of a chunk hold its rows: some writers store no more of the last chunk.
     """
 
     stop: int
@@ -161,6 +163,7 @@ class Origin:
     corrupt: Callable[[int, str], Exception]
     byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
     held: HeldColumn | None = None
+    least: Callable[[int], int] | None = None
 
     def source_of(self, descriptor: int) -> ByteSource:
         """Return the file that has a descriptor."""

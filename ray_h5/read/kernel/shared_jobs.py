@@ -34,5 +34,9 @@ def shared(tables: Sequence[JobTable]) -> JobTable:
         origin, number = whole.origin_of(int(first[job]))
         return origin.corrupt(number, reason)
 
-    origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt)
+    def least(job: int) -> int:
+        origin, number = whole.origin_of(int(first[job]))
+        return int(whole.jobs[Field.DECODED, first[job]]) if origin.least is None else origin.least(number)
+
+    origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt, least=least)
     return JobTable(jobs_of_each, pieces, whole.boxes, [origin], whole.keeps)

@@ -123,8 +123,9 @@ class _Steps:
         if jobs[Field.PIPELINE][job] != RAW:
             values = self._at(place, size, job) if place else self._buffer("chunk", size)
             origin, number = self._table.origin_of(job)
+            least = size if origin.least is None else origin.least(number)
             try:
-                origin.decoder.decode(stored, jobs[Field.MASK][job], values, self._between)
+                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, self._between, least)
             except DecodeError as exc:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1

@@ -136,7 +136,7 @@ class ChunkGuard:
             if reason is None and (references is not None or self._has_streams(chunk.mask)):
                 stored = self._stored(chunk, dataset, worker)
                 short = f"libhdf5 lists {chunk.size} stored bytes and finds {len(stored)}"
-                reason = self._wrong_stream(stored, chunk.mask, worker) if len(stored) == chunk.size else short
+                reason = self._wrong_stream(stored, chunk, worker) if len(stored) == chunk.size else short
                 if reason is None and references is not None:
                     wrong, reason = self._wrong_values(chunk, stored, references, dataset, worker, asked)
             if reason is not None:
@@ -223,13 +223,15 @@ class ChunkGuard:
             return f"expected {chunk_bytes + 4 * checksums} stored bytes, found {size}"
         return None
 
-    def _wrong_stream(self, stored: np.ndarray, mask: int, worker: Worker) -> str | None:
+    def _wrong_stream(self, stored: np.ndarray, chunk: _Chunk, worker: Worker) -> str | None:
         """Say what is wrong with the stored bytes of a chunk, as far as this package knows its pipeline."""
-        decoder = self._decoder(mask)
+        decoder, grid, nbytes = self._decoder(chunk.mask), ChunkGrid.of(self.layout), self.layout.chunk_bytes
         if decoder is None:
-            return self._wrong_length(stored.tobytes(), mask) if self._inflates else None
+            return self._wrong_length(stored.tobytes(), chunk.mask) if self._inflates else None
+        rows = min(grid.chunk_rows, self.layout.num_rows - grid.first_row(chunk.number))
+        least = rows * (nbytes // grid.chunk_rows)
         try:
-            decoder.decode(stored, 0, worker.buffer("chunk", self.layout.chunk_bytes), worker.between)
+            decoder.decode_rows(stored, 0, worker.buffer("chunk", nbytes), worker.between, least)
         except DecodeError as exc:
             return str(exc)
         return None
