@@ -226,14 +226,14 @@ def read_all(reader: RowReader, values: Values) -> np.ndarray:
     return read_units(reader, values, values.array.num_rows)
 
 
-def read_units(reader: RowReader, values: Values, count: int) -> np.ndarray:
-    """Return the values of the first `count` units, for planning; errors as `RowReader.read_whole`."""
+def read_units(reader: RowReader, values: Values, count: int, first: int = 0) -> np.ndarray:
+    """Return the values of `count` units, from `first` on, for planning; errors as `RowReader.read_whole`."""
     array = values.array
     value_bytes = OBJECT_BYTES if array.dtype.hasobject else array.dtype.itemsize
     shape = (count, *array.row_shape)
     reader.check_claim([array], math.prod(shape) * value_bytes)
     out = empty(shape, array.dtype, array.where)
     if count:
-        reading = values.reading(RowRange(0, 0, count), out)
+        reading = values.reading(RowRange(first, 0, count), out)
         reader.run(FileRead(reader, reading.parts, reading.finish))
     return out

@@ -1,6 +1,7 @@
 """Blocks of arrays as rows: each is what h5py reads of its slices."""
 
 import math
+import tracemalloc
 
 import h5py
 import numpy as np
@@ -14,6 +15,7 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownC
 from ray_h5.hdf5.files import opening
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.rows.kinds import patch_rows
 from ray_h5.rows.patches import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
 from tests.rows.kit import PIPELINES, open_rows
@@ -194,6 +196,42 @@ def test_blocks_that_hold_a_class(scans, tmp_path_factory, monkeypatch):
     for row in drawn:
         assert row["label"].any()
         check(row, arrays)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (1, 2, 3, 0)])
+@pytest.mark.parametrize(
+    "options", [{"stride": 3}, {"stride": (5, 2, 1)}, {"pad": "zero"}, {"stride": 7, "pad": "zero"}]
+)
+def test_a_class_is_looked_for_part_by_part(tmp_path, monkeypatch, order, options):
+    """The label has an axis that blocks do not cut: first, second or last. It is read a few rows at once."""
+    monkeypatch.setattr(patch_rows, "_PART_VALUES", 300)
+    rng = np.random.default_rng(0)
+    label = (rng.random((2, 23, 9, 11)) < 0.003).astype("u1")
+    axes = tuple(order.index(axis) for axis in (1, 2, 3))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("label", data=label.transpose(order), chunks=(2, 2, 3, 2))
+        file["raw"] = rng.random(label.shape[1:])
+    shapes, block = {"raw": (4, 3, 5), "label": (4, 3, 5)}, (4, 3, 5)
+    kinds = [Patches(shapes, axes={"label": axes}, **options, **more) for more in ({}, {"where_any": ("label", [1])})]
+    every, chosen = (H5Dataset(tmp_path, ["corner"], rows=kind)[:]["corner"].tolist() for kind in kinds)
+    cuts = [tuple(slice(c, c + n) for c, n in zip(corner, block, strict=True)) for corner in every]
+    assert chosen == [corner for corner, cut in zip(every, cuts, strict=True) if label.max(axis=0)[cut].any()]
+    assert 0 < len(chosen) < len(every)
+
+
+@pytest.mark.parametrize("options", [{"stride": 16}, {"per_file": 5}])
+def test_a_class_is_looked_for_in_little_memory(tmp_path, options):
+    label = np.zeros((200, 200, 200), "u1")
+    label[150, 20:30, 180] = 1
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("label", data=label, chunks=(10, 100, 100), compression="gzip")
+    rows = Patches({"label": (32, 32, 32)}, where_any=("label", [1]), **options)
+    tracemalloc.start()
+    try:
+        assert len(H5Dataset(tmp_path, rows=rows)) == (5 if "per_file" in options else 2 * 2 * 2)
+        assert tracemalloc.get_traced_memory()[1] < 4 * label.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_refused_says_what_to_do(scans):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -15,7 +15,7 @@ from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import InMemory, Taken, Values, read_all
+from ray_h5.columns.values import InMemory, Taken, Values, read_units
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
@@ -23,6 +23,7 @@ from ray_h5.read.arrays.block_column import BlockAddress, block_layout
 from ray_h5.read.arrays.taken_column import runs_of_positions
 from ray_h5.read.reader import RowReader
 from ray_h5.read.unequal_rows import groups_with, pattern_of_groups
+from ray_h5.rows.kinds.boxes import any_in_windows
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
@@ -31,8 +32,8 @@ from ray_h5.splitmix import GOLDEN, mix_in_place
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
 
-_COUNT_BYTES = 16
-"""What `where_any` takes for a value: whether it is of a class, and how many before it are."""
+_PART_VALUES = 1 << 20
+"""Values that `where_any` looks at together."""
 
 
 def tried(
@@ -297,8 +298,13 @@ class PatchRows:
         return self._on_grid(chosen)
 
     def _on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        corners = np.stack(np.unravel_index(numbers, self._counts), axis=-1) * np.array(self._strides)
-        return np.minimum(corners, self._last) if self._kind.pad == "inside" else corners
+        along = np.unravel_index(numbers, self._counts)
+        return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)
+
+    def _corners_along(self, axis: int) -> np.ndarray:
+        """Return the indices along an axis at which the blocks of the grid begin."""
+        corners = np.arange(self._counts[axis]) * self._strides[axis]
+        return np.minimum(corners, self._last[axis]) if self._kind.pad == "inside" else corners
 
     def _drawn(self, rows: np.ndarray) -> np.ndarray:
         axes, last = len(self._kind.block), self._last
@@ -360,25 +366,30 @@ class PatchRows:
         values = self._values(name)
         if values.array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
-        self._reader.check_claim([values.array], math.prod(values.array.shape) * _COUNT_BYTES)
+        self._reader.check_claim([values.array], math.prod(values.array.shape))
         axes, extents = self._arrays[0][self._array_of(name) or name], self._arrays[1]
-        is_wanted: np.ndarray = np.isin(read_all(self._reader, values), classes)
-        others = tuple(axis for axis in range(is_wanted.ndim) if axis not in axes)
-        is_wanted = np.logical_or.reduce(is_wanted, axis=others) if others else is_wanted
         if self._kind.per_file is not None:
-            for axis, (n, size) in enumerate(zip(extents, self._cell.tolist(), strict=True)):
-                is_wanted = np.logical_or.reduceat(is_wanted, np.arange(0, n, size), axis=axis)
-            return np.flatnonzero(is_wanted)
-        before = np.pad(is_wanted.astype(np.int64), [(1, 0)] * is_wanted.ndim)
-        for axis in range(before.ndim):
-            np.cumsum(before, axis=axis, out=before)
-        low = self._on_grid(np.arange(math.prod(self._counts)))
-        high = np.minimum(low + self._kind.block, extents)
-        held = np.zeros(len(low), np.int64)
-        for ends in np.ndindex(*[2] * before.ndim):  # inclusion and exclusion
-            at = tuple(np.where(end, high[:, axis], low[:, axis]) for axis, end in enumerate(ends))
-            held += before[at] * (-1) ** (before.ndim - sum(ends))
-        return np.flatnonzero(held)
+            sizes, lows = self._cell, [np.arange(n) * size for n, size in zip(self._cells, self._cell, strict=True)]
+        else:
+            sizes, lows = np.array(self._kind.block), [self._corners_along(axis) for axis in range(len(axes))]
+        windows = [(low, np.minimum(low + n, end)) for low, n, end in zip(lows, sizes, extents, strict=True)]
+        return np.flatnonzero(any_in_windows(self._of_classes(values, classes, axes), windows))
+
+    def _of_classes(self, values: Values, classes: Sequence[int], axes: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield which values are of a class, for some indices after the other along the first axis that blocks cut."""
+        array, whole = values.array, None
+        rows = max(1, _PART_VALUES // max(1, math.prod(array.row_shape)))
+        rows = -(-rows // array.chunk_rows) * array.chunk_rows
+        others = tuple(axis for axis in range(len(array.shape)) if axis not in axes)
+        for first in range(0, array.num_rows, rows):
+            part = read_units(self._reader, values, min(rows, array.num_rows - first), first)
+            is_wanted: np.ndarray = np.logical_or.reduce(np.isin(part, classes), axis=others)
+            if 0 in axes:
+                yield is_wanted
+            else:
+                whole = is_wanted if whole is None else whole | is_wanted
+        if whole is not None:
+            yield whole
 
 
 def _stored(values: Values) -> Stored | None:
