@@ -277,7 +277,10 @@ class RowView:
         layouts = self.find(list(out))
         wanted = as_rows(rows, self._rows_of(layouts), self.path)
         there = np.arange(len(wanted), dtype=np.int64) if places is None else as_places(places)
-        out = {name: fitted(array, layouts[name].row_shape) for name, array in out.items()}
+        out = {
+            name: array if _takes_arrays(array, layouts[name]) else fitted(array, layouts[name].row_shape)
+            for name, array in out.items()
+        }
         for name, array in out.items():
             layout = layouts[name]
             if _takes_arrays(array, layout):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import Shuffle, Windows, balance, where
+from ray_h5 import Groups, Shuffle, Windows, balance, where
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
 
@@ -79,3 +79,12 @@ def test_other_axes_are_still_told_apart(folder):
         file["x"] = np.zeros((4, 1, 3))
     with pytest.raises(SchemaMismatchError, match=r"column 'x': expected float64 \(3,\), found float64 \(1, 3\)"):
         H5Dataset(folder, ["x"])
+
+
+def test_groups_of_one_value_beside_longer_ones(tmp_path):
+    for i, lengths in enumerate([(1, 2, 3), (1,)]):
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            for k, length in enumerate(lengths):
+                file[f"g{k}/x"] = np.arange(length) + 10.0 * i
+    dataset = H5Dataset(tmp_path, rows=Groups("g*"))
+    assert [row["x"].tolist() for row in map(dataset.__getitem__, range(4))] == [[0], [0, 1], [0, 1, 2], [10]]

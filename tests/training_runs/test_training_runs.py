@@ -52,12 +52,13 @@ class Ranks:
         self.rows, self.entrance = data.rows(), entrance
         self.dataset = H5Dataset(data.folder, predicate=data.filter(), **data.options(), **(options or {}))
         given = {"shuffle": data.as_shuffle(), "world_size": world}
+        read_by = {"threads": threads, "workers": int(entrance == "workers")}
         self.holders, self.iterators = [], []
         self.has_state = False
         """Whether a state can be asked for: a sampler that is asked for more than there is has come to its end."""
         for rank in range(world):
-            if entrance == "loader":
-                holder = batches = loader(self.dataset, batch, rank=rank, drop_last=drop_last, threads=threads, **given)
+            if entrance in ("loader", "workers"):
+                holder = batches = loader(self.dataset, batch, rank=rank, drop_last=drop_last, **given, **read_by)
             elif entrance == "batch sampler":
                 holder = OrderBatchSampler(self.dataset, batch, rank=rank, drop_last=drop_last, **given)
                 batches = DataLoader(self.dataset, batch_sampler=holder)
@@ -353,6 +354,39 @@ class TrainingRun(RuleBasedStateMachine):
             after.write_table()
 
 
+class LongRun(TrainingRun):
+    """Also with processes that read, and with Ray: both take seconds."""
+
+    @precondition(lambda self: self.ranks is None and self.has_rows())
+    @rule(one_in=st.integers(0, 9), world=st.sampled_from([1, 2]), batch=st.integers(1, 5), steps=st.integers(1, 4))
+    def take_of_workers(self, one_in, world, batch, steps):
+        if one_in == 7:
+            self.begin_or_resume("workers", world, batch, 0, drop_last=False, has_index=False, kept=None)
+            self.take(steps)
+
+    @precondition(lambda self: self.ranks is None and self.has_rows())
+    @rule(one_in=st.integers(0, 5), block_rows=st.integers(1, 9))
+    def finish_in_ray(self, one_in, block_rows):
+        """Tasks of Ray deliver what is left of the epoch, in the order of one rank."""
+        if one_in != 3:
+            return
+        import ray_h5
+
+        data, shuffle = self.data, self.data.as_shuffle()
+        ds = ray_h5.read_h5(data.folder, shuffle=shuffle or None, block_rows=block_rows, **data.options())
+        if data.filter() is not None:
+            ds = ds.filter(expr=ray_h5.where(label=[0, 1]))
+        ray_h5.set_epoch(ds, self.epoch, position=self.state)
+        self.steps, self.segments = map(list, self.saved)
+        self.segments.append((1, block_rows, False, "ray"))
+        rows = Ranks(data, "loader", 1, 1)
+        for batch in ds.iter_torch_batches(batch_size=None, collate_fn=ray_h5.TorchCollate()):
+            self.steps.append([[rows.checked(sample) for sample in samples_of(batch)]])
+        if all(world == 1 for world, *_ in self.segments):
+            assert flat(self.steps) == flat(self.reference())
+        self.finish()
+
+
 def flat(steps):
     return [key for ranks in steps for rank in ranks for key in rank]
 
@@ -385,3 +419,9 @@ def said_by_a_killed_process(make, steps):
 
 TestTrainingRun = TrainingRun.TestCase
 TestTrainingRun.settings = settings(few(200), stateful_step_count=20)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_local")
+class TestLongRun(LongRun.TestCase):
+    settings = settings(few(4000), stateful_step_count=30)
