@@ -620,7 +620,7 @@ def test_files_that_are_samples_are_advised(tmp_path, capsys):
         file["size"] = np.zeros(2)
     assert main(["inspect", str(tmp_path / "slide_1.h5")]) == 0
     assert (
-        "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files()."
+        "If each file is one sample, a bag of features or a volume, write read_h5(paths, rows=ray_h5.Files())"
         in capsys.readouterr().out
     )
 

@@ -195,8 +195,9 @@ class FileOptions:
             if not exc.suggestions:
                 raise
             # The error is of one file. To try the calls on all of many would take as long as to read them.
-            advice = [each.as_advice for each in self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
-            raise SchemaMismatchError("\n".join([str(exc), *advice[:_MAX_ADVICE]])) from None
+            found = [*self.that_run(exc.suggestions, [self.paths[0], self.paths[-1]])]
+            advice = [each.as_advice for each in [*found[:-1][:_MAX_ADVICE], *found[-1:]]]
+            raise SchemaMismatchError("\n".join([str(exc), *advice])) from None
 
     def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return what `index` does; its errors have suggestions that were not run."""

@@ -53,7 +53,12 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _cf,
     )
     found = [each for rule in of_patterns for each in rule(everywhere)]
-    return [*found, *(each for rule in rules for each in rule(tree))]
+    found += [each for rule in rules for each in rule(tree)]
+    whole = "rows=ray_h5.Files()"
+    if len(tree.lengths) > 1 and not any(each.options == whole for each in found):
+        said = f"first axes of {counted(len(tree.lengths), 'length')}"
+        found.append(Suggestion(said, "if each file is one sample, a bag of features or a volume", whole))
+    return found
 
 
 def _single_values(tree: FileTree) -> Iterator[Suggestion]:

@@ -63,7 +63,6 @@ def error_of_lengths(
     hints = [
         "Choose columns of one length, as in one of these lines, or a group that holds only those with group=.",
         _hint_of_sparse(columns),
-        "If each file is one sample, a bag of features or a volume, pass rows=ray_h5.Files().",
         *(f"{_to_copy(names)}: from {few(list(paths))}." for paths, names in _by_file(columns, sources).items()),
         _MATLAB if of_matlab else "",
     ]

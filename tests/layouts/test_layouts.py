@@ -108,7 +108,7 @@ def test_layout(each, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("each", LAYOUTS.values(), ids=LAYOUTS)
-def test_each_call_that_inspect_prints_runs(each, tmp_path):
+def test_each_call_that_is_printed_runs(each, tmp_path, caplog):
     want = each.write(tmp_path)
     paths = sorted(map(str, tmp_path.iterdir())) if want is None or want.paths is None else str(tmp_path / want.paths)
     try:
@@ -116,9 +116,46 @@ def test_each_call_that_inspect_prints_runs(each, tmp_path):
     except RayH5Error:
         return  # the file as a whole is refused
     advice = [line for line in shown.splitlines() if "write read_h5(paths, " in line]
-    for options in calls_in("\n".join(advice)):
+    for options in calls_in("\n".join([*advice, default_of(paths, want, caplog)[1]])):
         dataset = eval(f"H5Dataset(paths, {options})", {"H5Dataset": H5Dataset, "paths": paths, "ray_h5": ray_h5})
-        dataset[len(dataset) - 1]
+        dataset[0], dataset[len(dataset) - 1]
+
+
+@pytest.mark.parametrize("seeds", [range(12), range(12, 24), range(24, 36)])
+def test_each_call_that_is_printed_for_any_file_runs(tmp_path, caplog, seeds):
+    """Names of communities, in groups and lengths that need not fit: what does not run is not printed."""
+    for seed in seeds:
+        draw = np.random.default_rng(seed)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        for number in range(draw.integers(1, 3)):
+            write_any(folder / f"{number}.h5", draw)
+        try:
+            shown = to_text(inspect_files(FileOptions.of(folder)))
+        except RayH5Error:
+            shown = ""
+        advice = [line for line in shown.splitlines() if "write read_h5(paths, " in line]
+        for options in calls_in("\n".join([*advice, default_of(folder, None, caplog)[1]])):
+            if not options.startswith(("decode_cf", "pad=", "dtypes=")):
+                dataset = eval(f"H5Dataset(folder, {options})", {**globals(), "folder": folder})
+                dataset[0], dataset[len(dataset) - 1]
+
+
+def write_any(path, draw):
+    one = ["label", "offsets", "ep_len", "ep_offset", "starts", "counts", "indptr", "episode_ends", "done", "time"]
+    many = ["x", "image", "actions", "features", "tokens", "pixels"]
+    groups = ["", "data/", "demo_#/", "case_#/", "images/", "masks/", "INDEX/a/", "INSTRUMENT/a/", "bucket#/"]
+    steps = int(draw.integers(4, 20))
+    with h5py.File(path, "w") as file:
+        for group in draw.choice(groups, 3, replace=False):
+            names = draw.choice([*one, *many], 3, replace=False)
+            for i in range(4 if "#" in group else 1):
+                rows = steps + i * int(draw.integers(0, 2))
+                for name in names:
+                    few = int(draw.choice([rows, max(2, rows // 3), rows + 1]))
+                    ascending = np.linspace(0, steps, few).astype(int)
+                    values = ascending if name in one else np.zeros((rows, *draw.choice([[2], [4]])), "f4")
+                    file[f"{group.replace('#', str(i))}{name}"] = values
 
 
 def test_one_call_reads_frames_of_other_files(tmp_path):

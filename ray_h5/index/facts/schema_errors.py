@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.likely_rows.suggestion import Suggestion
 from ray_h5.messages import common_pattern
 
 _MAX_LISTED = 10
@@ -47,31 +48,31 @@ def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Seque
         f"  {each.path}: {_difference(expected, schema, dict(each.left_out))}" for each, schema in wrong[:_MAX_LISTED]
     )
     casts = _casts(expected, [schema for _, schema in wrong])
-    return SchemaMismatchError(
+    error = SchemaMismatchError(
         f"{len(wrong)} of {len(found)} files do not have the columns that the others have:\n{listed}\n"
         "Choose columns that all files share with columns=[...], or leave those files out."
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, found, columns)
-        + _groups_of_files(found)
     )
+    error.suggestions = tuple(_groups_of_files(found))
+    return error
 
 
-def _groups_of_files(found: Sequence[Schema]) -> str:
-    """Return a sentence about files whose columns are in a group with a name of its own, such as that of a subject."""
+def _groups_of_files(found: Sequence[Schema]) -> Iterator[Suggestion]:
+    """Yield what reads files whose columns are in a group with a name of its own, such as that of a subject."""
     by_form: dict[str, list[str]] = {}
     for name in (name for schema in found for name in schema):
         by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
     if any(len(names) != len(found) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
-        return ""
+        return
     globs = [_glob_of_numbers(names) for names in by_form.values()]
     groups = {glob.rpartition("/")[0] for glob in globs}
     if len(groups) != 1 or "*" not in (group := groups.pop()) or any("*" in glob.rpartition("/")[2] for glob in globs):
-        return ""
+        return
     columns = ", ".join(f"ray_h5.joined({glob!r}, name={glob.rpartition('/')[2]!r})" for glob in globs)
-    return (
-        f" Each file has a group of its own: for the rows of all of them, pass columns=[{columns}]; if each group is "
-        f"a sample, pass rows=ray_h5.Groups({group!r})."
-    )
+    said = "Each file has a group of its own"
+    yield Suggestion(said, "for the rows of all of them", f"columns=[{columns}]")
+    yield Suggestion(said, "if each group is a sample", f"rows=ray_h5.Groups({group!r})")
 
 
 def _glob_of_numbers(names: Sequence[str]) -> str:
