@@ -77,7 +77,8 @@ class RowSource:
         Which rows and columns.
     kept_bytes : int, optional
         Bound of the rows that stay in memory, for all workers of a loader together. The columns with the
-        smallest rows stay, all that fit with all their rows. By default 128 MiB a file, and at most 512 MiB.
+        smallest rows stay, all that fit with all their rows. By default 128 MiB a file, and at most 512 MiB, for all
+        `ranks` together: each rank reads other rows in each epoch, and would hold all of them in the end.
     kept_rows : int
         How many rows of the other columns stay in memory, in each process: those used last.
     processes : callable
@@ -94,6 +95,8 @@ class RowSource:
         processes: Callable[[], int] = alone,
     ) -> None:
         self.plan, self._processes = plan, processes
+        self.ranks = 1
+        """How many ranks of this node read the same files; used at the first read."""
         self._kept_rows = kept_rows
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
@@ -347,7 +350,7 @@ class RowSource:
         files = self.plan.files
         max_bytes = self._kept_bytes
         if max_bytes is None:
-            max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES)
+            max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES) // self.ranks
         if self.plan.is_drawn:  # a row has other values in each epoch
             self._kept_chunk_bytes = max_bytes // self._processes()
             self._bound_chunks()
@@ -574,7 +577,14 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
+        made = partial(_of_ranks, self.ranks, processes=self._processes)
+        return made, (self.plan, self._kept_bytes, self._kept_rows)
+
+
+def _of_ranks(ranks: int, *args: Any, **options: Any) -> RowSource:
+    source = RowSource(*args, **options)
+    source.ranks = ranks
+    return source
 
 
 def _share_chunks(plan: ReadPlan) -> bool:

@@ -1,4 +1,4 @@
-"""Programs that start and feed ranks: torchrun and accelerate, as a sampler sees them."""
+"""Programs that start and feed ranks: torchrun, accelerate and lightning, as a sampler sees them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import sys
 
 logger = logging.getLogger(__name__)
+
+_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 @functools.cache
@@ -36,3 +38,18 @@ def is_below_accelerate() -> bool:
         if issubclass(type(frame.f_locals.get("self")), kinds):
             return True
     return False
+
+
+@functools.cache
+def _warn_of_lightning() -> None:
+    logger.warning(
+        "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, and "
+        "this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose state is "
+        "that after the last batch delivered; lightning saves it by itself"
+    )
+
+
+def warn_of_lightning() -> None:
+    """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
+    if _LIGHTNING & sys.modules.keys() and "torchdata.stateful_dataloader" not in sys.modules:
+        _warn_of_lightning()

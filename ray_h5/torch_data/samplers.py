@@ -12,6 +12,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import INDICES_AT_ONCE, Share
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.blocks import Tail
@@ -19,6 +20,7 @@ from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
+from ray_h5.torch_data.launchers import warn_of_lightning
 from ray_h5.torch_data.ranks import OwnRank, Ranks, asked_by_accelerate
 
 ShuffleLike = bool | str | Shuffle | None
@@ -70,6 +72,8 @@ class EpochState:
         self.epoch = self._next_epoch = 0
         self.advances = False
         self._loaded: Position | None = None
+        self.is_ahead = False
+        """Whether the iteration that began last counts rows when they are asked for, before they are delivered."""
         self.run: tuple[Position, int] | None = None
         """Where the iteration that was asked last began, and how many rows of this rank are done now."""
 
@@ -95,7 +99,7 @@ class EpochState:
                 start = replace(start, rows=loaded.rows, earlier=loaded.earlier)
             else:
                 start = replace(start, earlier=loaded.done)
-        self.run = start, start.rows
+        self.run, self.is_ahead = (start, start.rows), False
         return start
 
     def count(self, start: Position, rows: int) -> None:
@@ -220,6 +224,7 @@ class RankSampler(DistributedSampler[int]):
         # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
         # beginning from the state, and then counts for itself.
         for indices in self._index_arrays(1):
+            self._state.is_ahead = True
             run = run or self._state.run
             assert run is not None
             start, rows = run
@@ -336,6 +341,7 @@ class OrderSampler(RankSampler):
         self._batch_values = None if given is None else given.batch_values
         self._counted_runs: tuple[Any, int] = (None, 0)
         self._check_seed(self._ranks.now())
+        self._share_memory(self._ranks.now())
 
     @property
     def stretch(self) -> int:
@@ -350,7 +356,14 @@ class OrderSampler(RankSampler):
     def _own_rank(self) -> OwnRank:
         own = self._ranks.share(self)
         self._check_seed(own)
+        self._share_memory(own)
         return own
+
+    def _share_memory(self, own: OwnRank) -> None:
+        """Tell the dataset among how many ranks of this node the default of `kept_bytes` is divided."""
+        source = getattr(self.dataset, "source", None)
+        if isinstance(source, RowSource):
+            source.ranks = min(own.world_size, int(os.environ.get("LOCAL_WORLD_SIZE") or own.world_size))
 
     def _check_seed(self, own: OwnRank) -> None:
         used = self.order.shuffle
@@ -484,6 +497,8 @@ class OrderSampler(RankSampler):
         the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
         `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
         """
+        if self._state.is_ahead and self._state.run is not None:
+            warn_of_lightning()
         return super().state_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:

@@ -1,5 +1,7 @@
 """Ranks take whole windows of a shuffle in turn, so that the ranks of a node decode each chunk once together."""
 
+import pickle
+
 import h5py
 import numpy as np
 import pytest
@@ -61,3 +63,20 @@ def test_ranks_of_pytorch_have_the_rows_of_ranks_of_ray(images, world_size, shuf
         blocks = [read_block(plan, remainder, number) for number in range(rank, layout.num_blocks, world_size)]
         expected = np.concatenate([block.rows.arrays["image"] for block in blocks])
         assert np.array_equal(np.concatenate([batch.image.numpy() for batch in mine]), expected)
+
+
+def test_ranks_share_the_default_of_kept_bytes(images, monkeypatch):
+    monkeypatch.setattr(row_source, "KEPT_BYTES_A_FILE", ROWS * 256)
+    for world_size, keeps in ((1, True), (2, False), (8, False)):
+        batches = loader(images, 64, rank=0, world_size=world_size, threads=0)
+        for _ in range(2):
+            list(batches)
+        held = batches.dataset.source.num_held()
+        assert held == (ROWS if keeps else 0)
+        again = pickle.loads(pickle.dumps(batches.dataset))
+        assert again.source.keeps_all == keeps
+    asked = loader(images, 64, rank=0, world_size=8, threads=0, kept_bytes=ROWS * 256)
+    list(asked)
+    assert asked.dataset.source.num_held() == ROWS  # small rows of a file are read at once
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # one rank a node
+    assert loader(images, 64, rank=0, world_size=8).dataset.source.keeps_all
