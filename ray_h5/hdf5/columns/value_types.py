@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import h5py
@@ -140,14 +141,18 @@ class AsDescribed:
     dtype: np.dtype
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset) -> AsDescribed | h5py.Dataset:
-        """Return a view of a dataset; the dataset itself if its dtype is that of the layout."""
-        wanted, lost_fields = _dtype(in_order(dataset.id.get_type()), "")
-        return dataset if not lost_fields and dataset.dtype == wanted else cls(dataset, wanted)
+    def of(cls, dataset: h5py.Dataset) -> AsDescribed:
+        """Return a view of a dataset."""
+        return cls(dataset, _dtype_of_layout(dataset.id.get_type().encode()))
 
     def __getitem__(self, args: Any) -> Any:
         # As `Dataset.astype` does, which looks at a dtype that numpy may lack.
         return self.dataset.__getitem__(args, new_dtype=self.dtype)
+
+
+@lru_cache(maxsize=256)
+def _dtype_of_layout(encoded: bytes) -> np.dtype:
+    return _dtype(in_order(h5py.h5t.decode(encoded)), "")[0]
 
 
 def _dtype(type_id: h5py.h5t.TypeID, where: str) -> tuple[np.dtype, tuple[str, ...]]:
