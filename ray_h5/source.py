@@ -211,7 +211,8 @@ class Source:
             as_kind(self.rows)
             if isinstance(self.rows, Groups) and self.zip_files is not None:
                 raise OptionError(
-                    f"zip_files, rows={self.rows}: groups in two files are no rows. Read the groups of each by itself."
+                    f"zip_files, rows={self.rows}: groups in two files are no rows. Read the groups of each by itself; "
+                    "or write both into one file, for Groups({'image': 'images/*', 'mask': 'masks/*'})."
                 )
         if self.windows is not None:
             from ray_h5.rows.windows import as_windows
