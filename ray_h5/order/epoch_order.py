@@ -29,6 +29,9 @@ decoded twice; with 4, a quarter of them."""
 _RANGE_GROUPS = 64
 """Such chunk groups that a window mixes, if memory allows it."""
 
+_SMALL_BYTES = 64 << 20
+"""What a process keeps of decoded chunks during an epoch, in plain PyTorch; Ray reads so many bytes in a block."""
+
 _LEAST_SORTED = 8192
 """Rows that are sorted by length together, at least: a window has to be many batches."""
 
@@ -177,6 +180,8 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     blocks.
     """
     unit = decide_unit(shuffle, index.chunk_group_rows)
+    if unit == "chunks" and shuffle is not None and shuffle.has_no_window and _is_small(index, selection):
+        unit = "rows"
     order = _permutation(index, selection, shuffle, unit)
     base = order.shuffle
     if shuffle is None or base is None:
@@ -286,7 +291,7 @@ def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, 
 
 def _range_window(index: RowIndex, num_rows: int) -> int:
     """Return a window that mixes as many chunk groups as fit into memory while their rows are kept as they are read."""
-    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+    row_bytes = _row_bytes(index)
     group_rows = _RANGE_CHUNKS * index.chunk_group_rows
     wanted = max(BLOCK_BYTES // row_bytes, _RANGE_GROUPS * group_rows)
     # A small file is cut into several blocks, but no smaller than a chunk group.
@@ -302,8 +307,7 @@ def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
         return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
-    has_window = shuffle.window_rows is not None and shuffle.by_length is None
-    return "rows" if chunk_group_rows == 1 and not has_window else "chunks"
+    return "rows" if chunk_group_rows == 1 and shuffle.has_no_window else "chunks"
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:
@@ -317,12 +321,27 @@ def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int
     return np.concatenate([[0], np.flatnonzero(chunk[1:] != chunk[:-1]) + 1, [len(selection)]])
 
 
+def _is_small(index: RowIndex, selection: np.ndarray | None) -> bool:
+    """Return whether all chunks with selected rows stay in memory once they are decoded: rows cost no more then."""
+    most = _SMALL_BYTES // _row_bytes(index)
+    if index.num_rows <= most:
+        return True
+    if selection is None or len(selection) > most or index.chunk_group_starts(_RANGE_CHUNKS) is not None:
+        return False
+    groups = len(_chunk_groups(index.files, selection, index.chunk_group_rows)) - 1
+    return groups * index.chunk_group_rows <= most
+
+
+def _row_bytes(index: RowIndex) -> int:
+    return max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
+
+
 def _default_window(index: RowIndex, num_rows: int) -> int:
     """Return a window that mixes 16 chunks or more, if a block can hold them."""
-    row_bytes = max(sum(column.row_bytes for column in index.columns.values()), MIN_ROW_BYTES)
-    wanted = max(BLOCK_BYTES // row_bytes, 16 * index.chunk_group_rows)
-    rows = min(wanted, MAX_BLOCK_BYTES // row_bytes, num_rows // MIN_BLOCKS)
-    return 1 << max(rows, 1).bit_length() - 1
+    most, chunks = MAX_BLOCK_BYTES // _row_bytes(index), 16 * index.chunk_group_rows
+    rows = min(max(min(BLOCK_BYTES // _row_bytes(index), num_rows // MIN_BLOCKS), chunks), most, num_rows)
+    window = 1 << max(rows, 1).bit_length() - 1
+    return window if window >= chunks or 2 * window > min(most, num_rows) else 2 * window
 
 
 @lru_cache(maxsize=8)

@@ -96,8 +96,8 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
     shuffle, rows = plan.order.shuffle, max(plan.num_rows, 1)
     if shuffle is None:
         return None
-    chunks = max(1, -(-plan.files.num_rows // chunk_group_rows))
-    block = min(plan.block_rows, rows)
+    chunks = _chunks_with_rows(plan, chunk_group_rows)
+    block, of_chunk = min(plan.block_rows, rows), rows / chunks
     if shuffle.unit == "files":
         return ShuffleEffect("files", 1, 1, 1.0)
     if shuffle.unit == "rows":
@@ -107,10 +107,21 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
     window = min(shuffle.window_rows or rows, rows)
     if plan.order.range_chunks is not None:
         return _of_ranges(plan, window, chunk_group_rows, plan.order.range_chunks)
-    mixed = max(1, round(window / min(chunk_group_rows, rows)))
+    mixed = min(max(1, round(window / of_chunk)), chunks)
     # A window that is spread over several blocks is read by each of them.
-    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / chunk_group_rows)
-    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * chunk_group_rows / block))
+    in_block = mixed * (1 - (1 - 1 / mixed) ** block) if window > block else max(1, block / of_chunk)
+    return ShuffleEffect("chunks", window, mixed, max(1.0, in_block * of_chunk / block))
+
+
+def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
+    """Return how many chunks hold selected rows, about: chunks begin with files, which is left out here."""
+    if plan.selection is None:
+        return max(1, -(-plan.files.num_rows // size))
+    count, last = 0, -1
+    for first in range(0, len(plan.selection), _MOST_ROWS):
+        found = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
+        count, last = count + len(found) - int(found[0] == last), int(found[-1])
+    return max(count, 1)
 
 
 def _of_ranges(plan: ReadPlan, window: int, chunk_rows: int, range_chunks: int) -> ShuffleEffect:

@@ -141,7 +141,9 @@ def test_bounds_of_chunk_groups(sizes, size):
         assert list(zip(first.tolist(), stop.tolist(), strict=True)) == expected
 
 
-def test_auto_is_what_it_is_without_weights(files):
+def test_auto_is_what_it_is_without_weights(files, monkeypatch):
+    assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "rows"  # all fits into memory
+    monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
     assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "chunks"
     assert plan_of(files, Shuffle(weights=balance("label"))).order.shuffle.unit == "rows"
     assert plan_of(files, Shuffle(weights="w", replacement=False)).order.shuffle.unit == "rows"

@@ -236,8 +236,10 @@ def test_aligned_groups_are_decoded_exactly_once(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "unit"), [(["x"], "chunks"), (["one"], "rows"), (["flat"], "rows"), (["one", "label"], "rows")]
 )
-def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit):
+def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit, monkeypatch):
     index = build_index(chunked, columns)
+    assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == "rows"  # all fits into memory
+    monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
     assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == unit
     assert decide_unit(Shuffle("auto", 0), index.chunk_group_rows) == unit
     assert decide_unit(Shuffle("auto", 0, window_rows=4), 1) == "chunks"

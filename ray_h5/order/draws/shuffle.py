@@ -45,8 +45,8 @@ class Shuffle(ComparedByContent):
         ``rows``: each position of an epoch is drawn from all selected rows. ``chunks``: chunk groups, which are
         neighbouring rows that share chunks, are drawn from all files; then rows are drawn within a window of
         `window_rows`. Each chunk is decoded about once. ``files``: files are drawn, and the rows of a file keep their
-        order. ``auto``: ``rows`` if that costs nothing, because a chunk holds one row or the data is contiguous; else
-        ``chunks``.
+        order. ``auto``: ``rows`` if that costs little, because a chunk holds one row, the data is contiguous, or all
+        chunks with selected rows are at most 64 MiB when decoded, which stay in memory; else ``chunks``.
     seed : int, optional
         Zero or more. None draws one: `seed` holds it, and `repr` shows it. A `Position`, and the state of a sampler,
         contain the seed. The run that resumes takes it over.
@@ -184,6 +184,11 @@ class Shuffle(ComparedByContent):
         from ray_h5.order.draws.weights import Balance
 
         return isinstance(self.weights, (Balance, Mapping)) or not self.replacement
+
+    @property
+    def has_no_window(self) -> bool:
+        """Whether the user says neither what is drawn nor how many rows are mixed."""
+        return self.unit == "auto" and (self.window_rows is None or self.by_length is not None)
 
     def once(self, unit: Unit | None = None) -> Shuffle:
         """Return the shuffle that has each selected row once an epoch, and knows no lengths; of another unit."""

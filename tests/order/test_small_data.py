@@ -1,0 +1,73 @@
+"""Data that fit into memory are shuffled by rows, larger ones mix chunks as the pages say, and a line says how much."""
+
+import dataclasses
+
+import h5py
+import numpy as np
+import pytest
+
+from ray_h5.order.epoch_order import make_order
+from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from ray_h5.torch_data import H5Dataset, Shuffle, loader, where
+from tests.index.kit import plan_files
+
+
+def write(path, rows, chunk, width=1, value=None):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (rows, width), "f4", chunks=(chunk, width), compression="gzip")
+        labels = np.arange(rows) if value is None else np.full(rows, value)
+        file.create_dataset("label", data=labels, chunks=(rows,))
+    return str(path)
+
+
+def test_a_shuffle_of_sorted_files_mixes_all_classes(tmp_path):
+    for number in range(6):
+        write(tmp_path / f"{number}.h5", 666, 64, 128, number)
+    loaded = loader(tmp_path, 64, shuffle=True, seed=3, drop_last=True)
+    for _ in range(2):
+        batches = [batch["label"].numpy() for batch in loaded]
+        assert all({*batch.tolist()} == set(range(6)) for batch in batches)
+    dataset = H5Dataset(tmp_path)
+    orders = [dataset.epoch_order(Shuffle(unit, 3)) for unit in ("auto", "rows")]
+    assert orders[0] == orders[1]
+    # Whoever says chunks, or a window, has them.
+    assert dataset.epoch_order(Shuffle("chunks", 3)).shuffle.unit == "chunks"
+    assert dataset.epoch_order(Shuffle(seed=3, window_rows=256)).window_rows == 256
+
+
+@pytest.mark.parametrize(("rows", "chunk", "width"), [(80, 4, 1 << 20), (6400, 100, 4096), (200, 60, 1 << 17)])
+def test_larger_data_mix_sixteen_chunks(tmp_path, rows, chunk, width):
+    """80 rows of 4 MiB in 20 chunks, of which a block holds 8; 64 chunks of 1.6 MiB; 4 chunks of 30 MiB."""
+    write(tmp_path / "a.h5", rows, chunk, width)
+    dataset = H5Dataset(tmp_path / "a.h5", ["x"])
+    order = dataset.epoch_order(Shuffle(seed=1))
+    assert order.shuffle.unit == "chunks"
+    most = min(16 * chunk, rows, (128 << 20) // (4 * width))
+    assert order.window_rows > most / 2
+    if 32 * chunk * 4 * width <= 128 << 20:
+        assert order.window_rows >= 16 * chunk
+
+
+def test_few_rows_of_large_files_are_small_data(tmp_path):
+    path = write(tmp_path / "a.h5", 64 << 10, 64, 512)  # 128 MiB
+    dataset = H5Dataset(path, predicate=where(label=list(range(2000))))
+    assert dataset.epoch_order(Shuffle(seed=1)).shuffle.unit == "rows"
+    # As few rows, of which each chunk has one or two: all chunks are decoded for them.
+    dataset = H5Dataset(path, predicate=where(label=list(range(0, 64 << 10, 33))))
+    assert dataset.epoch_order(Shuffle(seed=1)).shuffle.unit == "chunks"
+
+
+def test_what_is_said_of_a_shuffle_counts_the_selected_rows(tmp_path):
+    path = write(tmp_path / "a.h5", 64 << 10, 64, 512)
+    for step, mixed in ((1, 16), (8, 128)):
+        chosen = np.arange(0, 64 << 10, step)
+        index, plan = plan_files([path], shuffle=Shuffle("chunks", 1, window_rows=1024))
+        order = make_order(index, chosen, Shuffle("chunks", 1, window_rows=1024))
+        plan = dataclasses.replace(plan, selection=chosen, order=order, block_rows=1024)
+        effect = shuffle_effect(plan, index.chunk_group_rows)
+        assert (effect.chunks_mixed, effect.window_rows, effect.reads_per_byte) == (mixed, 1024, 1.0)
+        assert f"{len(chosen)} of 65536 rows" in describe(plan, index.chunk_group_rows)
+    index, plan = plan_files([path], shuffle=Shuffle("rows", 1))
+    first = np.arange(640)
+    plan = dataclasses.replace(plan, selection=first, order=make_order(index, first, Shuffle("rows", 1)))
+    assert shuffle_effect(plan, 64).chunks_mixed == 10
