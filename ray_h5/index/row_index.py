@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_state
 from ray_h5.index.facts.answers import check_planned
 from ray_h5.index.facts.common_schema import check_enums, common_columns
@@ -33,7 +33,7 @@ from ray_h5.index.lookup import Found, FoundCell, Lookup
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
-from ray_h5.predicates.virtual_names import AnyEqual, parse_virtual, read_for, virtual_name
+from ray_h5.predicates.virtual_names import AnyEqual, Length, parse_virtual, read_for, virtual_name
 from ray_h5.read.arguments import as_names
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.storage_of_path import storage_of
@@ -226,8 +226,11 @@ class RowIndex(ComparedByContent):
         ------
         StaleIndexError, MissingSourceError
             If a file, or another that the columns come from, is no longer as it was.
+        PredicateError
+            If a column has other values in each epoch.
         """
         names = [spec.name for spec in columns]
+        self._check_not_drawn(names)
         columns = [self._of_delivered(spec) for spec in columns]
         self._compute(columns)
         known = self.found.value.values
@@ -244,6 +247,17 @@ class RowIndex(ComparedByContent):
             self.found.update(lambda found: found.with_values(new))
             known = {**known, **new}
         return {name: known[spec] for name, spec in zip(names, columns, strict=True)}
+
+    def _check_not_drawn(self, names: Sequence[str]) -> None:
+        drawn = self.scope.drawn_columns
+        for name in names if drawn else ():
+            _, criterion = parse_virtual(name) or ("", None)
+            wrong = [] if isinstance(criterion, Length) else [each for each in read_for(name) if each in drawn]
+            if wrong:
+                raise PredicateError(
+                    f"column {wrong[0]!r} is a part(..., random=), whose values are others in each epoch: they choose "
+                    "no rows. Give the part another name, columns={'name': part(...)}, and name the dataset."
+                )
 
     def _of_delivered(self, spec: ColumnSpec) -> ColumnSpec:
         """Return a column that is computed file by file so that it is computed from values as they are delivered."""

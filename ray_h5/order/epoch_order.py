@@ -180,7 +180,7 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     blocks.
     """
     unit = decide_unit(shuffle, index.chunk_group_rows)
-    if unit == "chunks" and shuffle is not None and shuffle.has_no_window and _is_small(index, selection):
+    if unit == "chunks" and shuffle is not None and not _is_said(shuffle) and _is_small(index, selection):
         unit = "rows"
     order = _permutation(index, selection, shuffle, unit)
     base = order.shuffle
@@ -307,7 +307,12 @@ def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
         return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
-    return "rows" if chunk_group_rows == 1 and shuffle.has_no_window else "chunks"
+    return "rows" if chunk_group_rows == 1 and not _is_said(shuffle) else "chunks"
+
+
+def _is_said(shuffle: Shuffle) -> bool:
+    """Return whether the user says what is drawn, or how many rows are mixed."""
+    return shuffle.unit != "auto" or (shuffle.window_rows is not None and shuffle.by_length is None)
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:

@@ -19,6 +19,7 @@ def along_the_first_axis(file):
     file["x"] = NUMBERS
     file["id"], file["ends"] = np.repeat([3, 1, 2], [5, 3, 4]), np.array([5, 8, 12])
     file["last"], file["trials"] = np.isin(NUMBERS, [4, 7, 11]), np.array([[1, 5], [6, 8], [8, 12]])
+    file["first"], file["count"] = np.array([0, 5, 8]), np.array([5, 3, 4])
     file["t"] = np.cumsum(np.r_[0, np.resize([1.0, 1.5, 0.75], STEPS - 1)])
 
 
@@ -36,6 +37,8 @@ KINDS = {
     "episode": (along_the_first_axis, {}, {"episode": "id"}),
     "ends": (along_the_first_axis, {}, {"episode_ends": "ends"}),
     "flags": (along_the_first_axis, {}, {"episode_flags": "last"}),
+    "starts": (along_the_first_axis, {}, {"episode_starts": "first"}),
+    "lengths": (along_the_first_axis, {}, {"episode_lengths": "count"}),
     "bounds": (along_the_first_axis, {}, {"episode_bounds": "trials"}),
     "groups": (in_groups, {"rows": Groups("g*")}, {}),
     "files": (along_the_first_axis, {"rows": Files()}, {}),

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ray_h5 import Files, Groups, Shuffle, Windows, csr, loader, part, ragged
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5 import Files, Groups, Shuffle, Windows, any_equal, between, csr, loader, part, ragged
+from ray_h5.errors import OptionError, PredicateError, RayH5Error
 from ray_h5.index.file_options import FileOptions
-from ray_h5.torch_data import H5Dataset
+from ray_h5.torch_data import H5Dataset, where
 
 
 def read(path, column, **options):
@@ -313,3 +313,12 @@ def test_windows_over_parts_without_positions(tmp_path, options):
     columns = [part("x", {0: slice(2, 2)})]
     dataset = H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"x": [0, 1]}, pad="drop"), **options)
     assert dataset[[0, 1, 2]]["x"].shape == (3, 2, 0, 2)
+
+
+def test_drawn_entries_choose_no_rows(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(50).reshape(10, 5)
+    with pytest.raises(PredicateError, match=r"column 'x' is a part.*, whose values are others in each epoch"):
+        H5Dataset(tmp_path / "a.h5", [part("x", random=1)], where(x=between(0, 20)))
+    with pytest.raises(PredicateError, match="column 'x' is a part"):
+        H5Dataset(tmp_path / "a.h5", [part("x", random=2)], where(x=any_equal(3)))

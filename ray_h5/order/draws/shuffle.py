@@ -185,11 +185,6 @@ class Shuffle(ComparedByContent):
 
         return isinstance(self.weights, (Balance, Mapping)) or not self.replacement
 
-    @property
-    def has_no_window(self) -> bool:
-        """Whether the user says neither what is drawn nor how many rows are mixed."""
-        return self.unit == "auto" and (self.window_rows is None or self.by_length is not None)
-
     def once(self, unit: Unit | None = None) -> Shuffle:
         """Return the shuffle that has each selected row once an epoch, and knows no lengths; of another unit."""
         unit = unit or self.unit
