@@ -29,8 +29,8 @@ decoded twice; with 4, a quarter of them."""
 _RANGE_GROUPS = 64
 """Such chunk groups that a window mixes, if memory allows it."""
 
-_SMALL_BYTES = 64 << 20
-"""What a process keeps of decoded chunks during an epoch, in plain PyTorch; Ray reads so many bytes in a block."""
+_SMALL_BYTES = 32 << 20
+"""Half of what a process keeps of decoded chunks during an epoch, in plain PyTorch. Each block of Ray decodes them."""
 
 _LEAST_SORTED = 8192
 """Rows that are sorted by length together, at least: a window has to be many batches."""

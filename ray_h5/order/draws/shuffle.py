@@ -46,7 +46,7 @@ class Shuffle(ComparedByContent):
         neighbouring rows that share chunks, are drawn from all files; then rows are drawn within a window of
         `window_rows`. Each chunk is decoded about once. ``files``: files are drawn, and the rows of a file keep their
         order. ``auto``: ``rows`` if that costs little, because a chunk holds one row, the data is contiguous, or all
-        chunks with selected rows are at most 64 MiB when decoded, which stay in memory; else ``chunks``.
+        chunks with selected rows are at most 32 MiB when decoded, which stay in memory; else ``chunks``.
     seed : int, optional
         Zero or more. None draws one: `seed` holds it, and `repr` shows it. A `Position`, and the state of a sampler,
         contain the seed. The run that resumes takes it over.
