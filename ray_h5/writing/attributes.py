@@ -9,6 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ray_h5.hdf5.files.file_bytes import address_of
+
 
 def encoded(name: str | bytes) -> bytes:
     """Return a name as libhdf5 has it. h5py gives names that are not UTF-8 as bytes."""
@@ -29,7 +31,7 @@ class NamedTypes:
     Parameters
     ----------
     names : mapping of object to str
-        Their paths, by `object_key`.
+        Their paths, by `address_of`.
     out : h5py.File, optional
         The copy; without one, types have no names.
     """
@@ -51,13 +53,7 @@ class NamedTypes:
         return any(self._path_of(each.get_type()) is not None for each in ids)
 
     def _path_of(self, type_: h5py.h5t.TypeID) -> str | None:
-        return self._names.get(object_key(type_)) if self._names and type_.committed() else None
-
-
-def object_key(id_: Any) -> tuple[int, Any]:
-    """Return what an object has and no other one of its file."""
-    info = h5py.h5o.get_info(id_)
-    return info.fileno, info.addr if hasattr(info, "addr") else bytes(info.token)
+        return self._names.get(address_of(type_)) if self._names and type_.committed() else None
 
 
 def copy_attribute(

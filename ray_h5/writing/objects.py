@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import h5py
@@ -14,7 +15,6 @@ from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refe
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
 
-_LARGE_BYTES = 64 << 10
 _PIECE = 8 << 20
 
 
@@ -34,11 +34,25 @@ def copy_object(
     types: NamedTypes = NamedTypes(),  # noqa: B008
 ) -> None:
     """Copy a dataset or a type, with its attributes, as it is stored."""
-    is_named = isinstance(found, h5py.Dataset) and types.names_one_of(found)
-    if not isinstance(found, h5py.Dataset) or not (is_named or _has_large_chunks(found) or _has_fill_on_heap(found)):
+    made: h5py.Dataset | h5py.Datatype
+    if isinstance(found, h5py.Datatype):
+        type_ = found.id.copy()
+        type_.commit(out.id, path.encode(), lcpl=new_links())
+        made = h5py.Datatype(type_)
+    elif types.names_one_of(found) or _has_plain_chunks(found) or _has_fill_on_heap(found):
+        made = _copy_dataset(found, out, path, types)
+    else:
         # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
         h5py.h5o.copy(found.file.id, str(found.name).encode(), out.id, path.encode(), lcpl=new_links())
         return
+    for name in found.attrs:
+        dtype = dtype_of(found.attrs.get_id(name))
+        if dtype is not None and not refers(dtype):
+            copy_attribute(found, made, name, types)
+
+
+def _copy_dataset(found: h5py.Dataset, out: h5py.File, path: str, types: NamedTypes) -> h5py.Dataset:
+    """Copy a dataset without its attributes, not by `h5o.copy`."""
     plist, space = found.id.get_create_plist(), found.id.get_space()
     id_ = h5py.h5d.create(out.id, path.encode(), types.of(found.id), space, dcpl=plist, lcpl=new_links())
     made = h5py.Dataset(id_)
@@ -54,29 +68,27 @@ def copy_object(
         values = np.empty(found.shape, np.dtype((np.void, type_.get_size())))
         found.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
         made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
-    for name in found.attrs:
-        dtype = dtype_of(found.attrs.get_id(name))
-        if dtype is not None and not refers(dtype):
-            copy_attribute(found, made, name, types)
+    return made
 
 
-def _has_large_chunks(found: h5py.Dataset) -> bool:
-    """Return whether the chunks of an array are worth a call each; libhdf5 copies many small ones faster."""
+def _has_plain_chunks(found: h5py.Dataset) -> bool:
+    """Return whether the chunks of an array can be copied one by one."""
     if found.chunks is None or found.dtype.hasobject or found.file.userblock_size:
         return False
-    is_plain = found.id.get_create_plist().get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
-    return is_plain and found.id.get_storage_size() > _LARGE_BYTES * max(found.id.get_num_chunks(), 1)
+    return bool(found.id.get_create_plist().get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR)
 
 
 def _copy_chunks(found: h5py.Dataset, made: h5py.Dataset) -> None:
     """Copy the stored bytes of chunks. libhdf5 takes memory for each one; here all go through one buffer."""
     chunks: list[h5py.h5d.StoreInfo] = []
     found.id.chunk_iter(chunks.append)
-    buffer = memoryview(bytearray(max((each.size for each in chunks), default=0)))
+    most = max((each.size for each in chunks), default=0)
     with open(found.file.filename, "rb") as source:
+        is_short = most > os.fstat(source.fileno()).st_size
+        buffer = memoryview(bytearray(0 if is_short else most))
         for each in chunks:
             part = buffer[: each.size]
-            if read_at(source.fileno(), part, each.byte_offset) != each.size:
+            if is_short or read_at(source.fileno(), part, each.byte_offset) != each.size:
                 raise CorruptFileError(
                     f"{found.file.filename}: {found.name!r}: its chunk at {each.chunk_offset} is cut short"
                 )

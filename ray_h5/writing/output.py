@@ -19,6 +19,7 @@ import numpy as np
 
 from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
+from ray_h5.codecs.filters import FLETCHER32
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
@@ -131,7 +132,7 @@ class OutputFile:
         name = str(dataset.name).strip("/")
         made = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], codec, None, None)
         made.dataset, made._extent = dataset, dataset.shape[0]
-        made._encoder = replace(made._encoder, checksum=bool(dataset.fletcher32))
+        made._encoder = replace(made._encoder, checksum=has_checksum(dataset))
         self._arrays[name] = made
         return made
 
@@ -413,6 +414,11 @@ def steps_of(plist: h5py.h5p.PropDCID) -> tuple[FilterStep, ...]:
     """Return the filters of a dataset."""
     found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
     return tuple(FilterStep(code, "", values) for code, _, values, _ in found)
+
+
+def has_checksum(dataset: h5py.Dataset) -> bool:
+    """Return whether chunks have checksums. h5py's own property fails for a gzip without its level."""
+    return any(step.id == FLETCHER32 for step in steps_of(dataset.id.get_create_plist()))
 
 
 def new_chunked(

@@ -20,13 +20,20 @@ from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
 from ray_h5.codecs.filters import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
+from ray_h5.hdf5.checks.attributes import TextGuard
+from ray_h5.hdf5.checks.chunk_tree import wrong_tree
+from ray_h5.hdf5.columns.chunk_lists import damaged_index
+from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few
+from ray_h5.read.jobs import Worker
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, object_key, refers, remapped
+from ray_h5.read.through_h5py.value_guard import ValueGuard
+from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, refers, remapped
 from ray_h5.writing.objects import copy_object, copy_userblock, new_links, new_properties, slabs
-from ray_h5.writing.output import OutputFile, new_chunked, steps_of, sum_of_objects
+from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, steps_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
 """Bytes of rows that are read at a time; one input chunk, if it is larger."""
@@ -208,8 +215,8 @@ class FileCopy:
         """Yield all that is in a file, each object once, groups before what is in them."""
         root_size = Path(self._source).stat().st_size
         self._survey_attributes("/", file)
-        seen: dict[tuple[int, Any], str] = {object_key(file.id): "/"}
-        lost: set[tuple[int, Any]] = set()
+        seen: dict[Address, str] = {address_of(file.id): "/"}
+        lost: set[Address] = set()
         groups: list[tuple[str, h5py.Group]] = [("", file)]
         while groups:
             prefix, group = groups.pop()
@@ -226,7 +233,7 @@ class FileCopy:
                     yield _Entry(path, "soft", link.path)
                     continue
                 found = group[name]
-                key = object_key(found.id)
+                key = address_of(found.id)
                 if key in lost:
                     continue
                 if key in seen:
@@ -278,9 +285,16 @@ class FileCopy:
         return True
 
     def _survey_attributes(self, path: str, found: Any) -> None:
+        guard: TextGuard | None = None
         for name in found.attrs:
-            if dtype_of(found.attrs.get_id(name)) is None:
+            dtype = dtype_of(found.attrs.get_id(name))
+            if dtype is None:
                 self._lost(f"attribute {name!r} of {path!r}, whose type h5py cannot read")
+            elif h5py.check_string_dtype(dtype) is not None and dtype.hasobject and isinstance(name, str):
+                if guard is None:
+                    guard = TextGuard(found.file)
+                    guard.look_at(found.id)
+                guard.check(path, name)
 
     def _lost(self, what: str) -> None:
         self.result.dropped.append(what)
@@ -297,7 +311,8 @@ class FileCopy:
         progress: Callable[[int], object],
     ) -> None:
         path = entry.path
-        with out.writing():
+        # The disk has errors of its own: those of h5py are about the source.
+        with out.writing(), translated(self._source, f"copying {path!r}"):
             if entry.what == "soft":
                 out.file[path] = h5py.SoftLink(entry.target)
             elif entry.what == "hard":
@@ -308,7 +323,9 @@ class FileCopy:
                 self._attributes(path, file, out, referring)
         if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
             found = file[path]
-            with out.writing():
+            if isinstance(found, h5py.Dataset):
+                self._look_at_values(path, found, reader)
+            with out.writing(), translated(self._source, f"copying {path!r}"):
                 copy_object(found, out.file, path, self._types)
             self._referring(found, referring, path)
             if isinstance(found, h5py.Dataset):
@@ -320,6 +337,22 @@ class FileCopy:
         elif entry.what == "array":
             self._rewrite(path, file[path], out, reader, progress)
             self._attributes(path, file, out, referring)
+
+    def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
+        """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
+        with translated(self._source, f"reading {path!r}"):
+            if dataset.chunks is not None and (reason := wrong_tree(dataset)):
+                raise damaged_index(f"{self._source}: {path!r}", reason)
+        if not dataset.dtype.hasobject or refers(dataset.dtype) or not dataset.size:
+            return
+        rows = RowRange(0, 0, dataset.shape[0] if dataset.shape else 1)
+        if dataset.chunks is None:
+            ValueGuard(self._source, path).check_in(lambda: dataset, rows, Worker(), exactly=True)
+            return
+        with contextlib.suppress(UnsupportedColumnError), reader.opened.library() as library:
+            guard = reader.opened.through_h5py(reader.column(path), library).guard
+            if guard is not None:
+                guard(rows, Worker(), library, exactly=True)
 
     def _rewrite(
         self,
@@ -340,7 +373,7 @@ class FileCopy:
                 dataset.shape,
                 self._types.of(dataset.id),
                 chunks,
-                Encoder(new.codec, item, checksum=bool(dataset.fletcher32)).steps,
+                Encoder(new.codec, item, checksum=has_checksum(dataset)).steps,
                 limits,
                 dataset.id.get_create_plist(),
             )
