@@ -21,7 +21,7 @@ def dtype_of(id_: h5py.h5a.AttrID | h5py.h5d.DatasetID) -> np.dtype | None:
     """Return the dtype of an attribute or a dataset; None for a type that h5py cannot read, such as times of HDF5."""
     try:
         return np.dtype(id_.dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
 
 

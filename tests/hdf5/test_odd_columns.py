@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from h5py import h5d, h5p, h5s, h5t
 
+import ray_h5
 from ray_h5 import Groups
+from ray_h5.cli import main
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 
@@ -28,6 +30,32 @@ def test_floats_that_numpy_lacks(tmp_path, caplog):
     assert "left out 1 of 2 columns: quad (has floats of 128 bits, which numpy lacks)" in caplog.text
     with pytest.raises(UnsupportedColumnError, match="column 'quad' has floats of 128 bits, which numpy lacks"):
         H5Dataset(tmp_path / "a.h5", ["quad"])
+
+
+def test_attributes_of_floats_that_numpy_lacks(tmp_path):
+    """They are no attributes that columns are made of, and nothing else is refused for them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+        for place in (file, file["x"]):
+            for name in ("scale_factor", "units", "encoding-type"):
+                h5py.h5a.create(place.id, name.encode(), quad(), h5s.create(h5s.SCALAR))
+        file["groups/0/x"], file["groups/1/x"] = np.arange(2), np.arange(2)
+        for i in range(2):
+            h5py.h5a.create(file[f"groups/{i}"].id, b"q", quad(), h5s.create(h5s.SCALAR))
+    path = str(tmp_path / "a.h5")
+    assert H5Dataset(path, ["x"])[:]["x"].tolist() == [0, 1, 2]
+    assert len(H5Dataset(path, ["x"], rows=Groups("groups/*"))) == 2
+    with pytest.raises(UnsupportedColumnError, match="attribute 'units' of '/' has floats of 128 bits"):
+        H5Dataset(path, ["x"], attrs=["units"])
+    with pytest.raises(UnsupportedColumnError, match="attribute 'q' of 'groups/0' has floats of 128 bits"):
+        H5Dataset(path, ["x"], rows=Groups("groups/*", attrs=["q"]))
+    for file in (path, str(tmp_path / "quad.h5")):
+        with h5py.File(tmp_path / "quad.h5", "w") as out:
+            out["x"] = np.arange(3.0)
+            write(out, "quad", quad())
+        assert main(["inspect", file]) == 0
+        with pytest.raises(UnsupportedColumnError, match="type h5py cannot read"):
+            ray_h5.repack(file, tmp_path / "out")
 
 
 def test_a_matlab_cell_array_of_empty_cells(tmp_path, caplog):

@@ -83,7 +83,7 @@ class GroupAttribute:
             )
         try:
             dtype = found.dtype
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             raise UnsupportedColumnError(
                 f"{self.path}: attribute {self.name!r} of {group!r}{numpy_lacks(found.get_type(), exc)} Or leave it "
                 "out of attrs=[...]."
@@ -180,7 +180,7 @@ def names_of_values(opened: h5py.Group | h5py.Dataset) -> list[str]:
         if name.startswith("_") or name in _OF_LIBRARIES or name.isupper():
             continue
         attribute = h5py.h5a.open(opened.id, name.encode("utf-8", "surrogateescape"))
-        with contextlib.suppress(TypeError):  # a type that numpy lacks
+        with contextlib.suppress(TypeError, ValueError):  # a type that numpy lacks
             is_null = attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL
             if not is_null and all(length == 1 for length in attribute.shape) and _is_plain(attribute.dtype):
                 found.append(name)

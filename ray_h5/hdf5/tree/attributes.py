@@ -50,7 +50,7 @@ def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
     if not h5py.h5a.exists(found.id, name.encode()):
         return ""
     attribute = found.attrs.get_id(name)
-    if attribute.shape not in {(), (1,)} or h5py.check_string_dtype(attribute.dtype) is None:
+    if attribute.shape not in {(), (1,)} or attribute.get_type().get_class() != h5py.h5t.STRING:
         return ""
     if attribute.get_storage_size() > _MAX_TEXT:
         return ""
