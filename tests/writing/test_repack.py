@@ -11,6 +11,7 @@ import pytest
 from ray_h5 import Grid, Groups, Sidecar, Windows, ragged, repack
 from ray_h5.errors import (
     NotHDF5Error,
+    NullValueError,
     OptionError,
     OutputExistsError,
     PredicateError,
@@ -156,6 +157,21 @@ def test_groups_become_rows(tmp_path):
     assert [each.shape for each in arrays["actions"]] == [(n, 2) for n in lengths]
     assert [each[0, 0] for each in arrays["actions"]] == [0, 1, 2]
     assert [str(each, "utf-8") for each in arrays["demo"]] == [f"data/demo_{i}" for i in range(3)]
+
+
+@pytest.mark.parametrize("column", ["number", "text", "fixed"])
+def test_a_group_that_lacks_a_column_is_named(tmp_path, column):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            group = file.create_group(f"g{number}")
+            group["y"] = np.arange(3)
+            if number != 1:
+                group["number"], group["fixed"] = np.arange(number + 2.0), np.array([b"a", b"b"])
+                group.create_dataset("text", data=["a", "b"], dtype=h5py.string_dtype())
+    rows = Groups("g*", missing="null")
+    with pytest.raises(NullValueError, match=rf"a\.h5, row 1: column '{column}' is missing"):
+        repack(tmp_path / "a.h5", tmp_path / "out.h5", columns=[column], rows=rows, drop=True)
+    repack(tmp_path / "a.h5", tmp_path / "out.h5", columns=["y"], rows=rows, drop=True)
 
 
 def test_sparse_rows_and_categories(tmp_path):

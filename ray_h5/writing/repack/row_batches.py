@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_h5.columns.varying.padding import cast_rows
 from ray_h5.columns.varying.sparse_rows import SparseBatch
+from ray_h5.errors import NullValueError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import ReadPlan, make_plan
@@ -86,6 +87,11 @@ class Rows:
                 found[spec.name] = SparseBatch.of(values, spec, where)
             elif form.kind == "ragged":
                 rows = list(values)
+                if (missing := next((row for row, each in enumerate(rows) if each is None), None)) is not None:
+                    raise NullValueError(
+                        f"{where(missing)}: column {spec.name!r} is missing, and rows that are written have all of "
+                        "their values. Leave the column out with columns=[...], or the groups that lack it."
+                    )
                 numbers = spec.element is not None and spec.element.kind in "biufc"
                 found[spec.name] = Ranges.of(cast_rows(rows, spec, where) if numbers else rows, form)  # type: ignore[arg-type]
             else:
