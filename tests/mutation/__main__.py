@@ -7,6 +7,7 @@ execute the changed line run, until one fails. The table says which test noticed
 import argparse
 import functools
 import gc
+import importlib
 import os
 import pickle
 import random
@@ -124,6 +125,10 @@ class Runner:
     def pytest_runtestloop(self, session):
         items = [item for item in session.items if "ray_local" not in item.fixturenames]
         paths = {str(path) for path in self.options.paths}
+        for path in self.options.paths:  # or a child would import it after its functions were changed
+            importlib.import_module(
+                ".".join(path.relative_to(Path.cwd()).with_suffix("").parts).removesuffix(".__init__")
+            )
         covering, seconds = defaultdict(list), {}
         for item in items:
             found = in_child(functools.partial(traced, item, paths), self.options.timeout)
