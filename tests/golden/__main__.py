@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 
 from tests.golden.api import names_text
+from tests.golden.draws import draws_of
 from tests.golden.layouts import LAYOUTS
 from tests.golden.orders import facts_of
 
 FOLDER = Path(__file__).parent / "pinned"
-API, TASKS = "api.txt", "tasks.json"
+API, DRAWS, TASKS = "api.txt", "draws.json", "tasks.json"
 
 
 def as_text(found, level=0):
@@ -35,6 +36,11 @@ def as_text(found, level=0):
 def layout_text(name):
     with tempfile.TemporaryDirectory() as folder:
         return as_text(facts_of(name, Path(folder))) + "\n"
+
+
+def draws_text():
+    with tempfile.TemporaryDirectory() as folder:
+        return as_text(draws_of(Path(folder))) + "\n"
 
 
 def tasks_text():
@@ -56,7 +62,9 @@ def tasks_text():
 
 def makers(with_ray):
     """Return, by file, the function that makes its text."""
-    found = {API: names_text} | {f"{name}.json": (lambda name=name: layout_text(name)) for name in LAYOUTS}
+    found = {API: names_text, DRAWS: draws_text} | {
+        f"{name}.json": (lambda name=name: layout_text(name)) for name in LAYOUTS
+    }
     return found | {TASKS: tasks_text} if with_ray else found
 
 

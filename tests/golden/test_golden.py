@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.golden.__main__ import API, FOLDER, TASKS, difference, layout_text
+from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, draws_text, layout_text
 from tests.golden.api import names_text
 from tests.golden.layouts import LAYOUTS
 from tests.golden.orders import ids_of, long, short, shuffles
@@ -24,12 +24,16 @@ def test_layout(name):
     assert_pinned(f"{name}.json", layout_text(name))
 
 
+def test_draws():
+    assert_pinned(DRAWS, draws_text())
+
+
 def test_public_names():
     assert_pinned(API, names_text())
 
 
 def test_nothing_is_pinned_that_is_not_compared():
-    assert {path.name for path in FOLDER.iterdir()} == {API, TASKS, *(f"{name}.json" for name in LAYOUTS)}
+    assert {path.name for path in FOLDER.iterdir()} == {API, DRAWS, TASKS, *(f"{name}.json" for name in LAYOUTS)}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -305,25 +305,6 @@ def shuffle(request):
     return Shuffle(**{"unit": "rows", "seed": 7, **ALL[request.param]})
 
 
-GOLDEN = {
-    "weights": [11, 13, 38, 17, 22, 3, 7, 16, 24, 17, 11, 13],
-    "chunks": [4, 4, 7, 6, 13, 12, 4, 4, 18, 18, 4, 4],
-    "once": [33, 9, 1, 18, 14, 19, 37, 13, 39, 12, 24, 32],
-    "balance": [4, 0, 17, 1, 7, 39, 3, 29, 5, 2, 34, 5],
-    "shares": [0, 3, 17, 39, 2, 4, 7, 0, 29, 3, 2, 5],
-    "by file": [34, 30, 0, 27, 31, 39, 22, 7, 8, 13, 17, 23],
-    "virtual": [22, 17, 2, 1, 34, 36, 23, 18, 31, 6, 4, 7],
-}
-
-
-def test_golden_draws(files):
-    found = {
-        name: epoch_of(plan_of(files, Shuffle(**{"unit": "rows", "seed": 7, **options})), 2)[:12].tolist()
-        for name, options in ALL.items()
-    }
-    assert found == GOLDEN
-
-
 def test_any_access_gives_the_same(files, shuffle):
     plan = plan_of(files, shuffle)
     whole = epoch_of(plan, 3)

@@ -212,17 +212,6 @@ def test_default_runs():
     assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 40, 160, 320, 640]
 
 
-GOLDEN = {
-    "rows": [1841, 981, 717, 1308, 1951, 942, 1742, 1983, 1874, 1324, 341, 802],
-    "chunks": [1951, 1740, 1841, 981, 1874, 836, 717, 802, 1814, 341, 1742, 1983],
-}
-
-
-def test_golden_orders(files):
-    found = {unit: epoch_of(plan_of(files, Shuffle(unit, 7, by_length="n_frames")), 2)[:12].tolist() for unit in GOLDEN}
-    assert found == GOLDEN
-
-
 def shares_of(plan, remainder):
     """The row ids that each rank gets, which takes blocks in turn; and those that cannot be shared."""
     cut = remainder.block_layout(plan)

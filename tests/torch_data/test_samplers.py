@@ -359,15 +359,6 @@ def test_states_hold_plain_values_whatever_options_are_of_numpy(files):
         sampler.load_state_dict(torch.load(kept, weights_only=True))
 
 
-def test_golden_order():
-    """Whoever changes the order of an epoch changes every run that somebody wants to repeat."""
-    sampler = OrderSampler(range(10), seed=1)
-    sampler.set_epoch(1)
-    epoch_shuffle = EpochShuffleSampler(10, seed=1)
-    epoch_shuffle.set_epoch(1)
-    assert list(sampler) == list(epoch_shuffle) == [6, 8, 5, 2, 7, 9, 4, 0, 1, 3]
-
-
 def test_bad_input():
     for options in ({"rank": 2, "world_size": 2}, {"world_size": 0}, {"rank": -1, "world_size": 1}):
         with pytest.raises(OptionError, match="expected a rank"):
