@@ -12,7 +12,7 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.other_sources import loader_of
 from ray_h5.options import takes_options_of
-from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources
+from ray_h5.ray_data.arguments import ShuffleLike, as_flag, as_resources, remote_options
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.ray_internals import announce_executions, begin_each_time
 from ray_h5.ray_data.tasks import in_tasks
@@ -186,9 +186,10 @@ def _loader_of(source: ray.data.Dataset, batch_size: int, **options: Any) -> Any
 
 
 def _dataset(datasource: H5Datasource, **resources: Any) -> ray.data.Dataset:
+    tasks = remote_options(ray.data.read_datasource, resources.pop("ray_remote_args") or {})
     with warnings.catch_warnings():
         # Some options of tasks have no parameter except ray_remote_args.
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
         # The datasource chooses blocks by their bytes. Ray chooses 200 blocks or more by default, and cuts what the
         # tasks return to get that number; it never needs to cut for 1.
-        return ray.data.read_datasource(datasource, override_num_blocks=1, **resources)
+        return ray.data.read_datasource(datasource, override_num_blocks=1, **resources, **tasks)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -86,6 +88,41 @@ def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remo
         "memory": _as_amount("memory", memory) or None,
         "ray_remote_args": ray_remote_args,
     }
+
+
+def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of tasks as arguments of a function of Ray: by name where it has such a parameter.
+
+    Ray has named parameters for some options, and is going to remove ``ray_remote_args``, which takes all of them.
+
+    Raises
+    ------
+    OptionError
+        If this release of Ray takes one in no way.
+    """
+    parameters = inspect.signature(function).parameters
+    named = {name: value for name, value in options.items() if name in parameters}
+    others = {name: value for name, value in options.items() if name not in parameters}
+    if not others:
+        return named
+    if "ray_remote_args" not in parameters:
+        raise OptionError(
+            f"ray_remote_args: {', '.join(others)}: this release of Ray has no such option for {function.__name__}; "
+            f"expected {', '.join(name for name in _NAMED if name in parameters)}"
+        )
+    return {**named, "ray_remote_args": others}
+
+
+_NAMED = (
+    "num_gpus",
+    "label_selector",
+    "fallback_strategy",
+    "max_calls",
+    "resources",
+    "accelerator_type",
+    "runtime_env",
+)
+"""Options of tasks for which Ray has named parameters."""
 
 
 def _as_amount(name: str, value: Any) -> float | None:

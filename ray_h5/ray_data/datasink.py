@@ -14,7 +14,7 @@ from ray.data.datasource.datasink import WriteResult
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, names_options
-from ray_h5.ray_data.arguments import as_resources
+from ray_h5.ray_data.arguments import as_resources, remote_options
 from ray_h5.ray_data.arrow.columns_of_blocks import as_names, columns_of
 from ray_h5.ray_data.own_errors import own_error
 from ray_h5.writing.folders import folder_of
@@ -218,9 +218,9 @@ def write_h5(
     if sink.skips:
         return
     reserved = {name: resources[name] for name in ("num_cpus", "memory") if resources[name] is not None}
-    arguments = {**reserved, **(resources["ray_remote_args"] or {})}
+    tasks = remote_options(ds.write_datasink, {**reserved, **(resources["ray_remote_args"] or {})})
     try:
-        ds.write_datasink(sink, ray_remote_args=arguments, concurrency=resources["concurrency"])
+        ds.write_datasink(sink, concurrency=resources["concurrency"], **tasks)
     except Exception as exc:
         error = own_error(exc)
         if error is None or error is exc:

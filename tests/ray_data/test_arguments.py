@@ -8,7 +8,8 @@ from ray.data import FileShuffleConfig
 import ray_h5
 from ray_h5 import Shuffle, set_epoch, train_batches
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle, as_tail
+from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle, as_tail, remote_options
+from ray_h5.ray_data.ray_internals import operators
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,31 @@ def test_datasets_have_no_names(tmp_path):
         ray_h5.read_h5(tmp_path, name="train")
     with pytest.raises(OptionError, match=r"found 'train'. Datasets have no names: write set_epoch\(ds, 3\)"):
         set_epoch("train", 3)
+
+
+def of_today(source, *, num_gpus=None, label_selector=None, ray_remote_args=None): ...
+
+
+def of_tomorrow(source, *, num_cpus=None, label_selector=None, **read_args): ...
+
+
+def test_options_of_tasks_are_passed_by_name_where_ray_has_one():
+    labels = {"label_selector": {"kind": "cpu"}}
+    assert remote_options(of_today, {}) == remote_options(of_tomorrow, {}) == {}
+    assert remote_options(of_today, labels) == remote_options(of_tomorrow, labels) == labels
+    found = remote_options(of_today, {**labels, "max_retries": 2})
+    assert found == {**labels, "ray_remote_args": {"max_retries": 2}}
+    with pytest.raises(OptionError, match="max_retries: this release of Ray has no such option for of_tomorrow; exp"):
+        remote_options(of_tomorrow, {**labels, "max_retries": 2})
+
+
+@pytest.mark.usefixtures("ray_local")
+def test_named_options_reach_the_tasks_without_a_warning(signals, recwarn):
+    ds = ray_h5.read_h5(signals, columns=["label"], ray_remote_args={"label_selector": {"kind": "cpu"}, "max_calls": 1})
+    (read,) = operators(ds)
+    assert read.ray_remote_args["label_selector"] == {"kind": "cpu"}
+    assert read.ray_remote_args["max_calls"] == 1
+    assert not [each for each in recwarn if "ray_remote_args" in str(each.message)]
 
 
 @pytest.mark.parametrize("rows", [0, -4, 1.5, "8"])

@@ -7,6 +7,7 @@ other. No task, no object store and no coordinator is between the files and the 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -292,7 +293,6 @@ class WorkerShard(DataIterator):
         plan = self.plan
         size = plan.block_rows if batch_size is None else as_integer("batch_size", batch_size, 1)
         remainder, rows = self.epochs.iterate(plan)
-        self._check_agreement()
         if self._source is None:
             self._source = RowSource(plan, kept_bytes=0)
         reader: BatchReader[tuple[int, Any]] = BatchReader(
@@ -308,7 +308,11 @@ class WorkerShard(DataIterator):
         self._rows, waiting = 0, deque[int]()
 
         def counted() -> Iterator[Any]:
-            for count, batch in reader:
+            # The first batch is read while other workers arrive, and handed out once all agree.
+            batches = iter(reader)
+            first = list(itertools.islice(batches, 1))
+            self._check_agreement()
+            for count, batch in itertools.chain(first, batches):
                 waiting.append(count)
                 yield batch
 
