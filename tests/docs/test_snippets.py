@@ -16,7 +16,7 @@ import torch
 from ray_h5 import Position
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
-_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/training.md"]
+_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/training.md", "docs/four-gpus.md", "docs/cluster-s3.md"]
 """By tests/torch_data/frameworks_script.py, in two processes, by test_lightning_in_ray.py, and below."""
 
 
@@ -135,6 +135,30 @@ def test_the_training_script_resumes_when_it_fails_and_is_run_again(folder):
     known = len(stored_checkpoints(results))
     run("docs/training.md", line, code)
     check_that_it_resumed(results, known)
+
+
+GPUS = 'scaling = ScalingConfig(num_workers=4, use_gpu=True, resources_per_worker={"GPU": 1, "CPU": 7})  # of 32 cores'
+NODES = (
+    'bucket, disk, shared, scaling = "s3://bucket", "/local", "/shared", ScalingConfig(num_workers=16, use_gpu=True)'
+)
+TWO_CPUS = 'ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5})'
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_local")
+@pytest.mark.parametrize(
+    ("page", "line", "instead"),
+    [
+        ("docs/four-gpus.md", GPUS, f"scaling = {TWO_CPUS}"),
+        ("docs/cluster-s3.md", NODES, f"bucket = disk = shared = str(Path().absolute())\nscaling = {TWO_CPUS}"),
+    ],
+)
+def test_a_whole_program_runs_with_two_workers_by_one_changed_line(page, line, instead, folder):
+    ((start, code),) = blocks(page, "python")
+    assert len(code.splitlines()) <= 80
+    assert line in code
+    run(page, start - 1, "from pathlib import Path\n" + code.replace(line, instead))
+    assert list((folder / "results").glob("*/checkpoint_*" if "Checkpoint" in code else "*"))
 
 
 @pytest.mark.nightly
