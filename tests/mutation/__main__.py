@@ -79,19 +79,24 @@ def traced(item, paths):
 
 
 def apply(mutant):
-    """Give the function of a mutant, wherever it is referred to, its changed code."""
-    found = 0
+    """Give the function of a mutant, wherever it is referred to, its changed code; return whether there is one."""
+    code, found = mutant.code(), 0
+    if code is None:
+        return False
     # Types alone: to ask some objects of torch for more warns.
     for each in gc.get_objects():
         if type(each) is functools._lru_cache_wrapper:
             each.cache_clear()
         elif type(each) is types.FunctionType:
-            code = each.__code__
-            place = code.co_filename, code.co_firstlineno, code.co_qualname
-            if place == (mutant.path, mutant.line, mutant.qualname):
-                each.__code__ = mutant.code
+            known = each.__code__
+            if (known.co_filename, known.co_firstlineno, known.co_name) == (
+                mutant.path,
+                code.co_firstlineno,
+                code.co_name,
+            ):
+                each.__code__ = code
                 found += 1
-    return found
+    return found > 0
 
 
 def verdict(mutant, items):
@@ -102,7 +107,7 @@ def verdict(mutant, items):
 
 
 def shown(mutant):
-    return f"{os.path.relpath(mutant.path)}:{mutant.at} {mutant.qualname}: {mutant.before} -> {mutant.after}"
+    return f"{os.path.relpath(mutant.path)}:{mutant.at}: {mutant.before} -> {mutant.after}"
 
 
 class Runner:
@@ -152,7 +157,7 @@ class Runner:
             left = {line[10:].split("  ")[0] for line in lines if line[:9] in WORTH_ANOTHER_RUN}
             mutants = [mutant for mutant in mutants if shown(mutant) in left]
         if self.options.sample:
-            mutants = sorted(random.Random(self.options.seed).sample(mutants, min(total, self.options.sample)), key=str)
+            mutants = random.Random(self.options.seed).sample(mutants, min(total, self.options.sample))
         counts = defaultdict(Counter)
         for mutant in mutants:
             tests = covering.get((mutant.path, mutant.at), [])

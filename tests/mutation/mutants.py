@@ -17,39 +17,32 @@ TEXTS = {"left": "right", "right": "left"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one node of a function; `qualname` and `line` are those of the function, `at` that of the node."""
+    """A change of one node of a function: the `variant`-th one of its node `number`, which is in line `at`."""
 
     path: str
-    qualname: str
-    line: int
+    function: int
+    number: int
+    variant: int
     at: int
     before: str
     after: str
-    code: types.CodeType
+
+    def code(self) -> types.CodeType | None:
+        """Return the code of the changed function; None if Python does not keep it, as that of a branch not taken."""
+        tree = ast.parse(Path(self.path).read_text())
+        function = next(each for each in _functions(tree) if each.lineno == self.function)
+        _changes(list(_nodes(function))[self.number])[self.variant]()
+        return _code_of(compile(ast.fix_missing_locations(tree), self.path, "exec"), function)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield each change of each function of a module, alone."""
-    tree = ast.parse(path.read_text())
-    for function in _functions(tree):
+    for function in _functions(ast.parse(path.read_text())):
         for number, node in enumerate(_nodes(function)):
             for variant in range(len(_changes(node))):
-                changed = copy.deepcopy(tree)
-                twin = next(each for each in _functions(changed) if each.lineno == function.lineno)
-                other = list(_nodes(twin))[number]
-                _changes(other)[variant]()
-                code = compile(ast.fix_missing_locations(changed), str(path), "exec")
-                found = _code_of(code, function)
-                if found is not None:
-                    yield Mutant(
-                        str(path),
-                        found.co_qualname,
-                        found.co_firstlineno,
-                        node.lineno,
-                        _text(node),
-                        _text(other),
-                        found,
-                    )
+                changed = copy.deepcopy(node)
+                _changes(changed)[variant]()
+                yield Mutant(str(path), function.lineno, number, variant, node.lineno, _text(node), _text(changed))
 
 
 def _functions(tree):
