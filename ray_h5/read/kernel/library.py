@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_h5.codecs import filters
+from ray_h5.errors import OutOfMemoryError
 from ray_h5.fork import PerProcess
 
 logger = logging.getLogger(__name__)
@@ -93,18 +94,18 @@ class Loop:
         self.library.ray_h5_use_pool(context, pool.address, number)
 
     def new_pool(self, threads: int, helpers: int) -> int:
-        """Return the address of a new pool; raise `MemoryError` if there is no memory."""
-        address = self.library.ray_h5_pool(self._codecs, threads, helpers)
-        if not address:
-            raise MemoryError
-        return int(address)
+        """Return the address of a new pool; raise `OutOfMemoryError` if there is no memory."""
+        return _there(self.library.ray_h5_pool(self._codecs, threads, helpers))
 
     def new_context(self) -> int:
-        """Return the address of a new context; raise `MemoryError` if there is no memory."""
-        address = self.library.ray_h5_context(self._codecs)
-        if not address:
-            raise MemoryError
-        return int(address)
+        """Return the address of a new context; raise `OutOfMemoryError` if there is no memory."""
+        return _there(self.library.ray_h5_context(self._codecs))
+
+
+def _there(address: int | None) -> int:
+    if not address:
+        raise OutOfMemoryError("there is no memory for a thread that decodes chunks. Read with fewer threads=.")
+    return address
 
 
 class _Context:
