@@ -41,7 +41,7 @@ REQUESTS = {
 WHOLE = ("loader", "loader of two files", "windows", "items", "another thread")
 PLANS = [*itertools.product(LAYOUTS, REQUESTS), *((name, "all") for name in WHOLE)]
 
-USUAL = {0, 12, 28, 44, 46}
+USUAL = {0, 12, 28}
 
 
 @pytest.fixture(scope="module")
