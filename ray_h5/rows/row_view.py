@@ -85,18 +85,9 @@ class RowView:
         labels: Sequence[Classes] = (),
         name: str = "",
     ) -> None:
-        self._made_of = functools.partial(
-            RowView,
-            reader,
-            kind,
-            windows,
-            table,
-            columns,
-            decode_cf=decode_cf,
-            is_reversed=is_reversed,
-            labels=labels,
-            name=name,
-        )
+        of_file = (reader, kind, windows, table, columns)
+        made_of = functools.partial(RowView, *of_file, decode_cf=decode_cf, is_reversed=is_reversed)
+        self._made_of = functools.partial(made_of, labels=labels, name=name)
         self._name = name or reader.path.rpartition("/")[2]
         self._reader = reader
         self._labels = {each.name: each for each in labels}
@@ -104,9 +95,7 @@ class RowView:
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, Column] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
-        self._rows: RowsOfKind = _rows_of_file(
-            reader, kind, windows, table, columns, self._name, decode_cf=decode_cf, is_reversed=is_reversed
-        )
+        self._rows: RowsOfKind = _rows_of_file(*of_file, self._name, decode_cf=decode_cf, is_reversed=is_reversed)
         self._steps = cast("WindowRows | TimedRows", self._rows) if windows is not None else None
         self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn

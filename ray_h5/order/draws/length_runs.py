@@ -255,7 +255,10 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
             found = _dataset_lengths(build_index(index.files.all_paths(), [name], index.lookup, index.cast), name)
         if found is not None:
             return found
-    if spec.kind not in {"ragged", "list"} or spec.row_shape:
+    windows = index.scope.windows
+    # A window has as many steps in each row: what varies is the shape of a step.
+    is_window = windows is not None and windows.at is None and name in {column.name for column in windows.columns}
+    if spec.kind not in {"ragged", "list"} or spec.row_shape or is_window:
         return None
     found = _range_lengths(index, name) if index.scope.by_axis else None
     if found is not None:
