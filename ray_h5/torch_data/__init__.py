@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.h5_data_loader import H5DataLoader
     from ray_h5.torch_data.make_loader import loader
     from ray_h5.torch_data.samplers import OrderSampler
+    from ray_h5.torch_data.standardize import Standardize
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
     from ray_h5.transforms.decode_image import DecodeImage
     from ray_h5.transforms.defaults import augmentation_defaults
@@ -75,6 +76,7 @@ __all__ = [
     "Shuffle",
     "Sidecar",
     "SpecAugment",
+    "Standardize",
     "WeightedSampler",
     "Windows",
     "WorkerSafeAugmentedDataset",
@@ -102,6 +104,7 @@ __all__ = [
 
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
     "DecodeImage": "ray_h5.transforms.decode_image",
+    "Standardize": "ray_h5.torch_data.standardize",
     "kfold": "ray_h5.torch_data.folds",
     "where": "ray_h5.predicates.criteria",
 }

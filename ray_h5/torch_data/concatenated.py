@@ -178,6 +178,11 @@ class JoinedDataset(BatchedDataset):
             (name, _merged([each[name] for each in wholes], places, count, fills.get(name, 0))) for name in wholes[0]
         )
 
+    def samples_by_part(self) -> Iterator[tuple[H5Dataset, np.ndarray]]:
+        """Yield each dataset that has samples here, and their indices in it."""
+        for part, _, rows in self._by_part(np.arange(len(self))):
+            yield self._parts[part], rows
+
     def with_padding(self, pad: PadLike) -> JoinedDataset:
         """Return the same samples, with another option `pad` of each dataset."""
         other = copy.copy(self)

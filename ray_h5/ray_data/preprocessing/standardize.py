@@ -208,7 +208,7 @@ class Standardize(Preprocessor):
         if not isinstance(ds, Dataset):
             raise OptionError(
                 f"Standardize.fit: expected a ray.data.Dataset, such as read_h5 returns, found {type(ds).__name__}; "
-                "without Ray, WorkerSafeStandardizedDataset.from_indices standardizes a dataset of PyTorch"
+                "without Ray, ray_h5.torch_data.Standardize fits an H5Dataset or a loader"
             )
         moments = fit_moments(
             ds, self.columns, self.axis, self.nan_policy, sample_rows=self.sample_rows, seed=self.seed
