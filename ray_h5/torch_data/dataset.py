@@ -19,6 +19,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
+from ray_h5.loading.place_columns import paths_of
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
@@ -53,6 +54,9 @@ class DatasetOptions(OptionsButColumns, total=False):
     transform: Transform | None
     kept_bytes: int | None
     pad: PadLike
+    include_paths: bool
+    include_row_ids: bool
+    include_steps: bool
 
 
 @takes_options_of(Source)
@@ -81,6 +85,9 @@ class H5Dataset(BatchedDataset):
     pad : bool, float or mapping of str to float, optional
         Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as
         ``<column>_length``. Without it a batch holds a list of tensors for such a column.
+    include_paths, include_row_ids, include_steps : bool
+        Add the columns ``path``, the file of a sample; ``row_id``, its number among the rows of all files; and, with
+        `windows`, ``step``: the number, in its file, of the step that its window is of.
     **options
         The options of `ray_h5.source.Source`.
 
@@ -112,8 +119,13 @@ class H5Dataset(BatchedDataset):
         *,
         kept_bytes: int | None = None,
         pad: PadLike = None,
+        include_paths: bool = False,
+        include_row_ids: bool = False,
+        include_steps: bool = False,
         **options: Unpack[OptionsButColumns],
     ) -> None:
+        wanted = {"path": include_paths, "row_id": include_row_ids, "step": include_steps}
+        self._places = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         files = FileOptions.of(paths, columns=columns, **options)
         self.transform = transform
         self._padding = _padding_of(pad)
@@ -134,6 +146,7 @@ class H5Dataset(BatchedDataset):
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
         self._specs = list(self._index.outputs.values())
+        self._check_places()
         if self.transform is not None:
             from ray_h5.torch_data.batches.image_decoding import check_transform
 
@@ -163,6 +176,15 @@ class H5Dataset(BatchedDataset):
             processes=loader_processes,
         )
 
+    def _check_places(self) -> None:
+        for name in {*self._places} & {spec.name for spec in self._specs}:
+            raise OptionError(
+                f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "
+                "the column of the files with columns=[...], or the added one"
+            )
+        if "step" in self._places and self._index.scope.windows is None:
+            raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
+
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
         self._padded_shapes = {name: spec.varying_shape or () for name, spec in self._varying.items()}
         if padding is None:
@@ -191,7 +213,7 @@ class H5Dataset(BatchedDataset):
     @property
     def columns(self) -> list[str]:
         """Columns of a sample."""
-        return [spec.name for spec in self._specs]
+        return [*(spec.name for spec in self._specs), *self._places]
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
@@ -362,8 +384,9 @@ class H5Dataset(BatchedDataset):
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
         indices = self._checked(indices, type(self).__name__)
         if out is not None:
-            if out.keys() != {*self.columns}:
-                raise OptionError(f"out: expected an array for each of {self.columns}, found {list(out)}")
+            names = [spec.name for spec in self._specs]
+            if out.keys() != {*names}:
+                raise OptionError(f"out: expected an array for each of {names}, found {list(out)}")
             for spec in self._specs:
                 where = f"out: column {spec.name!r}"
                 check_fit(out[spec.name], spec.row_shape, len(indices), None, where)
@@ -386,7 +409,19 @@ class H5Dataset(BatchedDataset):
             from ray_h5.columns.varying.sparse_rows import cast_sparse
 
             cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
-        return arrays
+        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
+
+    def _place_arrays(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns that say where samples come from."""
+        plan, row_ids = self._source.plan, self._source.split(indices)[0]
+        found: dict[str, np.ndarray] = {"row_id": row_ids}
+        if "path" in self._places:
+            found["path"] = np.asarray(paths_of(plan.files, row_ids), object)
+        if "step" in self._places:
+            steps = self._source.step_numbers(row_ids)
+            assert steps is not None
+            found["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
+        return {name: found[name] for name in self._places}
 
     def _cast_ragged(self, rows: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""

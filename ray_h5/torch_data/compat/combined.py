@@ -246,7 +246,7 @@ class CombinedHDF5Dataset(H5Dataset):
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
 
     def _column(self, name: str, values: Any) -> Any:
-        if not isinstance(values, torch.Tensor):
+        if not isinstance(values, torch.Tensor) or name in self._places:
             return values
         if name in (*_BOOLS, _GUID):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values

@@ -49,7 +49,7 @@ def rows_of(ds, name):
 
 def test_what_cannot_be_fitted_on(signals):
     for given in (H5Dataset(signals), {"wide": np.zeros(3)}):
-        with pytest.raises(OptionError, match=r"expected a ray.data.Dataset, .* found .*WorkerSafeStandardizedDataset"):
+        with pytest.raises(OptionError, match=r"expected a ray.data.Dataset, .* found .*torch_data.Standardize"):
             Standardize(["wide"]).fit(given)
 
 
