@@ -91,6 +91,11 @@ class JoinedDataset(BatchedDataset):
         return any(part.decodes for part in self._parts)
 
     @property
+    def skips_rows(self) -> bool:
+        """Whether a dataset leaves out rows whose images cannot be decoded."""
+        return any(part.skips_rows for part in self._parts)
+
+    @property
     def is_compiled(self) -> bool | None:
         """Whether the compiled loop does most of the work of a call; None before all datasets were read."""
         found = [part.source.is_compiled for part in self._parts]

@@ -257,6 +257,11 @@ class H5Dataset(BatchedDataset):
         return bool(self._steps[0])
 
     @property
+    def skips_rows(self) -> bool:
+        """Whether rows whose images cannot be decoded are left out of batches."""
+        return any(decoder.on_error == "skip" for decoder in self._steps[0])
+
+    @property
     def has_own_samples(self) -> bool:
         """Whether a subclass makes samples or batches itself."""
         return is_changed(self)

@@ -153,6 +153,7 @@ class H5DataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.batch_sampler is None:
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
+        self._check_ranks()
         # Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
         finish: Callable[[_ReadBatch], Any]
         stop, is_ahead = Stop(), False
@@ -197,6 +198,16 @@ class H5DataLoader(DataLoader[Any]):
         from ray_h5.torch_data.batch_sampler import OrderBatchSampler  # few need it
 
         return self.batch_sampler.sampler if type(self.batch_sampler) is OrderBatchSampler else None
+
+    def _check_ranks(self) -> None:
+        """Raise if ranks may get different numbers of batches, and would wait for each other for ever."""
+        ordered = self._ordered
+        if ordered is not None and ordered.world_size > 1 and self.dataset.skips_rows:
+            raise OptionError(
+                f"on_error='skip' of DecodeImage leaves out batches without an image, and {ordered.world_size} ranks "
+                "would then have different numbers of batches. Pass on_error='null', and leave out the rows that the "
+                "column <column>_is_null marks in the loss; or choose the rows that can be decoded by a predicate."
+            )
 
     def _order(self) -> OrderSampler:
         ordered = self._ordered

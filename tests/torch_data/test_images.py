@@ -139,6 +139,8 @@ def test_rows_that_cannot_be_decoded_are_left_out(made, threads, caplog):
 
 def test_a_batch_of_which_nothing_is_left_is_none(made):
     options = {"columns": ["image", "label"], "transform": DecodeImage("image", size=8, on_error="skip")}
+    with pytest.raises(OptionError, match="2 ranks would then have different numbers of batches"):
+        next(iter(loader(made[1], 2, rank=0, world_size=2, **options)))
     found = [batch["label"].tolist() for batch in loader(made[1], 1, shuffle=False, **options)]
     assert found == [[i] for i in range(COUNT) if i not in (3, 4)]
     with pytest.raises(ImageError, match=r"none of the 2 rows of this batch.*row 3.*on_error='null'"):

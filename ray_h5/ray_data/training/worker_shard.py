@@ -78,12 +78,12 @@ class Recipe:
         """Return a batch after the functions."""
         if not self.functions:
             return batch
-        found = batch if isinstance(batch, dict) else _in_format(batch, "numpy")
         for function in self.functions:
-            found = function(found)
-        if isinstance(found, dict) and all(_is_numeric(values) for values in found.values()):
-            return found
-        return BlockAccessor.batch_to_block(found)
+            found = function(_in_format(batch, "numpy"))
+            # Between two functions Ray makes a table of what is not plain numbers.
+            is_plain = isinstance(found, dict) and all(map(_is_numeric, found.values()))
+            batch = found if is_plain else BlockAccessor.batch_to_block(found)
+        return batch
 
 
 def _is_plain(spec: ColumnSpec | None) -> bool:
@@ -103,8 +103,8 @@ def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
     for step in steps:
         fn, of = step.fn, getattr(step.fn, "__self__", None)
         is_ours = isinstance(fn, Augmentation) or isinstance(of, Standardize)
-        # Without a size, images of one block are stacked or not, by what the other rows of the block are.
-        is_ours |= isinstance(fn, DecodeImage) and fn.size is not None
+        # Without a size, or with nulls, the type of a column depends on the other rows of a block.
+        is_ours |= isinstance(fn, DecodeImage) and fn.size is not None and fn.on_error == "raise"
         if not (is_ours or getattr(fn, "row_by_row", False)) or not step.in_tasks:
             return f"{step.name} is no function of ray_h5, and does not say row_by_row = True"
         if step.batch_format not in ("default", "numpy"):
