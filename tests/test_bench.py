@@ -125,10 +125,16 @@ def test_bench_scaling_has_a_row_for_each_number_of_threads_and_workers(tmp_path
 @pytest.mark.nightly
 def test_bench_train_measures_waiting_and_the_first_batch(tmp_path):
     found = BENCHES["train"](one_turn(0.1, tmp_path))
+    firsts = (": first batch of the first epoch", ": first batch of later ones")
     assert [(each.case, each.unit) for each in found] == [
         (f"4 workers, steps of {step} ms: {what}", unit)
         for step in (20, 5)
         for what, unit in (("waiting", "share"), ("first batch", "s"))
+    ] + [
+        (f"{workers} workers, read in {reading}{what}", "s" if what else "rows/s")
+        for workers in (1, 2)
+        for reading in ("tasks", "workers")
+        for what in ("", *firsts)
     ]
     assert all(each.ours > 0 for each in found)
 

@@ -4,6 +4,9 @@ A step sleeps, as a program does that waits for its GPU. Each worker reads batch
 nothing kept, by `train_batches`; figures are those of rank 0. `waiting` is the share of an epoch after its first batch;
 the first batch, which starts an execution of Ray, is a line of its own. The first epoch starts processes, and is not
 counted.
+
+Then the rows a second of `train_batches`, read in tasks of Ray and in the workers, against a `loader` of one thread in
+the same workers.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import TYPE_CHECKING
 from joblib import cpu_count
 from ray.train import ScalingConfig
 
-from tests.bench.measure import Result, of_figures
+from tests.bench.measure import OURS, Contest, Result, of_figures
 from tests.bench.session import ray_session
+from tests.bench.training.rates import LOADER, rates_of_workers
 from tests.bench.training.steps import Sleep
 from tests.bench.training.workers import waits_of_workers
 from tests.bench.workloads import make_workload
@@ -44,10 +48,24 @@ def bench_train(options: BenchOptions) -> list[Result]:
     scaling = ScalingConfig(num_workers=_WORKERS, resources_per_worker={"CPU": cpu_count() / 2 / _WORKERS})
     with ray_session(1 << 30):
         found = waits_of_workers(workload.paths, _COLUMNS, _BATCH_SIZE, Sleep, list(_STEPS_S), options.turns, scaling)
+        rates = {
+            (reading, workers): rates_of_workers(workload.paths, _COLUMNS, _BATCH_SIZE, reading, workers, options.turns)
+            for workers in (1, 2)
+            for reading in ("tasks", "workers")
+        }
     results = []
     for step_s, waits in found.items():
         case = f"{_WORKERS} workers, steps of {1000 * step_s:g} ms"
         first, shares = zip(*waits, strict=True)
         results.append(of_figures("train", f"{case}: waiting", "share", shares, most=_STEPS_S[step_s]))
         results.append(of_figures("train", f"{case}: first batch", "s", first))
+    for (reading, workers), times in rates.items():
+        case, goal = f"{workers} workers, read in {reading}", 0.95 if reading == "workers" else None
+        seconds = {name: [took for took, _ in each[1:]] for name, each in times.items()}
+        amount = workload.rows // workers
+        results.append(Contest("train", case, seconds).against(LOADER, amount=amount, unit="rows/s", goal=goal))
+        first, *later = [first for _, first in times[OURS]]
+        limits = (0.5, 0.05) if reading == "workers" else (None, None)
+        results.append(of_figures("train", f"{case}: first batch of the first epoch", "s", [first], most=limits[0]))
+        results.append(of_figures("train", f"{case}: first batch of later ones", "s", later, most=limits[1]))
     return results
