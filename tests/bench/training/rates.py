@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray.train
+import ray.train.collective
 import torch
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
