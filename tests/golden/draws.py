@@ -17,9 +17,10 @@ from ray_h5.torch_data import (
     WeightedSampler,
     balance,
     kfold,
+    loader,
 )
 from tests.golden.layouts import LAYOUTS
-from tests.golden.orders import digest, ids_of, short
+from tests.golden.orders import digest, ids_of, short, values_of
 
 SEED = 7
 
@@ -36,6 +37,8 @@ SHUFFLES = {
     "lengths by default": partial(Shuffle, by_length="label"),
     "chosen by default": partial(Shuffle),
 }
+
+RESUMED = {"rows": partial(Shuffle, "rows"), "chunks": partial(Shuffle, "chunks", window_rows=16)}
 
 LENGTHS = (10, 1000, 65_536, 65_537, 10**8, 2**62)
 """How many rows; from 2 ** 16 on no process has a table of all of them."""
@@ -65,7 +68,38 @@ def draws_of(folder):
         local.set_epoch(epoch)
         found[f"EpochShuffleSampler, epoch {epoch}"] = short(local)
     found["WeightedSampler"] = short(WeightedSampler(np.arange(9) + 1.0, 20, seed=SEED, rank=0, world_size=1))
-    return found | {"folds": _folds(folder), "augmentation": _augmentation()}
+    found["resumed three times"] = {name: _resumed(dataset, make(seed=SEED)) for name, make in RESUMED.items()}
+    found |= {"folds": _folds(folder), "augmentation": _augmentation()}
+    (folder / "blocks").mkdir()
+    return found | {"blocks of five ranks": _blocks(folder / "blocks")}
+
+
+def _resumed(dataset, shuffle):
+    """Return the rows of each rank of runs that resume one after the other, with other ranks and other ends."""
+    state, found = None, []
+    for world, drop_last, batches in [(2, True, 3), (5, False, 1), (3, True, 2), (2, False, None)]:
+        states, ranks = [], []
+        for rank in range(world):
+            options = {"rank": rank, "world_size": world, "drop_last": drop_last}
+            sampler = OrderBatchSampler(dataset, 4, shuffle=shuffle, **options)
+            if state is not None:
+                sampler.load_state_dict(state)
+            taken = list(itertools.islice(sampler, batches))
+            ranks.append(short(dataset.row_ids([index for batch in taken for index in batch])))
+            states.append(sampler.state_dict())
+        assert all(each == states[0] for each in states)
+        state = states[0]
+        found.append(ranks)
+    return found
+
+
+def _blocks(folder):
+    """Return checksums of what ranks get of blocks that are drawn: those that fill up the last step are other draws."""
+    options, found = LAYOUTS["patches_drawn"].write(folder), []
+    for rank in range(5):
+        batches = loader(str(folder), 4, shuffle=Shuffle("rows", SEED), rank=rank, world_size=5, threads=0, **options)
+        found.append({name: digest(values) for name, values in values_of(batches).items()})
+    return found
 
 
 def _epochs(dataset, shuffle):
