@@ -374,7 +374,7 @@ class RowSource:
                 state = files.path(file), files.identity(file)
                 self._states.put(file, state)
             if (found := check_file(*state, storage)) != state[1]:
-                self._reader(file).base.opened.check_unchanged(())  # it looks at its columns and chunks again
+                self._reader(file).base.opened.check_unchanged()  # it looks at its columns and chunks again
                 self._cached.value.joint.clear()
                 self._states.put(file, (state[0], found))
         if self.plan.sources.columns:

@@ -147,6 +147,10 @@ def run_together(
             read.settle()
     except LostValue as exc:
         raise lost_in([(read.reader.base.path, read.parts) for read in reads], exc) from None
+    except (RayH5Error, OSError):
+        # Chunks of a file that was rewritten may look damaged.
+        _each(may_wait, lambda read: read.reader.base.check_unchanged(read), reads)
+        raise
     # If a file was rewritten meanwhile, chunks at the old offsets may decode to full length.
     _each(may_wait, lambda read: read.reader.base.check_unchanged(read), reads)
     return stats, hinted

@@ -68,6 +68,9 @@ MAX_INDEX_BYTES = 256 << 20
 """Most bytes of the chunk indexes of the cached files; a chunk takes 28. The file used last stays in any case."""
 
 
+SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
+NO_SOURCES: SourcesRead = {}
+
 ColumnReader: TypeAlias = (
     "DirectColumn | H5pyColumn | GridColumn | JoinedArrayColumn | LastAxisColumn | SelectedThroughH5py"
 )
@@ -299,8 +302,8 @@ class OpenFile(ABC):
         return self.byte_source.size
 
     @abstractmethod
-    def check_unchanged(self, names: Iterable[str]) -> None:
-        """Raise if the file, or another one that these columns come from, has changed since it was described."""
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
+        """Raise if the file has changed since it was described, or another one that rows of a column come from."""
 
     @abstractmethod
     def _check_unseen(self, name: str, expected: SourceStates) -> None:

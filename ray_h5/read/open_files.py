@@ -14,7 +14,7 @@ from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.read.jobs import Job
-from ray_h5.read.open_file import FILES, MAX_OTHERS, OTHERS, OpenFile, max_open
+from ray_h5.read.open_file import FILES, MAX_OTHERS, NO_SOURCES, OTHERS, OpenFile, SourcesRead, max_open
 from ray_h5.read.read_parts import FileRead, Part, jobs_of, name_of
 from ray_h5.storage.byte_source import Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, LocalFile, identity_now
@@ -78,14 +78,16 @@ class FileOnDisk(OpenFile):
 
     def _other_file(self, path: str) -> OpenFile:
         access = replace(self.access, path=path, group="/", beside="")
-        found = access.storage.check(path)
+        known = self.identity if path == self.path else self._states.get(path)
         opened = OTHERS.get(access)
+        if opened is not None and opened.identity == known:
+            return opened  # its name is looked at once it is read
+        found = access.storage.check(path)
         if opened is None or opened.identity != found:
             opened = FileOnDisk(access, found)
             OTHERS.max_items = max_open(MAX_OTHERS)
             OTHERS.put(access, opened)
         # It was opened by its name, which may lead to another file by now.
-        known = self.identity if path == self.path else self._states.get(path)
         check_source(f"{self.path}: a column leads to {path}", known, opened.identity)
         return opened
 
@@ -113,30 +115,31 @@ class FileOnDisk(OpenFile):
         together = _taken_together(read.parts)
         for part in read.parts:
             if id(part) not in together:
-                jobs += self._jobs_of_part(part, library, read.after)
+                jobs += self._jobs_of_part(part, library, read)
         for parts in {id(each): each for each in together.values()}.values():
             if self.leads_elsewhere(str(name_of(parts[0].address)), library):
-                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read.after)]
+                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read)]
             else:
                 jobs += _shared_jobs_of(self, parts, library)
         if read.held is not None and not self.access.swmr:
             jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
         return jobs
 
-    def _jobs_of_part(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Job]:
+    def _jobs_of_part(self, part: Part, library: OpenLibrary, read: FileRead) -> list[Job]:
         name = name_of(part.address)
         if name is not None and self.leads_elsewhere(name, library):
-            there = self._jobs_elsewhere(name, part, library, after)
+            there = self._jobs_elsewhere(name, part, library, read)
             if there is not None:
                 return there
+            # libhdf5 opens the sources by their names: before that, they must be those that the guards looked at.
+            read.add_sources(name, sources := self.column(name, library).sources)
+            check_sources_now(self.path, name, sources, swmr=self.access.swmr)
         return jobs_of(self.reader(part.address, library), part, library)
 
-    def _jobs_elsewhere(
-        self, name: str, part: Part, library: OpenLibrary, after: list[Callable[[], None]]
-    ) -> list[Job] | None:
+    def _jobs_elsewhere(self, name: str, part: Part, library: OpenLibrary, read: FileRead) -> list[Job] | None:
         """Return the work of a part whose values are in datasets that are read without libhdf5.
 
-        None for another part: h5py reads it, with its guards, or says what is wrong. `after` as in `spread`.
+        None for another part: h5py reads it, with its guards, or says what is wrong.
         """
         from ray_h5.read.remote.elsewhere_reads import leads_to, spread, virtual_of
 
@@ -149,8 +152,13 @@ class FileOnDisk(OpenFile):
         try:
             if elsewhere.how == "virtual":
                 virtual = virtual_of(self, elsewhere, layout)
+                paths = virtual.paths_of(part.request)
+                # A path without a file is one where libhdf5 looks first.
+                read.add_sources(name, [each for each in layout.sources if each[1] is None or each[0] in paths])
                 if (joint := virtual.joint(self)) is not None:
                     return virtual.joint_jobs(joint, part)
+            else:
+                read.add_sources(name, layout.sources)
             for other, piece in spread(self, part, elsewhere, layout, undone):
                 with other.library() as there:
                     if (reader := other.reader_for(leads_to(layout, other), piece.address, there)).needs_library:
@@ -162,18 +170,18 @@ class FileOnDisk(OpenFile):
         except RayH5Error:
             self.leave_to_h5py(name)
             return None
-        after += undone
+        read.after += undone
         return jobs
 
-    def check_unchanged(self, names: Iterable[str]) -> None:
-        """Raise if the file, or another one that these columns come from, has changed since it was described."""
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
+        """Raise if the file has changed since it was described, or another one that rows of a column come from."""
         found = self.byte_source.identity()
         if found != self.identity:
             check_identity(self.path, self.identity, found, swmr=self.access.swmr)
             if not self.access.swmr:
                 self.look_again(found)
-        for name in names:
-            check_sources_now(self.path, name, self._columns[name].sources, swmr=self.access.swmr)
+        for path, (name, state) in sources.items():
+            check_sources_now(self.path, name, [(path, state)], swmr=self.access.swmr)
 
     def look_again(self, found: Identity, *, is_planned: bool = True) -> None:
         """Describe the file again, of which only the ctime is another one.

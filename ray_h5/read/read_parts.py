@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
     from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.read.jobs import Job, ReadStats
+    from ray_h5.storage.byte_source import Identity
 
 
 Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | JoinedArray | TakenJoinedArray"
@@ -71,7 +72,7 @@ def jobs_of(reader: ReadsParts, part: Part, library: OpenLibrary) -> list[Job]:
 class ChecksState(Protocol):
     """An open file, as far as a read needs to know it when it is done."""
 
-    def check_unchanged(self, names: Iterable[str]) -> None:
+    def check_unchanged(self) -> None:
         """Raise if it has changed."""
 
 
@@ -126,6 +127,8 @@ class FileRead:
         What is left to do before that, of values in other files; the last one is done first.
     others : dict
         Other files that are read, in a store.
+    sources : dict of str to (str, Identity)
+        Other files on a disk that rows come from, with a column and the state of the file when that was described.
     held : HeldChunks, optional
         The decoded chunks that stay in memory.
     """
@@ -135,7 +138,13 @@ class FileRead:
     finish: Callable[[], None] | None = None
     after: list[Callable[[], None]] = field(default_factory=list)
     others: dict[ChecksState, None] = field(default_factory=dict)
+    sources: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
     held: HeldChunks | None = None
+
+    def add_sources(self, column: str, states: Iterable[tuple[str, Identity | None]]) -> None:
+        """Have other files looked at when the read is done."""
+        for path, state in states:
+            self.sources.setdefault(path, (column, state))
 
     def settle(self) -> None:
         """Do what is left to do of values in other files."""

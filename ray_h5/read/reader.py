@@ -521,19 +521,20 @@ class RowReader:
         """Return the work of a read of this file; jobs that need libhdf5 have it open until `libraries` is closed."""
         file, names = self._file(), _names(read)
         read.after.clear()
+        read.sources.clear()
 
         def check(library: OpenLibrary) -> None:
             file.each(lambda name: file.column(name, library), names)
             self._check_sources(file, names)
-            file.check_unchanged(names)
+            file.check_unchanged()
 
         return file.jobs(read, check, libraries)
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
-        self._file().check_unchanged(_names(read))
+        self._file().check_unchanged(read.sources)
         for other in read.others:
-            other.check_unchanged(())
+            other.check_unchanged()
 
     def _file(self) -> OpenFile:
         if self._closed:

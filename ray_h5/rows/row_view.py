@@ -215,7 +215,7 @@ class RowView:
         try:
             file = self._reader.opened
             cost = whole.read(file.byte_source.descriptor, rows, [*out.values()])
-            file.check_unchanged(())
+            file.check_unchanged()
         except (OSError, RayH5Error):
             return False
         if cost is not None:

@@ -117,3 +117,47 @@ def test_rows_that_change_their_size_are_an_error(tmp_path, kind, width, for_one
             assert (each == each[0, 0]).all()
             assert each.shape == (2, 8) or (each[0, 0] == 2 and each.shape == (2, width))
     assert any(isinstance(each, StaleIndexError) for each in found)
+
+
+def stack(folder, count=8, rows=10):
+    """Write virtual columns x and y of `count` files of `rows` rows."""
+    layouts = {name: h5py.VirtualLayout((count * rows, 4), "f8") for name in ("x", "y")}
+    for number in range(count):
+        values = np.arange(rows * 4.0).reshape(rows, 4) + 100 * number
+        write(folder / f"s{number}.h5", {"x": values, "y": -values})
+        for name, layout in layouts.items():
+            source = h5py.VirtualSource(f"s{number}.h5", name, (rows, 4))
+            layout[number * rows : (number + 1) * rows] = source
+    with h5py.File(folder / "m.h5", "w") as file:
+        for name, layout in layouts.items():
+            file.create_virtual_dataset(name, layout)
+    return str(folder / "m.h5")
+
+
+def test_a_read_looks_once_at_the_sources_of_its_rows(tmp_path, monkeypatch):
+    path = stack(tmp_path)
+    reader = RowReader(path, allow_external=tmp_path)
+    reader.read(["x", "y"], [0, 79])
+    looked, stat = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda path, *args, **kwargs: (looked.append(path), stat(path, *args, **kwargs))[1])
+    with h5py.File(path) as file:
+        expected = file["x"][[11, 12, 35]]
+    looked.clear()
+    np.testing.assert_array_equal(reader.read(["x", "y"], [35, 11, 12])["y"], -expected[[2, 0, 1]])
+    sources = sorted(os.path.basename(each) for each in looked if str(each).startswith(str(tmp_path)))
+    assert sources == ["s1.h5", "s3.h5"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "rewritten", "cut"])
+def test_rows_of_a_source_that_changed_are_an_error(tmp_path, how):
+    path, there = stack(tmp_path), tmp_path / "s2.h5"
+    reader = RowReader(path, allow_external=tmp_path)
+    first = reader.read(["x"], [0, 25])["x"]
+    if how == "replaced":
+        write(tmp_path / "new.h5", {"x": np.zeros((10, 4)), "y": np.zeros((10, 4))})
+        os.rename(tmp_path / "new.h5", there)
+    else:
+        there.write_bytes(b"" if how == "cut" else bytes(there.stat().st_size))
+    with pytest.raises(StaleIndexError, match=r"s2\.h5, which changed between planning and reading"):
+        reader.read(["x"], [0, 25])
+    np.testing.assert_array_equal(reader.read(["x"], [0])["x"], first[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
@@ -64,7 +64,12 @@ def check_state(path: str, expected: FileState, remote: Storage = LOCAL) -> None
 
 
 def check_sources_now(
-    path: str, column: str, expected: SourceStates, *, swmr: bool = False, look: Look = identity_now
+    path: str,
+    column: str,
+    expected: Iterable[tuple[str, Identity | None]],
+    *,
+    swmr: bool = False,
+    look: Look = identity_now,
 ) -> None:
     """Raise unless the sources of a column now have the expected states. `look` returns the state of a file.
 

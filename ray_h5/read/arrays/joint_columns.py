@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -154,7 +154,7 @@ class JoinedFile(Protocol):
     def reader(self, address: str, library: OpenLibrary) -> object:
         """Return the reader of a column."""
 
-    def check_unchanged(self, names: Iterable[str]) -> None:
+    def check_unchanged(self) -> None:
         """Raise if the file has changed since it was described."""
 
 

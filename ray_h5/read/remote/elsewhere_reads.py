@@ -16,7 +16,7 @@ from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RowRequest, by_part, request_of
+from ray_h5.manifest.row_requests import Request, RowRequest, RunRequest, by_part, request_of
 from ray_h5.manifest.selections import Along, Selection, size_of
 from ray_h5.read.arrays.block_column import BlockAddress
 from ray_h5.read.arrays.direct_column import DirectColumn
@@ -195,6 +195,10 @@ class VirtualColumn:
             request, owner = request.select(~alone), owner[~alone]
         rows = request.rows + (joint.starts[owner] + self._shifts[owner])
         return joint.jobs(request_of(rows, request.places), out, None)  # type: ignore[arg-type]  # without libhdf5
+
+    def paths_of(self, request: Request | RunRequest) -> set[str]:
+        """Return the files that rows come from, as far as these are on one axis."""
+        return {self.sources[number].path for number, _, _ in self._near(request.listed().rows)}
 
     def parts(self, file: HasVirtual, part: Part, after: list[Callable[[], None]]) -> Iterator[Spread]:
         """Yield the parts that fill the output, or arrays from which `after` fills it."""

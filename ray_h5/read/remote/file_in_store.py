@@ -27,7 +27,7 @@ from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.read.jobs import Asking, Job
-from ray_h5.read.open_file import OpenFile
+from ray_h5.read.open_file import NO_SOURCES, OpenFile, SourcesRead
 from ray_h5.read.read_parts import Part, jobs_of, name_of
 from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.read.remote.h5py_passes import read_through_h5py
@@ -300,7 +300,7 @@ class FileInStore(OpenFile):
 
     # States ----------------------------------------------------------------------------------
 
-    def check_unchanged(self, names: Iterable[str]) -> None:  # noqa: ARG002  each request says which state it wants
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:  # noqa: ARG002  each request says which state it wants
         """Raise if the file has changed since it was described."""
         check_identity(self.path, self.identity, self.byte_source.identity())
 
