@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ray_h5 import __version__
@@ -289,9 +290,10 @@ class _Bar:
 def _bench(arguments: argparse.Namespace) -> int:
     from ray_h5.bench import measure, to_text
 
-    if len(arguments.paths) == 1 and not any(mark in arguments.paths[0] for mark in "./*"):
+    first, *others = arguments.paths
+    if not others and not any(mark in first for mark in "./*") and not Path(first).exists():
         raise OptionError(
-            f"ray-h5 bench {arguments.paths[0]}: expected files, folders or globs, as in ray-h5 bench data/*.h5. "
+            f"ray-h5 bench {first}: expected files, folders or globs, as in ray-h5 bench data/*.h5. "
             "The benches of this project on generated files are `python -m tests.bench NAME`, in a clone."
         )
     lines = measure(

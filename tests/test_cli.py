@@ -70,6 +70,15 @@ def test_bench_compares_the_ways_to_read_the_files(tmp_path, capsys):
     assert "waits for the disk" in limit or "is limited by decoding" in limit
 
 
+def test_bench_takes_a_folder_of_the_current_directory(tmp_path, capsys, monkeypatch):
+    (tmp_path / "scans").mkdir()
+    make_workload("signals", str(tmp_path / "scans"), 0.01)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--columns", "target", "--batch-size", "8", "--seconds", "0.05", "--no-ray"]
+    assert main(["bench", "scans", *arguments]) == 0
+    assert "loader" in capsys.readouterr().out
+
+
 def test_bench_of_a_name_says_where_the_benches_of_the_project_are(capsys):
     assert main(["bench", "read"]) == 1
     assert "python -m tests.bench" in capsys.readouterr().err

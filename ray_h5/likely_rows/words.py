@@ -36,7 +36,8 @@ OF_IMAGES = _words_of("image images img mask masks seg segmentation label labels
 """What the columns of one image are called."""
 
 TARGETS = _words_of(
-    "mask masks seg segs segmentation segmentations label labels annotation annotations target targets gt truth"
+    """mask masks msk msks seg segs segmentation segmentations label labels lbl lbls annotation annotations anno annos
+    target targets gt gts truth"""
 )
 """What the groups of targets are called, beside those of inputs."""
 

@@ -378,6 +378,23 @@ def test_what_was_gained_is_measured(tmp_path):
     assert "rows/s before" in str(found)
 
 
+def test_files_that_need_options_are_copied_and_not_measured(tmp_path):
+    path, out = tmp_path / "a.h5", tmp_path / "out.h5"
+    images = np.random.default_rng(0).integers(0, 40, (120, 2, 48, 48)).astype("i2")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("slices", data=images, chunks=(40, 2, 48, 48), compression="gzip")
+        file["channel_names"] = [b"t1", b"t2"]
+    found = repack(path, out, measure=True)
+    with h5py.File(out) as file:
+        assert file["slices"].chunks[0] < 40
+        assert (file["slices"][:] == images).all()
+        assert file["channel_names"][:].tolist() == [b"t1", b"t2"]
+    assert found.rewritten == 1
+    assert found.rate_before == found.rate_after == 0
+    assert "was not measured" in str(found)
+    assert "one common first axis, found 2 lengths" in str(found)
+
+
 @pytest.mark.parametrize("compression", ["gzip", "lzf", None])
 def test_by_default_chunks_of_many_rows_become_small(tmp_path, compression):
     """The layout that h5py's users write: 64 images of 3 KiB a chunk."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from joblib import cpu_count
 
 from ray_h5.codecs.encode import as_codec
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, SchemaMismatchError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import unreadable_files, warn_of_unreadable
 from ray_h5.index.file_options import FileOptions
@@ -174,6 +174,11 @@ def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], o
 def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
     """Return the result with the rows a second of a shuffled epoch, before and after."""
     after = FileOptions.of(result.paths, storage_options=target.storage_options)
+    try:
+        for each in (files, after):
+            each.index()
+    except SchemaMismatchError as exc:
+        return replace(result, not_measured=str(exc).partition("\n")[0])  # the outputs are complete
     # The first turn also pays for what a process does once, and for pages that are not in memory.
     first, *turns = (shuffled_rate(each) for each in (files, after, after, files))
     return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))

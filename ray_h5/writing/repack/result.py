@@ -25,6 +25,8 @@ class Repacked:
         Chunks of all arrays; 0 if they are not known.
     rate_before, rate_after : float
         Rows a second of a shuffled epoch, measured on a sample; 0 if it was not measured.
+    not_measured : str
+        Why these are 0, if the files cannot be read without more options.
     dropped : tuple of str
         What was left out.
     rewritten : int, optional
@@ -40,6 +42,7 @@ class Repacked:
     chunks_after: int = 0
     rate_before: float = 0.0
     rate_after: float = 0.0
+    not_measured: str = ""
     dropped: tuple[str, ...] = ()
     rewritten: int | None = None
 
@@ -69,6 +72,11 @@ class Repacked:
             lines.append(
                 f"shuffled epoch, on a sample: {self.rate_before:.0f} rows/s before, {self.rate_after:.0f} after "
                 f"({gain:.1f}x)"
+            )
+        if self.not_measured:
+            lines.append(
+                f"a shuffled epoch was not measured, as files need more options to be read: {self.not_measured} "
+                "ray-h5 bench takes such options, and measures inputs and outputs."
             )
         if self.dropped:
             lines.append(f"left out: {few(list(self.dropped))}")
