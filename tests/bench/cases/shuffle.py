@@ -1,11 +1,14 @@
 """Bench `shuffle`: the cost of a shuffled epoch against one in path order, and against Ray's shuffles.
 
 The cases `loader` and `DataLoader` are plain PyTorch: a `loader` with its default threads, and an `H5Dataset` with the
-same order in a `DataLoader` without workers. Nothing is kept from epoch to epoch.
+same order in a `DataLoader` without workers. Nothing is kept from epoch to epoch. The cases `2 ranks` to `8 ranks` read
+the shares of all ranks of a node, one after the other, against one rank that reads all: each chunk is decoded once, unless
+there are fewer windows than ranks, as at small sizes.
 """
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +40,8 @@ _IMAGES = {
 }
 """By case: the number of the file in the workload."""
 
+_GZIP = [case for case in _IMAGES if case.endswith("gzip")]
+
 
 def bench_shuffle(options: BenchOptions) -> list[Result]:
     """Measure shuffled epochs; a ratio of 1 against ``unshuffled`` means that shuffling costs nothing."""
@@ -49,6 +54,9 @@ def bench_shuffle(options: BenchOptions) -> list[Result]:
         for case, (paths, columns) in cases.items()
         for name, make, goal in (("loader", _loader, _LEAST_RATIO), ("DataLoader", _data_loader, None))
         for result in _in_torch(f"{name}, {case}", make, paths, columns, options.turns, goal)
+    ]
+    results += [
+        _of_ranks(case, [images.paths[_IMAGES[case]]], ranks, options.turns) for case in _GZIP for ranks in (2, 4, 8)
     ]
     with ray_session(3 << 30):
         return results + [
@@ -72,6 +80,21 @@ def _in_torch(
         "shuffle", case, run_turns({name: partial(count_rows, each, rows) for name, each in epochs.items()}, turns)
     )
     return [contest.against("unshuffled", amount=rows, unit="rows/s", goal=goal)]
+
+
+def _of_ranks(case: str, paths: Sequence[str], ranks: int, turns: int) -> Result:
+    def shares(world_size: int) -> list[Iterable[Any]]:
+        options: dict[str, Any] = {"columns": ["image_f4"], "shuffle": "chunks", "kept_bytes": 0}
+        return [loader(paths, _BATCH_SIZE, **options, rank=rank, world_size=world_size) for rank in range(world_size)]
+
+    of_ranks, whole = shares(ranks), shares(1)
+    rows = sum(len(batch["image_f4"]) for each in of_ranks for batch in each)
+    contestants = {
+        OURS: lambda: count_rows(itertools.chain.from_iterable(of_ranks), rows),
+        "one rank": lambda: [count_rows(each, len(each.dataset)) for each in whole],  # type: ignore[attr-defined]
+    }
+    contest = Contest("shuffle", f"{ranks} ranks, {case}", run_turns(contestants, turns))
+    return contest.against("one rank", amount=rows, unit="rows/s", goal=None)
 
 
 def _loader(paths: Sequence[str], columns: list[str], shuffle: str | bool) -> Iterable[Any]:
