@@ -2,7 +2,7 @@
 
 The cases `loader` and `DataLoader` are plain PyTorch: a `loader` with its default threads, and an `H5Dataset` with the
 same order in a `DataLoader` without workers. Nothing is kept from epoch to epoch. The cases `2 ranks` to `8 ranks` read
-the shares of all ranks of a node, one after the other, against one rank that reads all: each chunk is decoded once, unless
+the shares of all ranks of a node, one after the other, against one rank that reads all. Chunks are decoded once, unless
 there are fewer windows than ranks, as at small sizes.
 """
 
