@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ray
@@ -31,9 +32,9 @@ Reading: TypeAlias = Literal["auto", "workers", "tasks"]
 class OrderedDataConfig(DataConfig):
     """A `ray.train.DataConfig` whose workers receive rows in the planned order; see `data_config`."""
 
-    def __init__(self, reading: Reading, threads: int | None, *args: Any) -> None:
+    def __init__(self, reading: Reading, threads: int | None, of_tasks: Sequence[str], *args: Any) -> None:
         super().__init__(*args)
-        self._reading, self._threads = reading, threads
+        self._reading, self._threads, self._of_tasks = reading, threads, of_tasks
 
     def configure(
         self,
@@ -82,7 +83,7 @@ class OrderedDataConfig(DataConfig):
                 "reading='auto', and tasks of Ray read it."
             )
         if self._reading == "auto" and not isinstance(found, str):
-            found = _why_tasks(nodes) or found
+            found = f"{', '.join(self._of_tasks)}: for tasks" if self._of_tasks else _why_tasks(nodes) or found
         if isinstance(found, str):
             if self._reading == "auto":
                 logger.info("dataset %r: read in tasks of Ray: %s", name, found)
@@ -131,7 +132,8 @@ def data_config(
         `read_h5` have to be those of this package (`Standardize`, `SpecAugment`, `GaussianNoise`, `DecodeImage` with a
         size), or functions with an attribute ``row_by_row = True``, which change each row by itself. ``"tasks"``: tasks
         of Ray read, also on nodes that do not train, and run any function. ``"auto"``: workers, where that is possible
-        and each node that has CPUs has a worker. A line of the log says which, and why.
+        and each node that has CPUs has a worker, unless options of tasks are given. A line of the log says which, and
+        why.
     threads : int, optional
         Threads that read in each worker. By default its share of the CPUs of its node that do not train, at most 8.
     datasets_to_split : "all" or list of str
@@ -161,7 +163,7 @@ def data_config(
         raise OptionError(f"reading={reading!r}: expected 'auto', 'workers' or 'tasks'")
     found = None if threads is None else as_integer("threads", threads, 0)
     options = ExecutionOptions(preserve_order=True, **execution_options)
-    return OrderedDataConfig(reading, found, datasets_to_split, options, enable_shard_locality)
+    return OrderedDataConfig(reading, found, list(execution_options), datasets_to_split, options, enable_shard_locality)
 
 
 def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:

@@ -99,6 +99,8 @@ def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
     source, steps = steps_after_reading(ds)
     if not isinstance(source, H5Datasource):
         return "it is not the dataset of one read_h5, or rows are moved after the reading"
+    if ds.context.checkpoint_config is not None:
+        return "DataContext.checkpoint_config is set, which leaves out rows by their ids, and is known to tasks alone"
     functions: list[RowFunction] = []
     for step in steps:
         fn, of = step.fn, getattr(step.fn, "__self__", None)

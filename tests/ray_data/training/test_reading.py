@@ -325,6 +325,10 @@ def test_what_workers_cannot_read_names_the_step(paths):
     ]:
         with pytest.raises(OptionError, match=rf"dataset 'train' cannot be read in the workers: .*{said}"):
             shards_of(other, "workers")
+    checked = read(paths)
+    checked.context.checkpoint_config = {"id_column": "row_id", "checkpoint_path": str(paths[0]) + ".rows"}
+    with pytest.raises(OptionError, match=r"DataContext\.checkpoint_config is set"):
+        shards_of(checked, "workers")
     with pytest.raises(OptionError, match="reading='threads': expected 'auto', 'workers' or 'tasks'"):
         ray_h5.data_config(reading="threads")
     (shard,) = shards_of(ds.map_batches(by_row), "workers")
@@ -335,14 +339,15 @@ def test_what_workers_cannot_read_names_the_step(paths):
 @pytest.mark.slow
 def test_auto_reads_in_workers_where_each_node_trains(paths, caplog):
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    for ds, where_they_run, workers in [
-        (read(paths), nodes, True),
-        (read(paths).map_batches(own), nodes, False),
-        (read(paths), ["another"], False),
+    for ds, where_they_run, options, workers in [
+        (read(paths), nodes, {}, True),
+        (read(paths).map_batches(own), nodes, {}, False),
+        (read(paths), ["another"], {}, False),
+        (read(paths), nodes, {"label_selector": {"role": "reader"}}, False),
     ]:
         caplog.clear()
         with caplog.at_level("INFO", "ray_h5"):
-            config = ray_h5.data_config(datasets_to_split=[])
+            config = ray_h5.data_config(datasets_to_split=[], **options)
             shard = config.configure({"train": ds}, 1, None, where_they_run)[0]["train"]
         assert (type(shard).__name__ == "WorkerShard") is workers
         assert f"dataset 'train': read in {'the workers' if workers else 'tasks of Ray: '}" in caplog.text
