@@ -23,7 +23,7 @@ import ray
 import ray.train.torch
 import torch
 from files import make_signals
-from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import Checkpoint, CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 
@@ -295,6 +295,7 @@ def main() -> None:
             storage_path=str(output),
             failure_config=FailureConfig(max_failures=args.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
+            logging_config=LoggingConfig("WARNING"),
         ),
     )
     result = trainer.fit()
