@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 
+import h5py
 import numpy as np
 
 from ray_h5.torch_data import (
@@ -70,8 +71,18 @@ def draws_of(folder):
     found["WeightedSampler"] = short(WeightedSampler(np.arange(9) + 1.0, 20, seed=SEED, rank=0, world_size=1))
     found["resumed three times"] = {name: _resumed(dataset, make(seed=SEED)) for name, make in RESUMED.items()}
     found |= {"folds": _folds(folder), "augmentation": _augmentation()}
+    found["large rows, by default"] = _large(folder / "large.hdf5")
     (folder / "blocks").mkdir()
     return found | {"blocks of five ranks": _blocks(folder / "blocks")}
+
+
+def _large(path):
+    """Return the order of rows of 2 MiB each, which are never written: windows are those of the default."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (600, 512, 1024), "f4", chunks=(4, 512, 1024))
+    dataset = H5Dataset(str(path))
+    state = OrderSampler(dataset, seed=SEED, rank=0, world_size=1).state_dict()
+    return {"window_rows": state["plan"]["window_rows"], "rows": _epochs(dataset, Shuffle(seed=SEED))}
 
 
 def _resumed(dataset, shuffle):
