@@ -1,5 +1,7 @@
 """`decode_cf`: times with a zone, arrays of characters, and what cannot be decoded and is said."""
 
+import pickle
+
 import cftime
 import h5py
 import numpy as np
@@ -8,6 +10,7 @@ import xarray
 
 from ray_h5 import Files, Grid, Groups, Windows, where
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
 
 NAMES = [b"Oslo", b"Bergen", b"", b"T", b"Stavanger"]
@@ -94,3 +97,26 @@ def test_arrays_of_characters_in_other_rows(path):
     assert H5Dataset(path, ["name"], rows=Files(), decode_cf=True)[0]["name"] == [each.decode() for each in NAMES]
     grid = H5Dataset(path, ["pair"], rows=Grid(2), decode_cf=True)
     assert [grid[i]["pair"] for i in (0, 1, 2)] == ["Oslo", "Stavanger", "Bergen"]
+
+
+def test_a_plan_has_the_attributes_of_all_groups(tmp_path, monkeypatch):
+    scales = [0.1, 0.1, np.float32(0.3), None, 0.1, 7]
+    path, expected = tmp_path / "a.h5", []
+    with h5py.File(path, "w") as file:
+        for number, scale in enumerate(scales):
+            x = file.create_dataset(f"g{number}/x", data=np.arange(3, dtype="i2") + number)
+            if scale is not None:
+                x.attrs["scale_factor"] = scale
+            expected.append(x[()].astype("f8") * (1 if scale is None else scale))
+    looked, exists = [], h5py.h5a.exists
+    for _ in range(2):  # the second reads the index file
+        dataset = H5Dataset(path, rows=Groups("g*"), decode_cf=True, index_dir=tmp_path / "index")
+        there = pickle.loads(pickle.dumps(dataset))
+        forget_all()
+        looked.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(h5py.h5a, "exists", lambda *args: looked.append(args) or exists(*args))
+            found = [row["x"].numpy() for row in there]
+        assert not looked
+        for got, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -274,6 +275,23 @@ def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np
         )
     dtype = np.result_type(*(each.dtype for each in arrays))
     return CFOfGroups(values, replace(arrays[0], stored_dtype=dtype, element=None, enum=()), decoders, class_of)
+
+
+def text_of_attributes(attributes: Mapping[str, Any]) -> bytes:
+    """Return attributes as a text that a table of groups holds: exact, also for floats."""
+    pairs = {
+        name: each if isinstance(each, str) else [each.dtype.str, each.tobytes().hex()]
+        for name, each in sorted(attributes.items())
+    }
+    return json.dumps(pairs).encode()
+
+
+def attributes_of_text(text: bytes) -> dict[str, Any]:
+    """Return the attributes that `text_of_attributes` was given."""
+    return {
+        name: each if isinstance(each, str) else np.frombuffer(bytes.fromhex(each[1]), each[0])
+        for name, each in json.loads(text).items()
+    }
 
 
 def cf_values(values: Stored, attributes: Mapping[str, Any]) -> CF | Characters | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_of_groups
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
 from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged, RowPart
@@ -260,15 +260,28 @@ class GroupRows:
         stored = Stored.of(joined)
         if not self._decode_cf:
             return stored
-        alike: dict[str, int] = {}
-        said: list[Mapping[str, Any]] = []
+        if not len(there := np.flatnonzero(joined.is_there)):
+            return stored
+        key = f"decode_cf {joined.paths[int(there[0])]}"
+        if (texts := self._known.attributes.get(key)) is None:
+            texts = self._attribute_texts(joined)
+            self._groups = replace(self._known, attributes={**self._known.attributes, key: texts})
+        assert isinstance(texts, Texts)
+        alike: dict[bytes, int] = {}
+        firsts = np.flatnonzero(np.diff(texts.ends, prepend=0))
+        classes = np.array([alike.setdefault(texts[group], len(alike)) for group in firsts.tolist()], np.int64)
         class_of = np.zeros(len(joined), np.int64)
+        class_of[there] = classes[np.searchsorted(firsts, there, side="right") - 1]
+        return cf_of_groups(stored, [attributes_of_text(text) for text in alike], class_of)
+
+    def _attribute_texts(self, joined: JoinedArray) -> Texts:
+        """Return the attributes of each dataset as a text; an empty one stands for those of the dataset before."""
+        texts, last = [b""] * len(joined), b""
         for group in np.flatnonzero(joined.is_there).tolist():
-            found = self._reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES)
-            class_of[group] = alike.setdefault(repr(sorted(found.items())), len(alike))
-            if len(alike) > len(said):
-                said.append(found)
-        return cf_of_groups(stored, said, class_of)
+            found = text_of_attributes(self._reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES))
+            if found != last:
+                texts[group] = last = found
+        return Texts.of(texts)
 
     def column(self, name: str) -> RowColumn | DatasetColumn:
         if name == self._kind.key:
