@@ -24,7 +24,7 @@ from ray_h5.loading.row_cache import (
 from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
-from ray_h5.order.plan_reads import by_file
+from ray_h5.order.plan_reads import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import Later, run_reads
 from ray_h5.read.kernel.run_tables import COLD_ON, new_times
@@ -208,6 +208,17 @@ class RowSource:
         """
         row_ids, draws = self.split(indices)
         self._count_rows(len(row_ids))
+        self._read_checked(out, row_ids, draws, places)
+
+    def block_rows(self, row_ids: np.ndarray) -> BlockRows:
+        """Return the columns of the files for some rows, as `read_rows` does for rows that are not drawn."""
+        arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in self.plan.of_files}
+        self._read_checked(arrays, row_ids, None, None)
+        return BlockRows(row_ids, arrays)
+
+    def _read_checked(
+        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
+    ) -> None:
         touched = sorted({*self.plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
         try:
             self._read_rows(out, row_ids, draws, places)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ray_h5.order.read_plan import ReadPlan
 
 if TYPE_CHECKING:
     from ray_h5.order.position import Position
+
+ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
+"""Reads rows of a plan, as `read_rows` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +77,14 @@ class Block:
     seed: int = 0
 
 
-def read_block(plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None) -> Block:
-    """Read one block of an epoch: a pure function, with the same result at each call."""
+def read_block(
+    plan: ReadPlan, remainder: Remainder, block: int, limit: int | None = None, read: ReadsRows = read_rows
+) -> Block:
+    """Read one block of an epoch: with the same result at each call. `read` may know some rows already."""
     plan = plan.with_drawn_seed(remainder.seed)
     positions = remainder.positions(plan, block, limit)
     epoch = remainder.epoch
-    rows = read_rows(
-        plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None
-    )
+    rows = read(plan, plan.at(positions, epoch), plan.order.draw_numbers(positions, epoch) if plan.is_drawn else None)
     return Block(rows, positions, epoch, plan.seed)
 
 

@@ -19,6 +19,8 @@ from ray.exceptions import RayTaskError
 from ray_h5.errors import NotFoundError, RayH5Error, ReadFailedError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.lookup import read_ahead
+from ray_h5.loading.row_source import RowSource
+from ray_h5.lru import LRU
 from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
@@ -100,12 +102,50 @@ def _read_block(
     limit: int | None,
 ) -> Iterable[pa.Table]:
     # A plan is large, so tasks get a reference; Ray fetches the plan to each node once.
+    source = None
     if not isinstance(plan, ReadPlan):
-        plan = ray.get(plan)
+        source = None if limit is not None else _source_of(plan)
+        plan = ray.get(plan) if source is None else source.plan
     _check_attempts(plan, remainder, block)
     with _on_this_host():
-        table = to_table(plan, read_block(plan, remainder, block, limit), names)
+        if source is None:
+            rows = read_block(plan, remainder, block, limit)
+        else:
+            held = source
+            rows = read_block(plan, remainder, block, read=lambda _plan, row_ids, _draws: held.block_rows(row_ids))
+        table = to_table(plan, rows, names)
     yield table
+
+
+def _source_of(reference: ray.ObjectRef[ReadPlan]) -> RowSource | None:
+    """Return what reads the rows of a small shuffled plan and keeps them in this process; None for another plan.
+
+    Each block has rows of nearly all files. Without it, each file is opened for each block of each epoch.
+    """
+    key = ray.get_runtime_context().get_node_id(), reference.binary()  # each new cluster numbers its objects from 1
+    if (source := _SOURCES.get(key)) is None:
+        plan = ray.get(reference)
+        if not _is_kept(plan):
+            return None
+        source = RowSource(plan, _KEPT_BYTES)
+        _SOURCES.put(key, source)
+    return source
+
+
+def _is_kept(plan: ReadPlan) -> bool:
+    """Return whether the rows of a plan stay in memory: they are few, shuffled, and the same in each epoch."""
+    is_plain = plan.order.shuffle is not None and plan.scope.windows is None and not plan.is_drawn
+    return is_plain and bool(plan.of_files) and _bytes_of(plan) <= _KEPT_BYTES
+
+
+def _bytes_of(plan: ReadPlan) -> int:
+    return plan.files.num_rows * plan.row_bytes
+
+
+_KEPT_BYTES = 32 << 20
+"""Most bytes of the rows that stay in the memory of each process that reads blocks; half of a block."""
+
+_SOURCES: LRU[RowSource] = LRU(4, 2 * _KEPT_BYTES, lambda source: _bytes_of(source.plan))
 
 
 def _check_attempts(plan: ReadPlan, remainder: Remainder, block: int) -> None:

@@ -5,13 +5,17 @@ import socket
 import time
 from typing import ClassVar
 
+import h5py
+import numpy as np
 import pytest
 import ray
+from ray.data import DataContext
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 import ray_h5
-from ray_h5.errors import NotFoundError
+from ray_h5.errors import NotFoundError, StaleIndexError
 from ray_h5.ray_data import tasks
+from tests.ray_data.kit import pushed
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -38,6 +42,35 @@ def test_what_ranks_lose_is_known_without_reading(signals, monkeypatch, caplog):
     monkeypatch.setattr(ray.data.Dataset, "count", None)  # it would read and transform all rows
     ray_h5.data_config().configure({"counted": ds}, 3, None, None)
     assert "the last 2 of 50 rows do not divide among 3 workers" in caplog.text
+
+
+def test_small_files_are_opened_once_by_a_process_not_once_a_block(tmp_path, monkeypatch):
+    for number in range(100):  # more than stay open
+        with h5py.File(tmp_path / f"{number:03}.h5", "w") as file:
+            file["x"], file["text"] = np.arange(16) + 100 * number, [f"{number} {row}" for row in range(16)]
+    expected = sorted((100 * n + row, f"{n} {row}") for n in range(100) for row in range(16))
+    ds = ray_h5.read_h5(f"{tmp_path}/*.h5", shuffle=ray_h5.Shuffle("rows", seed=3))
+    opened, open_file = [], os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, *args, **named: (opened.append(path), open_file(path, *args, **named))[1]
+    )
+
+    def epoch():
+        found = pushed(ds).get_read_tasks(1, data_context=DataContext.get_current())
+        assert len(found) > 1
+        tables = [table for task in found for table in task()]
+        return [(row["x"], row["text"]) for table in tables for row in table.to_pylist()]
+
+    rows = [epoch() for _ in range(3)]
+    assert sum(str(tmp_path) in str(path) for path in opened) <= 100
+    assert all(sorted(each) == expected for each in rows)
+    assert rows[0] != rows[1] != rows[2]
+    monkeypatch.undo()
+    assert [(row["x"], row["text"]) for row in ds.iter_rows()] not in rows, "other processes read the next epoch"
+    with h5py.File(tmp_path / "042.h5", "a") as file:
+        file["x"][3] = 7
+    with pytest.raises(StaleIndexError, match=r"042\.h5"):
+        epoch()
 
 
 class Steps(ExecutionCallback):
