@@ -114,6 +114,17 @@ class TestInRay:
             assert any(np.array_equal(row, expected[file * ROWS + depth]) for file in range(2))
 
 
+@pytest.mark.parametrize("lists", [pa.list_, pa.large_list])
+def test_rows_that_a_function_returned_are_read_by_offsets_of_64_bits(lists):
+    """A function that gets numpy arrays makes Ray build the lists again, with offsets of 32 bits."""
+    rows = [{"indices": [i % WIDTH], "data": [float(i)], "dense_length": WIDTH} for i in range(ROWS)]
+    fields = [("indices", lists(pa.int32())), ("data", lists(pa.float32())), ("dense_length", pa.int32())]
+    column = pa.chunked_array([pa.array(rows, pa.struct(fields))])
+    assert to_batch(column).indptr.dtype == np.int64
+    found = TorchCollate()(pa.table({"X": column}))["X"].numpy()
+    np.testing.assert_array_equal(found, np.eye(WIDTH)[np.arange(ROWS) % WIDTH] * np.arange(ROWS)[:, None])
+
+
 def test_arrow_shares_the_memory_of_what_was_read():
     matrix = random_matrix(50, WIDTH)
     spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(WIDTH,))

@@ -85,7 +85,8 @@ def to_batch(column: pa.ChunkedArray) -> SparseBatch:
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     # flatten() applies the slice of the struct; field() would not.
     indices, data, width, *_ = whole.flatten()
-    offsets = indices.offsets.to_numpy()
+    # Lists that Ray made of what a function returned have offsets of 32 bits.
+    offsets = indices.offsets.to_numpy().astype(np.int64, copy=False)
     part = slice(int(offsets[0]), int(offsets[-1]))
     other = data.offsets.to_numpy()
     values = data.values.slice(int(other[0]), int(other[-1] - other[0]))

@@ -24,7 +24,7 @@ def dense_rows(
     Parameters
     ----------
     starts, stops : numpy.ndarray
-        int64: row i has the entries from ``starts[i]`` to ``stops[i]``.
+        Integers: row i has the entries from ``starts[i]`` to ``stops[i]``.
     indices, data : numpy.ndarray
         The position in its row, int32 or int64, and the value, of each entry.
     width : int
@@ -73,7 +73,7 @@ def _scattered(
         while row < rows and _scatter(out[row], indices[starts[row] : stops[row]], data[starts[row] : stops[row]]):
             row += 1
         return row
-    bounds = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
+    bounds = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
     return int(
         loop.library.ray_h5_dense(
             row,
