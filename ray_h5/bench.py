@@ -116,7 +116,7 @@ def _limit(lines: list[Line]) -> str:
     best = max(by_threads, key=lambda line: line.rate)
     assert best.cpu is not None
     if best.cpu < 0.6:
-        return f"{best.name} waits for the disk or the store: it uses {best.cpu:.0%} of a CPU."
+        return f"{best.name} waits for the disk, the store, or CPUs that others use: it uses {best.cpu:.0%} of one."
     return (
         f"{best.name} is limited by decoding and copying: it uses {best.cpu:.1f} CPUs. "
         "`ray-h5 inspect` names the arrays that are slow to read."

@@ -312,7 +312,8 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     except UnknownColumnError as exc:
         if name not in _PLACES:
             others = "on= also takes 'path', 'row', 'row_id', and 'group' with rows=Groups(...)"
-            raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}.") from None
+            other_name = f"If {name!r} is the column of the table, write key={name!r} and what it names as on=."
+            raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}. {other_name}") from None
     else:
         check_names([name], {name: spec})
         is_group = name == GROUP or (kind is not None and kind.has_groups and name == getattr(kind, "key", None))

@@ -32,7 +32,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Found, FoundCell, Lookup
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
-from ray_h5.messages import few
+from ray_h5.messages import few, near_names
 from ray_h5.predicates.virtual_names import AnyEqual, Length, parse_virtual, read_for, virtual_name
 from ray_h5.read.arguments import as_names
 from ray_h5.storage.byte_source import Identity
@@ -184,7 +184,8 @@ class RowIndex(ComparedByContent):
                 try:
                     more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 except UnknownColumnError as exc:
-                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs)}") from None
+                    near = near_names(absent[0], self.joined_specs, 0)
+                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs)}{near}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.sources_of(absent))
             constants = () if more.scope.windows is None else more.scope.windows.constants

@@ -849,5 +849,10 @@ def test_an_error_about_a_column_lists_those_of_tables_and_attributes(files):
     said = r"no 'lable'.* Columns of tables and attributes: .*label.*fs\."
     with pytest.raises(UnknownColumnError, match=said):
         dataset(files, ["x", "lable"], **beside)
-    with pytest.raises(UnknownColumnError, match=said):
+    with pytest.raises(UnknownColumnError, match=rf"{said} Did you mean 'label'\?"):
         dataset(files, ["x", "label"], where(lable=1), **beside)
+
+
+def test_a_column_of_the_table_alone_in_on_is_an_error_that_says_key(files):
+    with pytest.raises(UnknownColumnError, match=r"If 'id' is the column of the table, write key='id'"):
+        dataset(files, ["x"], sidecar=Sidecar(labels(files, key="id"), on="id"))

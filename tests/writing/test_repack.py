@@ -159,6 +159,23 @@ def test_groups_become_rows(tmp_path):
     assert [str(each, "utf-8") for each in arrays["demo"]] == [f"data/demo_{i}" for i in range(3)]
 
 
+def test_attributes_of_groups_that_are_columns_are_not_lost(tmp_path):
+    path, rows = tmp_path / "a.h5", Groups("ep_*", attrs=["success"], key="ep")
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            file[f"ep_{number}/x"] = np.full(number + 2, number)
+            file[f"ep_{number}"].attrs["success"] = number > 0
+    repack(path, tmp_path / "out.h5", rows=rows)
+    read = H5Dataset(tmp_path / "out.h5")
+    assert [(row["ep"], row["success"], row["x"].tolist()) for row in read] == [
+        ("ep_0", False, [0, 0]),
+        ("ep_1", True, [1, 1, 1]),
+        ("ep_2", True, [2, 2, 2, 2]),
+    ]
+    with pytest.raises(UnsupportedColumnError, match="cannot keep attributes of 'ep_0', 'ep_1', 'ep_2'"):
+        repack(path, tmp_path / "b.h5", rows=Groups("ep_*"))
+
+
 @pytest.mark.parametrize("column", ["number", "text", "fixed"])
 def test_a_group_that_lacks_a_column_is_named(tmp_path, column):
     with h5py.File(tmp_path / "a.h5", "w") as file:

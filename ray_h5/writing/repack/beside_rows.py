@@ -50,7 +50,7 @@ class Rest:
             self._attributes("the file" if self._group == "/" else self._group, first, "", out)
             if attributes_alone:
                 below: list[str] = []
-                first.visititems(lambda name, found: below.append(name) if len(found.attrs) else None)
+                first.visititems(lambda name, found: below.append(name) if {*found.attrs} - self._left_out else None)
                 self.lost += [f"attributes of {few(sorted(map(repr, below)))}"] if below else []
                 return self.lost
             for name, path in self._columns.items():

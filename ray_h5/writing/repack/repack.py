@@ -178,7 +178,7 @@ def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
         for each in (files, after):
             each.index()
     except SchemaMismatchError as exc:
-        return replace(result, not_measured=str(exc).partition("\n")[0])  # the outputs are complete
+        return replace(result, not_measured=str(exc).partition("\n")[0].rstrip(":."))  # the outputs are complete
     # The first turn also pays for what a process does once, and for pages that are not in memory.
     first, *turns = (shuffled_rate(each) for each in (files, after, after, files))
     return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))

@@ -75,7 +75,7 @@ class Repacked:
             )
         if self.not_measured:
             lines.append(
-                f"a shuffled epoch was not measured, as files need more options to be read: {self.not_measured} "
+                f"a shuffled epoch was not measured, as files need more options to be read: {self.not_measured}. "
                 "ray-h5 bench takes such options, and measures inputs and outputs."
             )
         if self.dropped:

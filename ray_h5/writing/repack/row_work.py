@@ -194,7 +194,8 @@ class RowWork(Work):
             name: name if form.kind in {"plain", "text"} and name not in self._joined else ""
             for name, form in forms.items()
         }
-        left_out = [*self._files.attrs.keys(), *self._files.attrs.values()]  # they are columns
+        of_groups = getattr(self._files.scope.rows, "attrs", ())
+        left_out = [*self._files.attrs.keys(), *self._files.attrs.values(), *of_groups]  # they are columns
         left_out += _OF_CF if "decode_cf" in self._chosen else ()
         rest = Rest(sources, columns, self._files.scope.group, ("encoding-type", "encoding-version", *left_out))
         by_axis = self._index.scope.by_axis and "axes" not in self._chosen
