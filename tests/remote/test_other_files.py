@@ -23,6 +23,7 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnsupportedColumnError,
 )
+from ray_h5.hdf5.files import held_bytes
 from ray_h5.hdf5.files.access import as_roots
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.layout import FileState
@@ -723,3 +724,23 @@ def test_any_mappings(server, bucket, monkeypatch):
         rows = [rng.randrange(len(expected)) for _ in range(5)]
         same(reader.read(["x"])["x"], expected)
         same(reader.read(["x"], rows)["x"], expected[rows])
+
+
+def test_many_sources_are_not_held_whole(server, bucket, monkeypatch):
+    """The sources together are larger than what may be held; what says where their values are is at their ends."""
+    count, rows = 12, 40_000
+    (bucket / "raw").mkdir()
+    layout = h5py.VirtualLayout((count * rows,), "f8")
+    for number in range(count):
+        with h5py.File(bucket / "raw" / f"p{number}.h5", "w") as file:
+            file["a"], file["x"] = np.zeros(rows), np.arange(rows) + 1e6 * number
+        layout[number * rows : (number + 1) * rows] = h5py.VirtualSource(f"raw/p{number}.h5", "x", (rows,))
+    path = master(bucket, lambda file: file.create_virtual_dataset("x", layout))
+    monkeypatch.setattr(held_bytes, "_MAX_HELD_BYTES", most := 1 << 20)
+    reader = reader_of(server)
+    assert list(reader.columns) == ["x"]
+    wanted = [3, 70_001, count * rows - 1]
+    with h5py.File(path) as file:
+        same(reader.read(["x"], wanted)["x"], file["x"][wanted])
+    assert reader.opened.cached_bytes <= most
+    assert sum(each.nbytes for each in server.requests()) <= count * (200 << 10), "of 626 KiB each"

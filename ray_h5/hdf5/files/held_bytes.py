@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -39,7 +39,8 @@ _PATIENT_ROUNDS = 12
 _MAX_HINTED_BYTES = 64 << 20
 
 _MAX_HELD_BYTES = 64 << 20
-"""More is dropped once a pass is done: parts of a file are rarely needed twice."""
+"""More, of all files that one file leads to, is dropped once a pass is done: parts of a file are rarely needed twice.
+Small files are not fetched whole if they are more together."""
 
 
 @dataclass(slots=True)
@@ -150,13 +151,16 @@ class HeldBytes:
         """Fetch byte ranges and hold them."""
         _fetch_all({self: list(spans)})
 
-    def wanted_parts(self, spans: Iterable[Span]) -> list[Span]:
-        """Return the requests for byte ranges that are not held, joined where they are close."""
+    def wanted_parts(self, spans: Iterable[Span], *, whole: bool = True) -> list[Span]:
+        """Return the requests for byte ranges that are not held, joined where they are close.
+
+        `whole` says whether the rest of a small file is fetched at once.
+        """
         if not self._fetched and self.size <= 2 * _HEAD_BYTES:
             spans = [(0, self.size)]
         elif not self._fetched:
             spans = [*spans, (0, min(_HEAD_BYTES, self.size))]
-        elif self.size <= _SMALL_FILE_BYTES:
+        elif whole and self.size <= _SMALL_FILE_BYTES:
             spans = [(0, self.size)]
         unit = max(1, self.block_bytes // BLOCK_BYTES)
         numbers: set[int] = set()
@@ -192,10 +196,9 @@ class HeldBytes:
         for at in range(0, len(found), BLOCK_BYTES):
             self._blocks[(offset + at) // BLOCK_BYTES] = found[at : at + BLOCK_BYTES]
 
-    def trim(self) -> None:
-        """Drop all blocks if they are many."""
-        if self.nbytes > _MAX_HELD_BYTES:
-            self._blocks = {}
+    def drop(self) -> None:
+        """Drop all blocks."""
+        self._blocks = {}
 
     def found_pages(self, file: h5py.File) -> None:
         """Take whole pages of a paged file from now on: each is full of metadata, or of data."""
@@ -244,6 +247,13 @@ def replay(action: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
+def trim(files: Sequence[HeldBytes]) -> None:
+    """Drop what is held of files, if it is much of all together."""
+    if sum(held.nbytes for held in files) > _MAX_HELD_BYTES:
+        for held in files:
+            held.drop()
+
+
 def has_missed() -> bool:
     """Return whether the pass that runs has missed something, so that it is made again."""
     return bool(_passes.running) and bool(_passes.running[-1].missed or _passes.running[-1].asked)
@@ -262,7 +272,9 @@ def ask_later(key: Hashable, question: Callable[[], None]) -> None:
 
 
 def _fetch_all(wanted: dict[HeldBytes, list[Span]]) -> None:
-    requests = [(held, *part) for held, spans in wanted.items() for part in held.wanted_parts(spans)]
+    small = sum(held.size for held in wanted if held.size <= _SMALL_FILE_BYTES)
+    whole = small <= _MAX_HELD_BYTES
+    requests = [(held, *part) for held, spans in wanted.items() for part in held.wanted_parts(spans, whole=whole)]
 
     def then(number: int, found: memoryview) -> None:
         held, offset, _ = requests[number]

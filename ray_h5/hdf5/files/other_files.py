@@ -102,10 +102,10 @@ class OtherFiles(Generic[File]):
         urls = list(self._states)
         return each_waiting(self._storage.identity, urls) == [self._states[url] for url in urls]
 
-    def trim(self) -> None:
-        """Drop what files hold in memory if it is much."""
-        for file in list(self._files.values()):
-            file.held.trim()
+    @property
+    def held(self) -> list[HeldBytes]:
+        """What is in memory of each file."""
+        return [file.held for file in list(self._files.values())]
 
     def open(self, url: str) -> h5py.File:
         """Open a file with libhdf5, of bytes in memory."""

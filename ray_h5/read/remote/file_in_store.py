@@ -15,7 +15,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.held_bytes import HeldBytes, has_missed, replay
+from ray_h5.hdf5.files.held_bytes import HeldBytes, has_missed, replay, trim
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
@@ -323,6 +323,5 @@ class FileInStore(OpenFile):
 
     def trim(self) -> None:
         """Drop what is held if it is much, and let the cache count the rest."""
-        self.held.trim()
-        self.others.trim()
+        trim([self.held, *self.others.held])
         self._count()
