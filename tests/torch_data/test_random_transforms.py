@@ -107,3 +107,10 @@ def test_transforms_run_ahead_on_request(path):
     list(loader(path, 8, transform=noted, transforms_ahead=True))
     assert len(threads) == 1
     assert threads != {threading.current_thread()}
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_batches_of_any_integers_are_seeded(path, kind):
+    batches = [kind([3, 1]), kind([0, 59])]
+    found = list(H5DataLoader(H5Dataset(path, transform=draw), batch_sampler=batches, threads=1))
+    assert [batch["x"].tolist() for batch in found] == [[3, 1], [0, 59]]

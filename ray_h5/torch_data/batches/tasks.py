@@ -23,12 +23,17 @@ class Task:
     ----------
     indices : list of int
         Its samples.
-    seed : sequence of int
-        What the global generators of random numbers are seeded with before.
+    drawn_by : tuple of int
+        What its random numbers depend on beside the samples.
     """
 
     indices: list[int]
-    seed: Sequence[int]
+    drawn_by: tuple[int, ...]
+
+    @property
+    def seed(self) -> list[int]:
+        """What the global generators of random numbers are seeded with before."""
+        return [*self.drawn_by, *self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -48,17 +53,17 @@ def tasks_of(
         for number, batch in enumerate(batches):
             if drawn is None:  # after the sampler has drawn for itself
                 drawn = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-            yield Task(batch, [drawn, number])
+            yield Task(batch, (drawn, number))
         return
-    epoch = None
+    drawn_by: tuple[int, ...] = ()
     for batch in batches:
-        epoch = ordered.epoch if epoch is None else epoch  # known once the epoch has begun
-        yield Task(batch, [ordered.order.seed or 0, epoch, *batch])
+        drawn_by = drawn_by or (ordered.order.seed, ordered.epoch)  # known once the epoch has begun
+        yield Task(batch, drawn_by)
 
 
 def seed_generators(seed: Sequence[int]) -> None:
     """Seed the global generators of torch (on the CPU), `random` and NumPy."""
-    words = np.random.SeedSequence([each % (1 << 64) for each in seed]).generate_state(4)
+    words = np.random.SeedSequence([int(each) % (1 << 64) for each in seed]).generate_state(4)
     torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
     random.seed(int(words[2]))
     np.random.seed(int(words[3]))  # noqa: NPY002  the generator that functions of users draw from
