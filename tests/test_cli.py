@@ -5,7 +5,7 @@ import pytest
 
 import ray_h5
 from ray_h5.cli import main
-from tests.bench.workloads import make_workload
+from tests.bench.files import make_workload
 
 
 def test_the_version_is_shown(capsys):

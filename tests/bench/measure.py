@@ -7,7 +7,8 @@ import json
 import os
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OURS",
+    "Case",
     "Contest",
     "Result",
-    "figure",
+    "Took",
     "notes",
     "of_figures",
+    "run_case",
     "run_turns",
     "to_json",
     "to_table",
-    "turn_order",
 ]
-
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""
@@ -33,24 +34,12 @@ OURS = "ray_h5"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of a bench.
+    """One line of a bench: medians over the turns, in `unit`; more is better, except in "s", "B" and "GB".
 
-    Parameters
-    ----------
-    bench, case, baseline
-        What is measured, and against what ("-" where the goal is an absolute figure).
-    unit
-        Unit of `ours` and `theirs`; more is better, except in "s".
-    ours, theirs
-        Medians over the turns; `theirs` is None where there is no baseline.
-    ratio
-        Median over the turns of ours / theirs in that turn, None where there is no baseline.
-    spread
-        Least and greatest ratio of a turn; least and greatest `ours`, where there is no baseline.
-    goal
-        Least ratio, or greatest `ours` where there is no baseline; None without a goal.
-    ok
-        Whether the goal is reached; None without a goal, and for a workload of less than full size.
+    `baseline` is "-" and `theirs` and `ratio` are None where the goal is an absolute figure. `ratio` is the median over
+    the turns of ours / theirs in that turn. `spread` is the least and greatest ratio of a turn, or `ours`. `goal` is
+    the least ratio, or the greatest `ours`; `ok` says whether it is reached: None without a goal, and for a workload of
+    less than full size.
     """
 
     bench: str
@@ -114,31 +103,12 @@ def run_turns(
     before: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Time contestants in turn.
+    """Return the seconds of each timed turn, by contestant.
 
-    Each turn runs every contestant once. The order is rotated from turn to turn, and reversed in every second round of
-    rotations, so that no contestant always runs after the same one.
-
-    Parameters
-    ----------
-    contestants
-        Functions by name. Their results are deleted outside the timed part.
-    turns
-        Timed turns.
-    warmups
-        Turns before these that are not timed.
-    before
-        Called before each contestant, outside the timed part.
-    clock
-        Returns seconds: by default those of a clock on the wall; ``time.process_time`` returns those of the CPU.
-
-    Returns
-    -------
-    dict
-        Seconds of each timed turn, by contestant.
+    Each turn runs every contestant once, after `before`. The order is rotated from turn to turn, and reversed in every
+    second round of rotations, so that no contestant always runs after the same one. Results are deleted outside the
+    timed part.
     """
-    # Files that were just made are still being written to disk: the first turns took up to five times as long.
-    os.sync()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(-warmups, turns):
         for name in turn_order(list(contestants), turn):
@@ -157,33 +127,99 @@ def turn_order(names: list[str], turn: int) -> list[str]:
     return rotated[::-1] if rounds % 2 else rotated
 
 
+class Took(float):
+    """Seconds that a contestant has measured itself; it returns them, and they count instead of those of its call."""
+
+
 def _time(call: Callable[[], object], clock: Callable[[], float]) -> float:
     # Otherwise the garbage of one contestant may be collected during the timing of the next one.
     gc.collect()
     start = clock()
     kept = call()
     taken = clock() - start
+    if isinstance(kept, Took):
+        taken = kept
     del kept
     return taken
 
 
-_MEANINGS = {
-    "kept nothing": "ray_h5 holds no rows in memory from epoch to epoch; otherwise it holds what fits into kept_bytes",
-    "combined": "CombinedHDF5Dataset with its defaults, in a DataLoader",
-    "warm": "all samples are in the cache already",
-    "rank cached": "RankMemCachedH5Dataset: preload reads a shard into memory, an epoch copies from there",
-}
-"""What the words in the names of cases mean."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table of cases: contestants that do the same work in turn.
+
+    Parameters
+    ----------
+    name
+        What is measured.
+    files
+        The files that are read.
+    contestants
+        Functions by name; `OURS` is ours.
+    amount, unit
+        The work of one call, in `unit` times seconds.
+    goals
+        Least ratio by baseline; for "-" the most seconds. A pair of names compares the first with the second,
+        which is never `OURS`. None is no goal.
+    shares
+        The part of the work that a slow baseline does, by name; rates are compared.
+    turns
+        Times as many turns as asked, where a turn is short.
+    warmups
+        Turns before those that are timed.
+    is_cold
+        Whether the kernel lets the pages of the files go before each contestant.
+    clock
+        Returns seconds.
+    """
+
+    name: str
+    files: Sequence[str]
+    contestants: Mapping[str, Callable[[], object]]
+    amount: float
+    unit: str
+    goals: Mapping[str | tuple[str, str], float | None]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    turns: int = 1
+    warmups: int = 1
+    is_cold: bool = False
+    clock: Callable[[], float] = time.perf_counter
 
 
-def notes(results: Sequence[Result], size: float, *, goals: bool = False) -> str:
-    """Return what the table means: its columns, and the words in the names of its cases."""
-    cases = " ".join(result.case for result in results)
+def run_case(bench: str, case: Case, turns: int) -> tuple[list[Result], dict[str, list[float]]]:
+    """Run the turns of a case; return its lines, and the seconds of each contestant."""
+    before = partial(let_go, case.files) if case.is_cold else None
+    seconds = run_turns(case.contestants, turns * case.turns, case.warmups, before, case.clock)
+    for name, share in case.shares.items():
+        seconds[name] = [each / share for each in seconds[name]]
+    results = []
+    for key, goal in case.goals.items():
+        ours, baseline = key if isinstance(key, tuple) else (OURS, key)
+        name = case.name if ours == OURS else f"{case.name}, {ours}"
+        contest = Contest(bench, name, {**seconds, OURS: seconds[ours]})
+        if baseline == "-":
+            results.append(contest.within(goal))
+        else:
+            results.append(contest.against(baseline, amount=case.amount, unit=case.unit, goal=goal))
+    return results, seconds
+
+
+def let_go(paths: Sequence[str]) -> None:
+    """Let the pages of files go from the page cache; they must not be written to at the same time."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # pages that are not written yet would stay
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def notes(size: float, *, goals: bool = False) -> str:
+    """Return what the columns of the table mean."""
     meanings = {
         "ours, theirs": "medians over the turns, in `unit`; more is better, except in s, B and GB",
         "ratio": "median over the turns of ours / theirs in the same turn: 2x is twice as fast",
         "spread": "least and greatest of the turns",
-        **{word: meaning for word, meaning in _MEANINGS.items() if word in cases},
     }
     if goals:
         least = "least ratio (or greatest figure, where there is no baseline) that this version is to reach at --size 1"

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.bench.workloads import make_workload
+from tests.bench.files import make_workload
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "train.py"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Shuffle
-from tests.bench.workloads import make_workload
+from tests.bench.files import make_workload
 from tests.index.kit import plan_files
 
 from .test_train import ROOT, ending

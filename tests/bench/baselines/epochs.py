@@ -1,0 +1,210 @@
+"""Epochs in PyTorch and Ray as people write them, and what counts and compares the rows of an epoch."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+__all__ = [
+    "LARGE_CHUNK_CACHE",
+    "SMALL_CHUNK_CACHE",
+    "PlainH5Dataset",
+    "count_rows",
+    "ray_arrow",
+    "ray_batches",
+    "ray_naive",
+    "ray_parts",
+    "ray_session",
+    "torch_loader",
+    "verify_rows",
+    "write_arrow",
+    "write_parquet",
+]
+
+LARGE_CHUNK_CACHE = 128 << 20
+"""A chunk cache that holds all rows of a dataset of the workloads, decoded, after the first epoch."""
+
+SMALL_CHUNK_CACHE = 1 << 20
+"""The default of libhdf5 before 2.0. Its default now, 8 MiB a dataset, keeps most rows of a small workload decoded."""
+
+
+def count_rows(batches: Iterable[Any], rows: int) -> None:
+    """Iterate all batches, dicts or tuples of columns; raise unless they hold `rows` rows."""
+    counted = sum(len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]) for batch in batches)
+    if counted != rows:
+        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
+
+
+def verify_rows(paths: Sequence[str], columns: Sequence[str], batches: Iterable[Mapping[str, Any]]) -> None:
+    """Compare the checksums of all rows, in any order, with the checksums of the rows that h5py reads."""
+    ours = [check for batch in batches for check in _checksums([np.asarray(batch[name]) for name in columns])]
+    expected: list[int] = []
+    for path in paths:
+        with h5py.File(path, "r") as file:
+            expected += _checksums([file[name][:] for name in columns])
+    if sorted(ours) != sorted(expected):
+        raise RuntimeError("an epoch of ray_h5 does not deliver each row once with the bytes that h5py reads")
+
+
+def _checksums(arrays: Sequence[np.ndarray]) -> list[int]:
+    rows = zip(*map(np.ascontiguousarray, arrays), strict=True)
+    return [zlib.crc32(b"".join(part.tobytes() for part in row)) for row in rows]
+
+
+class PlainH5Dataset(Dataset[dict[str, torch.Tensor]]):
+    """Samples of several HDF5 files, read one at a time, each a dict of tensors.
+
+    Files are opened at the first sample that is read from them, so each loader worker has its own handles.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str], chunk_cache_bytes: int) -> None:
+        self._paths, self._columns, self._cache = list(paths), list(columns), chunk_cache_bytes
+        self._datasets: dict[int, dict[str, Any]] = {}
+        counts = []
+        for path in paths:
+            with h5py.File(path, "r") as file:
+                counts.append(len(file[columns[0]]))
+        self._ends = list(itertools.accumulate(counts))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        number = bisect.bisect_right(self._ends, index)
+        row = index - (self._ends[number - 1] if number else 0)
+        if number not in self._datasets:
+            file = h5py.File(self._paths[number], "r", rdcc_nbytes=self._cache, rdcc_nslots=1_000_003)
+            self._datasets[number] = {name: file[name] for name in self._columns}
+        return {name: torch.as_tensor(np.asarray(d[row])) for name, d in self._datasets[number].items()}
+
+
+def torch_loader(dataset: Any, workers: int = 0, *, shuffle: bool = True) -> DataLoader[Any]:
+    """Return a DataLoader of batches of 64 with the default collate. Its workers persist: their start is not timed."""
+    return DataLoader(dataset, 64, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0)
+
+
+@contextmanager
+def ray_session(store_bytes: int = 1 << 30) -> Iterator[None]:
+    """Start Ray without output, write to all of its object store once, and shut it down at the end.
+
+    The first write to a page of shared memory takes many times as long as later ones.
+    """
+    import ray.data
+
+    if ray.is_initialized():
+        raise RuntimeError("Ray is already running in this process; the bench starts its own: shut it down first")
+    quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(address="local", object_store_memory=max(1 << 30, store_bytes), **quiet)
+    try:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        touched = ray.put(np.ones(int(store_bytes * 0.9), np.uint8))
+        del touched
+        yield
+    finally:
+        ray.shutdown()
+
+
+def ray_batches(dataset: Any, rows: int, **options: Any) -> None:
+    """Read an epoch of a dataset of Ray in torch batches of 64."""
+    count_rows(dataset.iter_torch_batches(batch_size=64, **options), rows)
+
+
+def ray_parts(reads: Sequence[tuple[Any, int, int]]) -> Any:
+    """Return a minimal dataset of Ray: a task for each function that returns a block, with its rows and bytes."""
+    import ray.data
+    from ray.data.block import BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    class Parts(Datasource):
+        """Tasks that are known."""
+
+        def estimate_inmemory_data_size(self) -> int:
+            return sum(nbytes for _, _, nbytes in reads)
+
+        def get_read_tasks(
+            self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+        ) -> list[Any]:
+            del parallelism, data_context
+            return [
+                ReadTask(
+                    partial(_one_block, read),
+                    BlockMetadata(num_rows=rows, size_bytes=nbytes, input_files=None, exec_stats=None),
+                    per_task_row_limit=per_task_row_limit,
+                )
+                for read, rows, nbytes in reads
+            ]
+
+    return ray.data.read_datasource(Parts(), override_num_blocks=len(reads))
+
+
+def _one_block(read: Any) -> Iterator[Any]:
+    yield read()
+
+
+def ray_naive(paths: Sequence[str], columns: Sequence[str], slices: int = 50) -> Any:
+    """Return a dataset whose tasks read a slice of a file each with h5py."""
+    reads = []
+    for path in paths:
+        with h5py.File(path, "r") as file:
+            rows = len(file[columns[0]])
+            row_bytes = sum(file[name].dtype.itemsize * math.prod(file[name].shape[1:]) for name in columns)
+        step = -(-rows // slices)
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            reads.append((partial(_read_slice, path, columns, start, stop), stop - start, (stop - start) * row_bytes))
+    return ray_parts(reads)
+
+
+def _read_slice(path: str, columns: Sequence[str], start: int, stop: int) -> Any:
+    from ray.data.block import BlockAccessor
+
+    with h5py.File(path, "r") as file:
+        return BlockAccessor.batch_to_block({name: file[name][start:stop] for name in columns})
+
+
+def write_parquet(paths: Sequence[str], columns: Sequence[str], folder: str) -> None:
+    """Write the rows with ``Dataset.write_parquet``: a Parquet file per HDF5 file, snappy (its default)."""
+    # One block for each file: each block becomes a Parquet file, and 200 files of 20 rows would be slower to read.
+    ray_naive(paths, columns, slices=1).write_parquet(folder)
+
+
+def write_arrow(dataset: Any, folder: str) -> None:
+    """Write each block of a dataset to a file of Arrow, not compressed."""
+    import pyarrow as pa
+    import ray
+
+    for i, reference in enumerate(dataset.to_arrow_refs()):
+        block = ray.get(reference).combine_chunks()
+        with pa.ipc.new_file(str(Path(folder, f"{i:05d}.arrow")), block.schema) as file:
+            file.write_table(block)
+
+
+def ray_arrow(folder: str) -> Any:
+    """Return a dataset whose tasks read nothing: each maps a file of `write_arrow`, which is a block.
+
+    What an epoch costs without reading or decoding: Ray's executor, the copy of each block into its object store, and
+    the batches made of the blocks.
+    """
+    paths = sorted(str(path) for path in Path(folder).glob("*.arrow"))
+    reads = [(partial(_map_file, path), _map_file(path).num_rows, Path(path).stat().st_size) for path in paths]
+    return ray_parts(reads)
+
+
+def _map_file(path: str) -> Any:
+    import pyarrow as pa
+
+    return pa.ipc.open_file(pa.memory_map(path)).read_all()

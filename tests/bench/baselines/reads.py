@@ -1,0 +1,290 @@
+"""Plain h5py, plain reads of the stored bytes, and bare loops over chunks whose places are known."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import h5py
+import imagecodecs
+import numpy as np
+
+from ray_h5.codecs.pipeline import ChunkDecoder, decodes
+from ray_h5.manifest.layout import FilterPipeline
+from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, RAW, Field, JobTable, Origin, pipeline_number
+from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local import LocalFile
+
+__all__ = [
+    "Arrays",
+    "BareLoops",
+    "Decoder",
+    "Extent",
+    "StoredItems",
+    "drawn",
+    "extents_of",
+    "h5py_bulk",
+    "h5py_fancy",
+    "pread",
+    "pread_decode",
+    "slice_windows",
+    "verify_arrays",
+]
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def verify_arrays(path: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> None:
+    """Compare bytes, not values: a NaN equals itself and -0.0 is not 0.0."""
+    for name, expected in theirs.items():
+        array = ours[name]
+        if (array.shape, array.dtype, array.tobytes()) != (expected.shape, expected.dtype, expected.tobytes()):
+            raise RuntimeError(f"{path}: the values of {name!r} differ from those that h5py reads")
+
+
+def drawn(read: Callable[[Any], object], draws: Sequence[Any]) -> Callable[[], object]:
+    """Return a contestant that reads the next one of some draws, again and again, as the others do."""
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield from draws
+
+    left = endless()
+    return lambda: read(next(left))
+
+
+def h5py_bulk(file: h5py.File, out: Arrays) -> None:
+    """Read whole columns with ``read_direct`` into the arrays of `out`."""
+    for name, array in out.items():
+        file[name].read_direct(array)
+
+
+def h5py_fancy(file: h5py.File, columns: Sequence[str], rows: Rows) -> Arrays:
+    """Read distinct rows with ``d[sorted rows]``, as h5py needs them sorted, and put them in order."""
+    if np.all(rows[1:] > rows[:-1]):
+        return {name: file[name][rows] for name in columns}
+    order = np.argsort(rows)
+    inverse = np.argsort(order)
+    return {name: file[name][rows[order]][inverse] for name in columns}
+
+
+def slice_windows(file: Any, windows: Sequence[tuple[str, int, int]], offsets: Mapping[str, range]) -> Arrays:
+    """Slice windows of episodes (group, step, length), and repeat steps at the ends, as robomimic does."""
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in offsets}
+    for group, step, length in windows:
+        for name, around in offsets.items():
+            first, stop = step + around.start, step + around.stop
+            values = file[f"{group}/{name}"][max(0, first) : min(stop, length)]
+            before, after = max(0, -first), max(0, stop - length)
+            if before or after:
+                values = np.pad(values, ((before, after), *((0, 0),) * (values.ndim - 1)), mode="edge")
+            columns[name].append(values)
+    return {name: np.stack(values) for name, values in columns.items()}
+
+
+class Extent(NamedTuple):
+    """A byte range: offset and size, and the filter mask of the chunk."""
+
+    offset: int
+    size: int
+    mask: int = 0
+
+
+def extents_of(dataset: h5py.Dataset) -> list[Extent]:
+    """Return the chunks of a dataset in the order of their rows, or its contiguous region."""
+    if dataset.chunks is None:
+        return [Extent(dataset.id.get_offset(), dataset.id.get_storage_size())]
+    chunks: list[Any] = []
+    dataset.id.chunk_iter(chunks.append)
+    chunks.sort(key=lambda chunk: chunk.chunk_offset)
+    return [Extent(chunk.byte_offset, chunk.size, chunk.filter_mask) for chunk in chunks]
+
+
+def read_into(descriptor: int, view: memoryview, offset: int) -> None:
+    """Fill `view` with the bytes from `offset` on."""
+    while view:
+        count = os.preadv(descriptor, [view], offset)
+        if count == 0:
+            raise EOFError(f"file ends at byte {offset}, {len(view)} bytes short")
+        view = view[count:]
+        offset += count
+
+
+def pread(path: str, extents: Sequence[Extent]) -> np.ndarray:
+    """Read extents one after another into a new buffer, each by one system call; decode nothing."""
+    buffer = np.empty(sum(extent.size for extent in extents), np.uint8)
+    view, position = buffer.data, 0
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for offset, size, _ in extents:
+            read_into(descriptor, view[position : position + size], offset)
+            position += size
+    finally:
+        os.close(descriptor)
+    return buffer
+
+
+class Decoder:
+    """The bare decoder of a column, with buffers for its input and for steps between; none if nothing is decoded."""
+
+    def __init__(self, layout: Any) -> None:
+        self.nbytes = math.prod(layout.chunk_shape or layout.shape) * layout.stored_dtype.itemsize
+        filtered = layout.chunk_shape is not None and layout.pipeline.steps and decodes(layout.pipeline)
+        self._decoder = ChunkDecoder(layout.pipeline, self.nbytes) if filtered else None
+        self.stored, self.out, *self._between = (np.empty(self.nbytes * 2, np.uint8) for _ in range(4))
+
+    @classmethod
+    def of(cls, reader: RowReader, columns: Sequence[str]) -> dict[str, Decoder]:
+        """Return the decoders of columns."""
+        return {name: cls(reader.column(name)) for name in columns}
+
+    def decode(self, size: int, mask: int, out: np.ndarray | None = None) -> None:
+        """Decode what `stored` has; into a buffer of its own by default."""
+        if self._decoder is not None:
+            target = self.out[: self.nbytes] if out is None else out
+            self._decoder.decode(self.stored[:size], mask, target, lambda slot, nbytes: self._between[slot][:nbytes])
+
+
+def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:
+    """Read the extents of each column, each by one system call, and decode each into the same buffer."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for name, stored in extents.items():
+            decoder = decoders[name]
+            for offset, size, mask in stored:
+                read_into(descriptor, decoder.stored[:size].data, offset)
+                decoder.decode(size, mask)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItems:
+    """Items of one size, chunks or whole datasets, for calls of the compiled loop.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of an item.
+    extents : array of shape (items, 3)
+        Offset, size and filter mask.
+    descriptors : array of shape (items,)
+        The open file of each.
+    pipeline, source
+        How they are decoded, and one of the files.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    extents: np.ndarray
+    descriptors: np.ndarray
+    pipeline: FilterPipeline
+    source: LocalFile
+
+    def jobs(self, which: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Return the jobs that fill an array with some items."""
+        jobs = np.zeros((len(Field), len(which)), np.int64)
+        offsets, sizes, masks = self.extents[which].T
+        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = self.descriptors[which], offsets, sizes
+        raw = masks & self.pipeline.all_skipped == self.pipeline.all_skipped
+        number = pipeline_number(self.pipeline) if self.pipeline.steps else RAW
+        jobs[Field.PIPELINE], jobs[Field.MASK] = np.where(raw, RAW, number), masks
+        nbytes = out[:1].nbytes
+        jobs[Field.DECODED] = nbytes
+        jobs[Field.DESTINATION] = out.ctypes.data + np.arange(len(which)) * nbytes
+        return jobs
+
+    @staticmethod
+    def read(columns: Sequence[StoredItems], which: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
+        """Read some items of all columns by one call of the compiled loop, into new arrays."""
+        arrays = [np.empty((len(which), *column.shape), column.dtype) for column in columns]
+        jobs = np.concatenate([column.jobs(which, out) for column, out in zip(columns, arrays, strict=True)], axis=1)
+        first = columns[0]
+        decoder = ChunkDecoder(first.pipeline, arrays[0][:1].nbytes)
+        origin = Origin(jobs.shape[1], first.source, decoder, lambda _, reason: ValueError(reason))
+        run_table(JobTable(jobs, NO_PIECES, NO_BOXES, [origin], arrays), times)
+        return arrays
+
+
+class BareLoops:
+    """Shuffled epochs of columns that have one row a chunk, stored as they are or by LZF alone.
+
+    Chunk tables are known, and each batch is a fresh array.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str], batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._sources = [LocalFile.open(path) for path in paths]
+        self.descriptors = [source.descriptor for source in self._sources]
+        extents: dict[str, list[Extent]] = {name: [] for name in columns}
+        files: list[int] = []
+        for source, path in zip(self._sources, paths, strict=True):
+            with h5py.File(path, "r") as file:
+                for name in columns:
+                    extents[name] += extents_of(file[name])
+                files += [source.descriptor or 0] * len(file[columns[0]])
+        self.files = np.array(files)
+        with RowReader(paths[0]) as reader:
+            layouts = [reader.column(name) for name in columns]
+        self.columns = [
+            StoredItems(
+                layout.row_shape,
+                layout.stored_dtype,
+                np.array(extents[name], np.int64),
+                self.files,
+                layout.pipeline,
+                self._sources[0],
+            )
+            for name, layout in zip(columns, layouts, strict=True)
+        ]
+        self._random = np.random.default_rng(0)
+
+    def _batches(self) -> list[np.ndarray]:
+        order = self._random.permutation(len(self.files))
+        return [order[at : at + self._batch_size] for at in range(0, len(order), self._batch_size)]
+
+    def in_python(self) -> None:
+        """Read an epoch with ``os.preadv`` and ``imagecodecs.lzf_decode``."""
+        stored = np.empty(max(column.extents[:, 1].max() for column in self.columns), np.uint8)
+        for rows in self._batches():
+            files = self.files[rows].tolist()
+            for column in self.columns:
+                array = np.empty((len(rows), *column.shape), column.dtype)
+                flat = array.reshape(len(rows), -1).view(np.uint8)
+                for (offset, size, mask), file, row in zip(column.extents[rows].tolist(), files, flat, strict=True):
+                    if size == len(row) and mask:
+                        os.preadv(file, [row.data], offset)
+                        continue
+                    os.preadv(file, [stored[:size].data], offset)
+                    imagecodecs.lzf_decode(stored[:size], out=row)
+
+    def compiled(self, threads: int = 1) -> None:
+        """Read an epoch by one call of the compiled loop a batch, in threads."""
+        read = partial(StoredItems.read, self.columns, times=new_times())
+        with ThreadPoolExecutor(threads) as pool:
+            deque((pool.map if threads > 1 else map)(lambda rows: len(read(rows)), self._batches()), maxlen=0)
+
+    def preads(self, ahead: int, decoders: Sequence[Decoder] = ()) -> None:
+        """Read each chunk into one buffer; hint each `ahead` reads before, if that is not 0; decode if wanted."""
+        order = np.concatenate(self._batches())
+        extents = np.stack([column.extents[order] for column in self.columns], axis=1).reshape(-1, 3).tolist()
+        files = np.repeat(self.files[order], len(self.columns)).tolist()
+        buffer = np.empty(max(size for _, size, _ in extents), np.uint8)
+        reads = [(file, offset, size) for file, (offset, size, _) in zip(files, extents, strict=True)]
+        for hint in reads[:ahead]:
+            os.posix_fadvise(*hint, os.POSIX_FADV_WILLNEED)
+        for i, (file, offset, size) in enumerate(reads):
+            if ahead and i + ahead < len(reads):
+                os.posix_fadvise(*reads[i + ahead], os.POSIX_FADV_WILLNEED)
+            decoder = decoders[i % len(decoders)] if decoders else None
+            os.preadv(file, [(buffer if decoder is None else decoder.stored)[:size].data], offset)
+            if decoder is not None:
+                decoder.decode(size, extents[i][2])

@@ -1,0 +1,158 @@
+"""Bench `plan`: seconds and memory of the driver for the plan of an epoch, CPU for many files, and imports."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.lookup import Lookup
+from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.stored.joint import FOLDERS
+from ray_h5.index.stored.memory import MEMORY
+from ray_h5.manifest.file_table import FileTable
+from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder
+from ray_h5.ray_data.tasks import read_tasks
+from ray_h5.read.open_files import forget_all
+from ray_h5.rows.groups_and_grids import Files
+from tests.bench.made_files import make_many, make_traces
+from tests.bench.measure import OURS, Case, Result, of_figures, run_turns
+
+if TYPE_CHECKING:
+    from tests.bench import BenchOptions
+
+__all__ = ["COLUMNS", "bench_plan", "peak_memory", "synthetic_index"]
+
+Cases = Generator[Case | Result, Any, None]
+
+COLUMNS = {
+    "signal": ColumnSpec("signal", "number", np.dtype("f4"), (43, 300)),
+    "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
+}
+
+
+def bench_plan(options: BenchOptions) -> Cases:
+    """Measure the index of many files; then an epoch's planning, in seconds and in memory of the driver."""
+    path = make_traces(options.folder, 2, (256,))
+    yield of_figures("plan", "import and an open file, after torch", "s", _imports(path, options.turns), most=0.45)
+    yield from _many_files(options)
+    # The case that needs the most memory comes last: the peak of a process never falls.
+    for name, full, chunk_rows, every in (
+        ("10^8 rows, shuffled rows", 10**8, 1, None),
+        ("10^8 rows, shuffled chunks", 10**8, 16, None),
+        ("10^10 rows, shuffled chunks", 10**10, 16, None),
+        ("10^8 rows, half selected, shuffled chunks", 10**8, 16, 2),
+    ):
+        index = synthetic_index(round(full * options.size), chunk_rows)
+        selection = None if every is None else np.arange(0, index.num_rows, every)
+        with_tasks = index.num_rows <= 10**9  # more rows need more tasks than one driver can start
+        what = "plan and tasks of an epoch" if with_tasks else "plan of an epoch, without tasks"
+        contestants = {OURS: partial(_plan_epoch, index, selection, with_tasks)}
+        yield Case(f"{name}, {what}", [], contestants, index.num_rows, "rows/s", {"-": 10.0})
+        yield peak_memory("plan", name)
+
+
+def synthetic_index(rows: int, chunk_rows: int) -> RowIndex:
+    """Return a row index of 100,000 files that do not exist, with about `rows` rows in all."""
+    lengths = np.random.default_rng(0).integers(0, max(2, 2 * rows // 100_000), 100_000)
+    files = FileTable(
+        pa.array([b"/data/recording_%06d.h5" % number for number in range(100_000)], pa.large_binary()),
+        np.zeros((100_000, 4), np.int64),
+        starts=np.concatenate([[0], np.cumsum(lengths)]),
+    )
+    return RowIndex(files, COLUMNS, {"signal": chunk_rows, "label": 1024}, Lookup())
+
+
+def _plan_epoch(index: RowIndex, selection: np.ndarray | None, with_tasks: bool) -> object:
+    """Do the work of the driver for an epoch: the plan, the rows of a block, and a task for each block."""
+    plan = make_plan(index, list(COLUMNS.values()), selection, Shuffle(seed=0))
+    plan.at(Remainder(3).positions(plan, 7), 3)
+    if not with_tasks:
+        return Remainder(3).block_layout(plan)
+    return read_tasks(plan, plan, tuple(COLUMNS), Remainder(3))
+
+
+def peak_memory(bench: str, case: str) -> Result:
+    """Return the most memory that this process has had, against the limit of a driver."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return of_figures(bench, f"{case}, memory of the process", "GB", [peak / 1e9], most=(2 << 30) / 1e9)
+
+
+_IMPORT = """
+import sys, time
+import torch.utils.data
+start = time.perf_counter()
+import ray_h5.torch_data
+len(ray_h5.torch_data.H5Dataset(sys.argv[1], rows=ray_h5.torch_data.Groups("data/*")))
+print(time.perf_counter() - start)
+"""
+
+
+def _imports(path: str, turns: int) -> list[float]:
+    command = [sys.executable, "-c", _IMPORT, path]
+    return [float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(turns)]
+
+
+def _many_files(options: BenchOptions) -> Generator[Result, Any, None]:
+    """Measure 4000 files, of three columns and of one row each; seconds are scaled to more files."""
+    count = max(70, round(4000 * options.size))
+    for case, rows, files, most in (
+        ("3 columns", None, 100_000, 45.0),
+        ("a row each, 4 columns", Files(), 11_759, 20.0),
+    ):
+        paths = make_many(options.folder, count, bags=rows is not None)
+        plan = partial(_index, paths, Lookup(Scope(rows=rows)))
+        with tempfile.TemporaryDirectory() as index_dir:
+            again = partial(_index, paths, Lookup(Scope(rows=rows), index_dir))
+            again()
+            contestants = {OURS: plan, "h5py calls": partial(_h5py_calls, paths), "again": again}
+            seconds = run_turns(contestants, options.turns, clock=time.process_time)
+        scaled = {name: [each * files / count for each in turns] for name, turns in seconds.items()}
+        yield of_figures("plan", f"{files} files, {case}, CPU", "s", scaled[OURS], most=most)
+        yield of_figures("plan", f"{files} files, {case}, CPU, h5py calls", "s", scaled["h5py calls"])
+        most_again = None if rows is None else 1.0
+        yield of_figures("plan", f"{files} files, {case}, CPU with index_dir", "s", scaled["again"], most=most_again)
+        yield of_figures("plan", f"{case}, plan, a file", "B", [len(pickle.dumps(plan())) / count], most=200)
+
+
+def _index(paths: Sequence[str], lookup: Lookup) -> RowIndex:
+    """Return the index of files, as a new process makes it."""
+    MEMORY.clear()
+    FOLDERS.clear()
+    forget_all()
+    return build_index(paths, None, lookup, Cast())
+
+
+def _h5py_calls(paths: Sequence[str]) -> None:
+    """Ask of each dataset what a plan needs, by as few calls as h5py allows."""
+    properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    properties.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
+    for path in paths:
+        file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, fapl=properties)
+        root = h5py.h5o.open(file, b"/")
+        names: list[bytes] = []
+        root.links.iterate(names.append)
+        for name in names:
+            dataset = h5py.h5o.open(root, name)
+            dataset.get_space().get_simple_extent_dims()
+            dataset.get_type().encode()
+            created = dataset.get_create_plist()
+            created.get_nfilters()
+            if created.get_layout() == h5py.h5d.CHUNKED:
+                created.get_chunk()
+        file.close()

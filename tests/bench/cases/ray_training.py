@@ -1,0 +1,362 @@
+"""Benches of epochs through Ray: reading, filters, draws, fits, and the batches of a `TorchTrainer`.
+
+Every contestant makes its dataset or loader before the timing and is timed over whole epochs of torch batches of 64.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from joblib import cpu_count
+
+import ray_h5
+from ray_h5.index.file_options import FileOptions
+from ray_h5.index.row_index import build_index
+from ray_h5.order.read_plan import make_plan
+from ray_h5.predicates.criteria import where
+from ray_h5.ray_data.preprocessing.standardize import Standardize
+from tests.bench.baselines.epochs import (
+    LARGE_CHUNK_CACHE,
+    PlainH5Dataset,
+    count_rows,
+    ray_arrow,
+    ray_batches,
+    ray_naive,
+    ray_session,
+    torch_loader,
+    verify_rows,
+    write_arrow,
+    write_parquet,
+)
+from tests.bench.cases.planning import COLUMNS, peak_memory, synthetic_index
+from tests.bench.files import SIGNALS, cached_folder, make_workload, one_file
+from tests.bench.measure import OURS, Case, Contest, Result, of_figures
+
+if TYPE_CHECKING:
+    from tests.bench import BenchOptions
+
+__all__ = [
+    "bench_draws",
+    "bench_filter",
+    "bench_fit",
+    "bench_ray",
+    "bench_train",
+    "signal_waits",
+    "synchronize",
+    "waits_of",
+]
+
+Cases = Generator[Case | Result, Any, None]
+
+_IN_WORKER = "loader in the same worker"
+
+
+def bench_ray(options: BenchOptions) -> Cases:
+    """Measure epochs of `signals` against plain Ray and plain PyTorch, and the time to the first batch.
+
+    `Ray alone` is plain Ray whose tasks read nothing: it is the most that Ray gives, whatever the files are. `loader`
+    has one thread and keeps nothing.
+    """
+    made = make_workload("signals", options.folder, options.size)
+    paths, columns, rows = list(made.paths), list(SIGNALS), made.rows
+    plain = torch_loader(PlainH5Dataset(paths, columns, LARGE_CHUNK_CACHE), 2, shuffle=False)
+    count_rows(plain, rows)  # this forks its workers, while this process has no threads of Ray
+    folder = Path(paths[0]).parent.name
+    read = partial(ray_h5.read_h5, paths, columns=columns)
+    with ray_session(4 * rows * made.row_bytes(SIGNALS)):
+        import ray.data
+
+        parquet = cached_folder(options.folder, f"{folder}-parquet-v1", partial(write_parquet, paths, columns))
+        # Of a dataset of its own: Ray keeps the blocks that `to_arrow_refs` returns.
+        arrow = cached_folder(
+            options.folder, f"{folder}-arrow-v1", lambda out: write_arrow(read(shuffle=ray_h5.Shuffle(seed=0)), out)
+        )
+        ours = read()
+        verify_rows(paths, columns, ours.iter_torch_batches(batch_size=64))
+        datasets = {
+            OURS: ours,
+            "ray_naive": ray_naive(paths, columns),
+            "ray_parquet": ray.data.read_parquet(parquet),
+            "ray_materialized": read().materialize(),
+        }
+        contestants = {name: partial(ray_batches, dataset, rows) for name, dataset in datasets.items()}
+        contestants["plain_loader(2)"] = partial(count_rows, plain, rows)
+        goals = {"ray_naive": 8.0, "ray_parquet": 15.0, "plain_loader(2)": 2.0, "ray_materialized": 0.6}
+        yield Case("signals epoch", paths, contestants, rows, "rows/s", goals)
+        in_process = ray_h5.loader(paths, 64, columns=columns, threads=1, kept_bytes=0)
+        contestants = {
+            OURS: partial(ray_batches, read(shuffle=ray_h5.Shuffle(seed=0)), rows),
+            "loader": partial(count_rows, in_process, rows),
+            "Ray alone": partial(ray_batches, ray_arrow(arrow), rows),
+        }
+        shuffled = {"loader": None, "Ray alone": 0.95, ("Ray alone", "loader"): None}
+        yield Case("signals shuffled", paths, contestants, rows, "rows/s", shuffled, warmups=3)
+        yield Case("signals first batch", paths, {OURS: partial(_first_batch, read)}, 1, "s", {"-": 0.5})
+
+
+def _first_batch(read: Any) -> object:
+    batches = iter(read().iter_torch_batches(batch_size=64))
+    # Returned with the batch, so that the rest of the execution ends outside the timed part.
+    return next(batches), batches
+
+
+def bench_filter(options: BenchOptions) -> Cases:
+    """Measure epochs of all rows, a tenth and a hundredth, against filtering after the reading.
+
+    The selected rows are neighbours, such as the recordings of some patients; `scattered` ones are in all chunks.
+    """
+    cases = {"signals": (list(SIGNALS), "guid"), "wide": (["vector", "label"], "subject")}
+    with ray_session(2 << 30):
+        for name, (columns, key) in cases.items():
+            made = make_workload(name, options.folder, options.size)
+            values = FileOptions.of(made.paths).index([key]).look_up([key])[key].unique().to_pylist()
+            criteria: dict[str, dict[str, Any]] = {
+                f"{share:.0%}": {key: values[: max(1, round(share * len(values)))]} for share in (1.0, 0.1, 0.01)
+            }
+            if name == "wide":
+                criteria["1% scattered"] = {"quality": ray_h5.between(0.0, 0.01)}
+            full = 0.0
+            for share, chosen in criteria.items():
+                chosen_rows = ray_h5.read_h5(made.paths, columns=columns).filter(expr=ray_h5.where(**chosen))
+                rows = chosen_rows.count()
+                every = ray_h5.read_h5(made.paths, columns=[*columns, *chosen])
+                keep = partial(_keep, where(**chosen), columns)
+                post_filter = every.map_batches(keep, batch_format="pyarrow", zero_copy_batch=True)
+                contestants = {
+                    OURS: partial(ray_batches, chosen_rows, rows),
+                    "post_filter": partial(ray_batches, post_filter, rows),
+                }
+                goals = {"post_filter": None, "-": 0.05 * full + 0.3 if share == "1%" else None}
+                seconds = yield Case(f"{name} {share} epoch", made.paths, contestants, rows, "rows/s", goals)
+                full = full or statistics.median(seconds[OURS])
+
+
+def _keep(expression: Any, columns: list[str], table: Any) -> Any:
+    return table.filter(expression).select(columns)
+
+
+def bench_fit(options: BenchOptions) -> Cases:
+    """Measure fits of Standardize over several axes against a plain pass over the same column."""
+    made = make_workload("signals", options.folder, options.size)
+    with ray_session(4 * made.rows * made.row_bytes(("fhr_st",))):
+        ds = ray_h5.read_h5(list(made.paths), columns=["fhr_st"])
+
+        def plain_pass() -> list[int]:
+            return [len(batch["fhr_st"]) for batch in ds.iter_batches(batch_size=None)]
+
+        rows = np.concatenate([batch["fhr_st"] for batch in ds.iter_batches(batch_size=None)]).astype(np.float64)
+        axes: dict[str, Any] = {"one mean": None, "a mean a channel": (0, 2), "a mean an element": 0}
+        for name, axis in axes.items():
+            scaler = Standardize(["fhr_st"], axis=axis).fit(ds).scalers["fhr_st"]
+            expected = rows.mean(axis=axis, keepdims=True)[0], rows.std(axis=axis, keepdims=True)[0]
+            if not all(map(partial(np.allclose, rtol=1e-9), (scaler.mean, scaler.moments.std()), expected)):
+                raise RuntimeError(f"the fit over axis {axis} differs from numpy's mean and standard deviation")
+            fit = partial(Standardize(["fhr_st"], axis=axis).fit, ds)
+            contestants = {OURS: fit, "plain pass": plain_pass}
+            yield Case(f"signals {name}", made.paths, contestants, made.rows, "rows/s", {"plain pass": 1 / 1.2})
+
+
+def bench_draws(options: BenchOptions) -> Cases:
+    """Measure epochs and plans with weights and lengths; 1 against ``each row once`` means that they cost nothing."""
+    # First: the peak of memory of a process never falls.
+    index = synthetic_index(round(10**8 * options.size), 1)
+    rng = np.random.default_rng(0)
+    for name, draws in (
+        ("by length", {"by_length": rng.integers(10, 1000, index.num_rows, np.int32)}),
+        ("with weights", {"weights": rng.random(index.num_rows, np.float32)}),
+    ):
+        plan = partial(make_plan, index, list(COLUMNS.values()), shuffle=ray_h5.Shuffle("rows", **draws))
+        yield Case(f"10^8 rows {name}, plan", [], {OURS: plan}, index.num_rows, "rows/s", {"-": 10.0})
+        yield peak_memory("draws", f"10^8 rows {name}")
+    del index, draws, plan
+    rows = round(10**7 * options.size)
+
+    def write(file: Any) -> None:
+        file["label"] = np.random.default_rng(0).integers(0, 10, rows).astype("u1")
+
+    path = one_file(options.folder, f"labels-v2-{rows}", write)
+
+    def balanced() -> None:
+        index = build_index([path])
+        make_plan(index, list(index.columns.values()), shuffle=ray_h5.Shuffle(weights=ray_h5.balance("label")))
+
+    yield Case("10^7 rows with balance, index and plan", [path], {OURS: balanced}, rows, "rows/s", {"-": 2.0})
+    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
+    # Weights that differ little: the same rows come about as often as without weights.
+    some, lengths = 1 + rng.random(signals.rows), rng.integers(10, 1000, signals.rows)
+    few = 1 + rng.random(images.file_rows)
+    cases: list[tuple[str, Sequence[str], str, str, dict[str, Any]]] = [
+        ("signals, weights", signals.paths, "fhr_st", "rows", {"weights": some}),
+        ("signals, balance", signals.paths, "fhr_st", "rows", {"weights": ray_h5.balance("epoch")}),
+        ("signals, by length", signals.paths, "fhr_st", "rows", {"by_length": lengths}),
+    ]
+    for codec in ("none", "shuffle+gzip"):
+        name = f"images 128 rows a chunk, {codec}, unit=chunks"
+        cases.append((name, images.paths_of(128, codec), "image_f4", "chunks", {"weights": few}))
+    with ray_session(3 << 30):
+        for name, paths, column, unit, draws in cases:
+            read = partial(ray_h5.read_h5, list(paths), columns=[column])
+            ours = read(shuffle=ray_h5.Shuffle(unit, **draws))
+            rows = ours.count()
+            contestants = {
+                OURS: partial(ray_batches, ours, rows),
+                "each row once": partial(ray_batches, read(shuffle=ray_h5.Shuffle(unit)), rows),
+            }
+            yield Case(f"{name} epoch", paths, contestants, rows, "rows/s", {"each row once": 1 / 1.05})
+
+
+def bench_train(options: BenchOptions) -> Cases:
+    """Measure the batches of `signals` that the workers of a `TorchTrainer` get by `train_batches`; rank 0 is timed.
+
+    Rows a second are those of batches read in tasks of Ray, and in the workers, against a `loader` of one thread in the
+    same workers. `waiting` is the share of an epoch after its first batch, of four workers on one node whose steps
+    sleep, as a program does that waits for its GPU; the first epoch starts processes, and is not counted there.
+    """
+    made = make_workload("signals", options.folder, options.size)
+    with ray_session():
+        for workers in (1, 2):
+            for reading in ("tasks", "workers"):
+                times = _rates(made.paths, reading, workers, options.turns)
+                yield from _rate_results(f"{workers} workers, read in {reading}", times, made.rows // workers, reading)
+        for step_s, goal in ((0.02, 0.05), (0.005, None)):
+            waits = signal_waits(made.paths, _sleeping, [step_s], options.turns, 4)[0]
+            first, shares = zip(*waits, strict=True)
+            case = f"4 workers, steps of {1000 * step_s:g} ms"
+            yield of_figures("train", f"{case}: waiting", "share", shares, most=goal)
+            yield of_figures("train", f"{case}: first batch", "s", first)
+
+
+def _rate_results(case: str, times: dict[str, list[list[float]]], rows: int, reading: str) -> list[Result]:
+    seconds = {name: [took for took, _ in epochs[1:]] for name, epochs in times.items()}
+    goals = (0.95, 0.5, 0.05) if reading == "workers" else (None, None, None)
+    first, *later = [first for _, first in times[OURS]]
+    return [
+        Contest("train", case, seconds).against(_IN_WORKER, amount=rows, unit="rows/s", goal=goals[0]),
+        of_figures("train", f"{case}: first batch of the first epoch", "s", [first], most=goals[1]),
+        of_figures("train", f"{case}: first batch of later ones", "s", later, most=goals[2]),
+    ]
+
+
+def _rates(paths: Sequence[str], reading: str, workers: int, turns: int) -> dict[str, list[list[float]]]:
+    """Return seconds, and those to the first batch, of each epoch of rank 0; the first one imports."""
+    ds = ray_h5.read_h5(list(paths), columns=list(SIGNALS), shuffle=ray_h5.Shuffle(seed=0))
+    config = ray_h5.data_config(reading=reading, threads=1)
+    return _trained(partial(_rate_loop, list(paths), turns), ds, config, workers=workers, cpus=0.5)
+
+
+def _rate_loop(paths: list[str], turns: int, out: str) -> None:
+    import ray.train.collective
+    import torch
+
+    torch.set_num_threads(1)
+    context = ray.train.get_context()
+    rank, ranks = context.get_world_rank(), context.get_world_size()
+    options: dict[str, Any] = {
+        "columns": list(SIGNALS),
+        "shuffle": ray_h5.Shuffle(seed=0),
+        "threads": 1,
+        "kept_bytes": 0,
+    }
+    in_worker = ray_h5.loader(paths, 64, **options, rank=rank, world_size=ranks)
+    times: dict[str, list[tuple[float, float]]] = {OURS: [], _IN_WORKER: []}
+    for epoch in range(turns + 1):
+        for name in (OURS, _IN_WORKER) if epoch % 2 else (_IN_WORKER, OURS):
+            ray.train.collective.barrier()
+            began, first = time.perf_counter(), 0.0
+            for _ in ray_h5.train_batches("train", epoch, batch_size=64) if name == OURS else in_worker:
+                first = first or time.perf_counter() - began
+            times[name].append((time.perf_counter() - began, first))
+    _tell(times, out)
+
+
+def _sleeping(seconds: float, _: Any) -> Any:
+    return lambda _: time.sleep(seconds)
+
+
+def signal_waits(
+    paths: Sequence[str], make_step: Any, steps_s: Sequence[float], turns: int, workers: int, *, gpu: bool = False
+) -> list[list[tuple[float, float]]]:
+    """Return what `waits_of` returns of each epoch of rank 0, by kind of step; the first epoch is not counted."""
+    tail: dict[str, Any] = {"tail": "pad", "tail_rows": workers * 64}
+    ds = ray_h5.read_h5(list(paths), columns=list(SIGNALS), shuffle=ray_h5.Shuffle(seed=0), **tail)
+    cpus = None if gpu else cpu_count() / 2 / workers  # half of the CPUs are left for reading
+    loop = partial(_waiting_loop, make_step, list(steps_s), turns)
+    return _trained(loop, ds, ray_h5.data_config(), workers=workers, cpus=cpus, gpu=gpu)
+
+
+def _waiting_loop(make_step: Any, steps_s: Sequence[float], turns: int, out: str) -> None:
+    import ray.train.torch
+
+    device = ray.train.torch.get_device()
+    waits: list[list[tuple[float, float]]] = []
+    for number, seconds in enumerate(steps_s):
+        step = make_step(seconds, device)
+        epochs = range(number * (turns + 1), (number + 1) * (turns + 1))
+        every = [waits_of(ray_h5.train_batches("train", epoch, batch_size=64), step, device) for epoch in epochs]
+        waits.append(every[1:])
+    _tell(waits, out)
+
+
+def waits_of(batches: Any, step: Any, device: Any) -> tuple[float, float]:
+    """Take the steps of an epoch; return the seconds to its first batch, and the share of the rest that it waits.
+
+    A batch is there when its copy to the device has ended.
+    """
+    first = waited = 0.0
+    asked = began = time.perf_counter()
+    for batch in batches:
+        synchronize(device)
+        got = time.perf_counter()
+        if first:
+            waited += got - asked
+        else:
+            first, began = got - asked, got
+        step(batch)
+        asked = time.perf_counter()
+    ended = time.perf_counter()
+    return first, (waited + ended - asked) / ((ended - began) or 1)
+
+
+def synchronize(device: Any) -> None:
+    """Wait for what the current stream of a GPU has to do."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _trained(loop: Any, ds: Any, config: Any, *, workers: int, cpus: float | None, gpu: bool = False) -> Any:
+    """Return what the loop of rank 0 tells of a trainer."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    resources = None if cpus is None else {"CPU": cpus}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "figures.json")
+        TorchTrainer(
+            partial(_call, loop, str(out)),
+            datasets={"train": ds},
+            dataset_config=config,
+            scaling_config=ScalingConfig(num_workers=workers, resources_per_worker=resources, use_gpu=gpu),
+            run_config=RunConfig(storage_path=folder),
+        ).fit()
+        return json.loads(out.read_text())
+
+
+def _call(loop: Any, out: str) -> None:
+    loop(out)
+
+
+def _tell(figures: Any, out: str) -> None:
+    import ray.train
+
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(out).write_text(json.dumps(figures))  # all workers are on this machine

@@ -1,0 +1,292 @@
+"""Files whose rows are not the items of datasets along axis 0, or that one bench alone reads.
+
+`demos` (W5) has episodes as robomimic writes them, `traces` (W6) a group of many small datasets, `cells` (W7) a sparse
+matrix as AnnData writes it. `volume` has an image and its labels; `encoded` has images in JPEG, PNG or WebP.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import h5py
+import numpy as np
+
+from tests.bench.files import cached_folder, one_file
+
+__all__ = [
+    "GENES",
+    "REMOTE_VALUES",
+    "TRACE_ATTRIBUTES",
+    "make_bucket",
+    "make_cells",
+    "make_demos",
+    "make_encoded",
+    "make_many",
+    "make_packed",
+    "make_traces",
+    "make_tracks",
+    "make_virtual",
+    "make_volume",
+]
+
+TRACE_ATTRIBUTES = tuple(f"number_{i}" for i in range(6)) + tuple(f"text_{i}" for i in range(4))
+GENES = 20_000
+REMOTE_VALUES = 12_500
+"""float32 values of a row in a store: 50 KB, a chunk each."""
+
+_GZIP: Mapping[str, Any] = {"compression": "gzip", "compression_opts": 4}
+
+
+def make_demos(folder: str | None, size: float, *, gzip: bool) -> str:
+    """Return a file of 200 episodes of 80 to 400 steps, contiguous or in gzip chunks of a step."""
+    count = max(2, round(200 * size))
+
+    def write(file: h5py.File) -> None:
+        for number in range(count):
+            rng = np.random.default_rng([0, number])
+            steps = int(rng.integers(80, 401))
+            group = file.create_group(f"data/demo_{number}")
+            group.attrs["num_samples"] = steps
+            values: dict[str, Any] = {
+                "obs/image": _scene(rng, steps),
+                "obs/eef": rng.standard_normal((steps, 7), dtype=np.float32),
+                "actions": rng.standard_normal((steps, 7)),
+            }
+            for name, array in values.items():
+                options = {"chunks": (1, *array.shape[1:]), **_GZIP} if gzip else {}
+                group.create_dataset(name, data=array, **options)
+
+    return one_file(folder, f"demos-v2-{'gzip' if gzip else 'contiguous'}-{count}", write)
+
+
+def _scene(rng: np.random.Generator, steps: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return images (84, 84, 3): patches of one colour, of which the lower half has texture, and something moves."""
+    patches = np.repeat(np.repeat(rng.integers(0, 200, (7, 7, 3), dtype=np.uint8), 12, axis=0), 12, axis=1)
+    images = np.repeat(patches[None], steps, axis=0)
+    images[:, 42:] += rng.integers(0, 4, (steps, 42, 84, 3), dtype=np.uint8)
+    for step, (row, column) in enumerate(rng.integers(0, 72, (steps, 2)).tolist()):
+        images[step, row : row + 12, column : column + 12] += np.uint8(50)
+    return images
+
+
+def make_traces(folder: str | None, count: int, shape: tuple[int, ...], *, attributes: bool = False) -> str:
+    """Return a file with a group of contiguous float32 datasets, each with `TRACE_ATTRIBUTES` if wanted."""
+
+    def write(file: h5py.File) -> None:
+        rng = np.random.default_rng(0)
+        for number in range(count):
+            values = rng.standard_normal(shape, dtype=np.float32)
+            dataset = file.create_dataset(f"data/trace_{number}", data=values)
+            for i, name in enumerate(TRACE_ATTRIBUTES if attributes else ()):
+                dataset.attrs[name] = f"station {number % 97}, {i}" if name.startswith("text") else number * 0.5 + i
+
+    shown = "x".join(map(str, shape))
+    return one_file(folder, f"traces-v2-{count}x{shown}{'-attributes' if attributes else ''}", write)
+
+
+def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int]:
+    """Return a file of 50,000 cells x 20,000 genes in compressed rows, 14 classes of cells, and its number of cells."""
+    cells = max(256, round(50_000 * size))
+
+    def write(file: h5py.File) -> None:
+        rng = np.random.default_rng(0)
+        popularity = np.cumsum(1 / (np.arange(GENES) + 50) ** 0.9)
+        genes = rng.permutation(GENES).astype(np.int32)
+        parts = [
+            _counts(min(1000, cells - at), popularity / popularity[-1], genes, rng) for at in range(0, cells, 1000)
+        ]
+        data, indices, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        group = file.create_group("X")
+        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": (cells, GENES)})
+        for name, values in (("data", data), ("indices", indices)):
+            group.create_dataset(name, data=values, maxshape=(None,), compression="gzip" if gzip else None)
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        group.create_dataset("indptr", data=starts, maxshape=(None,))
+        for name, columns, count in (("obs", ["cell_type"], cells), ("var", [], GENES)):
+            frame = _encoded(file.create_group(name), "dataframe", _index="_index")
+            frame.attrs["column-order"] = np.array(columns, h5py.string_dtype())
+            _strings(frame, "_index", [f"{name}{i}" for i in range(count)])
+        types = _encoded(file.create_group("obs/cell_type"), "categorical", ordered=False)
+        codes = (np.arange(cells) * 14 // cells).astype(np.int8)  # classes follow each other
+        _encoded(types.create_dataset("codes", data=codes), "array")
+        _strings(types, "categories", [f"type{i}" for i in range(14)])
+
+    return one_file(folder, f"cells-v2-{'gzip' if gzip else 'plain'}-{cells}", write), cells
+
+
+def _counts(cells: int, shares: np.ndarray, genes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return values and genes of the entries of some cells, and the number of entries of each cell."""
+    drawn = np.clip(rng.lognormal(np.log(840), 0.5, cells), 69, 3125).astype(np.int64)
+    cell = np.repeat(np.arange(cells), drawn)
+    drawn_genes = np.searchsorted(shares, rng.random(len(cell)))
+    entries, counts = np.unique(cell * GENES + genes[drawn_genes], return_counts=True)
+    per_cell = np.bincount(entries // GENES, minlength=cells)
+    return counts.astype(np.float32), (entries % GENES).astype(np.int32), per_cell
+
+
+def _strings(group: h5py.Group, name: str, values: list[str]) -> None:
+    made = group.create_dataset(name, data=np.array(values, object), dtype=h5py.string_dtype())
+    _encoded(made, "string-array")
+
+
+def _encoded(made: Any, kind: str, **attributes: object) -> Any:
+    made.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0", **attributes})
+    return made
+
+
+def make_volume(folder: str | None, size: float) -> str:
+    """Return a file of a volume (uint16) of 320 voxels a side, and its labels, in gzip chunks of 32."""
+    side = max(65, round(320 * size ** (1 / 3)))
+
+    def write(file: h5py.File) -> None:
+        smooth = np.add.outer(np.add.outer(np.arange(side), np.arange(side)), np.arange(side))
+        raw = (smooth + np.random.default_rng(side).integers(0, 64, (side,) * 3)).astype("u2")
+        for name, values in (("raw", raw), ("label", (smooth // 100).astype("u1"))):
+            file.create_dataset(name, data=values, chunks=(32,) * 3, compression="gzip", shuffle=True)
+
+    return one_file(folder, f"volume-v2-{side}", write)
+
+
+def make_encoded(folder: str | None, kind: str, count: int) -> str:
+    """Return a file of encoded images (375, 500, 3) in `image`, and `label`; 16 of them differ."""
+    from PIL import Image
+
+    settings: dict[str, Any] = {} if kind == "PNG" else {"quality": 90}
+
+    def encoded(seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        smooth = np.asarray(small.resize((500, 375), Image.Resampling.BICUBIC), np.int16)
+        grain = rng.integers(-6, 7, smooth.shape)  # as photographs have
+        out = io.BytesIO()
+        Image.fromarray(np.clip(smooth + grain, 0, 255).astype(np.uint8)).save(out, kind, **settings)
+        return np.frombuffer(out.getvalue(), np.uint8)
+
+    def write(file: h5py.File) -> None:
+        different = [encoded(seed) for seed in range(16)]
+        images = file.create_dataset("image", (count,), h5py.vlen_dtype(np.uint8))
+        for i in range(count):
+            images[i] = different[i % 16]
+        file["label"] = np.arange(count) % 1000
+
+    return one_file(folder, f"encoded-v2-{kind.lower()}-{count}", write)
+
+
+def make_tracks(folder: str | None, rows: int, names: list[str], kind: str) -> str:
+    """Return a file of compound values: 40 tracks a row, whose float32 fields have these names."""
+    chunks = {"chunks": (100, 40)}
+    stored = {"contiguous": {}, "lzf": {**chunks, "compression": "lzf"}, "gzip": {**chunks, **_GZIP}}
+
+    def write(file: h5py.File) -> None:
+        values = np.zeros((rows, 40), [(name, "f4") for name in names])
+        for name in names:
+            values[name] = np.random.default_rng(0).integers(0, 999, values.shape)
+        file.create_dataset("tracks", data=values, **stored[kind])
+
+    return one_file(folder, f"tracks-v2-{kind}-{rows}x{len(names)}", write)
+
+
+def make_virtual(folder: str | None, rows: int, files: int, links: int, *, gzip: bool) -> str:
+    """Return a file with a virtual dataset `x` over files of float32 rows of 256, and links to the first of them."""
+    stored: dict[str, Any] = {"chunks": (16, 256), "compression": "gzip"} if gzip else {}
+
+    def write(target: str) -> None:
+        rng = np.random.default_rng(0)
+        layout = h5py.VirtualLayout((files * rows, 256), "f4")
+        for number in range(files):
+            with h5py.File(os.path.join(target, f"{number}.h5"), "w") as file:
+                file.create_dataset("x", data=rng.integers(0, 99, (rows, 256)).astype("f4"), **stored)
+            layout[number * rows : (number + 1) * rows] = h5py.VirtualSource(f"{number}.h5", "x", (rows, 256))
+        with h5py.File(os.path.join(target, "all.h5"), "w") as file:
+            file.create_virtual_dataset("x", layout)
+            for number in range(links):
+                file[f"link{number}"] = h5py.ExternalLink(f"{number}.h5", "/x")
+
+    made = cached_folder(folder, f"virtual-v2-{'gzip' if gzip else 'contiguous'}-{files}x{rows}", write)
+    return os.path.join(made, "all.h5")
+
+
+def make_packed(folder: str | None, rows: int, chunk_rows: int) -> str:
+    """Return a file of rows of 344 KB, gzip, many a chunk."""
+    chunk = min(chunk_rows, rows)
+
+    def write(file: h5py.File) -> None:
+        rng = np.random.default_rng(0)
+        options = {"chunks": (chunk, 86_000), "compression": "gzip", "compression_opts": 1, "shuffle": True}
+        x = file.create_dataset("x", (rows, 86_000), "f4", **options)
+        for start in range(0, rows, chunk):
+            count = min(chunk, rows - start)
+            x[start : start + count] = np.round(30 * rng.standard_normal((count, 86_000))) / 8
+        file["id"] = np.arange(rows)
+
+    return one_file(folder, f"packed-v2-{rows}-chunk{chunk}", write)
+
+
+def make_many(folder: str | None, count: int, *, bags: bool) -> list[str]:
+    """Return many small files: of three columns, or of one row each."""
+    write = _write_bag if bags else _write_columns
+
+    def fill(target: str) -> None:
+        for number in range(count):
+            with h5py.File(os.path.join(target, f"{number:06d}.h5"), "w") as file:
+                write(file, number)
+
+    made = cached_folder(folder, f"many-v2-{'bags' if bags else 'columns'}-{count}", fill)
+    return [os.path.join(made, f"{number:06d}.h5") for number in range(count)]
+
+
+def _write_columns(file: h5py.File, number: int) -> None:
+    rows = 20 + number % 7
+    values = np.random.default_rng(number).random((rows, 4, 3), np.float32)
+    file.create_dataset("signal", data=values, chunks=(4, 4, 3), compression="gzip", shuffle=True)
+    file["label"], file["time"] = np.arange(rows, dtype="u1"), np.arange(float(rows))
+
+
+def _write_bag(file: h5py.File, number: int) -> None:
+    entries = 20 + number * 37 % 53
+    values = np.random.default_rng(number).random((entries, 8), np.float32)
+    file.create_dataset("features", data=values, chunks=(16, 8), compression="gzip")
+    file["coords"], file["label"], file["case"] = np.zeros((entries, 2), "i4"), number % 3, f"case_{number}"
+
+
+def make_bucket(folder: str | None, size: float) -> tuple[str, int, int]:
+    """Return a folder with a bucket `bench`, the rows of ``rows.h5``, and the number of files in ``runs/``."""
+    rows, small, runs = (max(8, round(full * size)) for full in (8000, 20_000, 1000))
+
+    def write(target: str) -> None:
+        rng = np.random.default_rng(0)
+        bucket = os.path.join(target, "bench")
+        os.makedirs(os.path.join(bucket, "runs"))
+        make = partial(_write_stored, rng=rng)
+        make(f"{bucket}/rows.h5", {"signal": (rows, REMOTE_VALUES)}, (1, REMOTE_VALUES))
+        columns = dict.fromkeys("abc", (small, 1024))
+        make(f"{bucket}/contiguous.h5", columns, None)
+        # Holds all metadata in one page, which is one request.
+        make(f"{bucket}/paged.h5", columns, (1, 1024), fs_strategy="page", fs_page_size=4 << 20)
+        make(f"{bucket}/default.h5", columns, (1, 1024))
+        for number in range(runs):
+            make(f"{bucket}/runs/run_{number:04}.h5", dict.fromkeys("abc", (32, 1024)), (4, 1024))
+
+    return cached_folder(folder, f"bucket-v2-size{size:g}", write), rows, runs
+
+
+def _write_stored(
+    path: str,
+    columns: Mapping[str, tuple[int, int]],
+    chunks: tuple[int, int] | None,
+    rng: np.random.Generator,
+    **options: Any,
+) -> None:
+    with h5py.File(path, "w", **options) as file:
+        made = [file.create_dataset(name, shape, "f4", chunks=chunks) for name, shape in columns.items()]
+        rows, values = next(iter(columns.values()))
+        file["label"] = rng.integers(0, 10, rows)
+        for first in range(0, rows, 256):
+            count = min(256, rows - first)
+            for column in made:  # their chunks alternate, as when rows are appended to all columns
+                column[first : first + count] = rng.random((count, values), np.float32)
