@@ -22,6 +22,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block
 from ray_h5.order.window_steps import steps_plan
+from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.concatenated import JoinedDataset
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.h5_data_loader import as_h5
@@ -120,17 +121,17 @@ class Standardize:
         }
         return self
 
-    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Return a sample with its columns standardized: the transform of a dataset."""
-        return {**sample, **self._scaled(sample, Scaler.transform, batched=False)}
+        return Sample({**sample, **self._scaled(sample, Scaler.transform, batched=False)})
 
-    def transform_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def transform_batch(self, batch: Mapping[str, Any]) -> Sample:
         """Return a batch with its columns standardized."""
-        return {**batch, **self._scaled(batch, Scaler.transform, batched=True)}
+        return Sample({**batch, **self._scaled(batch, Scaler.transform, batched=True)})
 
-    def inverse_transform_batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def inverse_transform_batch(self, batch: Mapping[str, Any]) -> Sample:
         """Return a batch with its columns back in their own units."""
-        return {**batch, **self._scaled(batch, Scaler.inverse, batched=True)}
+        return Sample({**batch, **self._scaled(batch, Scaler.inverse, batched=True)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to an npz file, without pickle; `ray_h5.Standardize.load` reads it, too."""

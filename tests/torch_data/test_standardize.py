@@ -60,6 +60,14 @@ def test_samples_and_batches_are_standardized_by_the_rows_of_the_fit(paths, valu
     np.testing.assert_allclose(standardize.inverse_transform_batch(batch)["signal"], values, rtol=1e-4, atol=1e-4)
 
 
+def test_a_transform_may_call_it(paths):
+    dataset = H5Dataset(paths, ["signal", "label"])
+    scale = Standardize(["signal"]).fit(dataset)
+    pairs = H5Dataset(paths, ["signal", "label"], transform=lambda row: (scale(row).signal, row.label))
+    assert torch.equal(pairs[3][0], scale(dataset[3])["signal"])
+    assert scale.transform_batch(next(iter(loader(dataset, 4)))).label.shape == (4,)
+
+
 def test_a_step_of_windows_counts_once(tmp_path):
     x = np.random.default_rng(1).normal(size=(50, 3))
     with h5py.File(tmp_path / "a.h5", "w") as file:
