@@ -651,3 +651,13 @@ def test_what_is_read_without_h5py_is_not_said_to_need_it(tmp_path, capsys):
         file.create_virtual_dataset("virtual", virtual)
     assert main(["inspect", str(tmp_path / "a.h5"), "--allow-external", str(tmp_path)]) == 0
     assert "h5py reads it" not in capsys.readouterr().out
+
+
+def test_files_that_cannot_be_read_are_left_out_if_an_option_says_so(tmp_path, capsys):
+    for name in "ab":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(6000)
+    (tmp_path / "b.h5").write_bytes((tmp_path / "b.h5").read_bytes()[:3000])
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert "read_h5 makes of the others, with ignore_unreadable_files=True:" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path), "--ignore-unreadable-files"]) == 0

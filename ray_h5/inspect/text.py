@@ -45,7 +45,8 @@ def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
-        yield from _section("read_h5 makes of it:", list(_delivered(report.delivery)))
+        files = "the others, with ignore_unreadable_files=True" if report.unreadable else "it"
+        yield from _section(f"read_h5 makes of {files}:", list(_delivered(report.delivery)))
     if report.shuffle is not None:
         yield from _section("Shuffled:", [report.shuffle])
     if report.store is not None:
