@@ -1,5 +1,7 @@
 """Columns that libhdf5 reads for us: in few calls, and what they deliver is what h5py delivers."""
 
+import tracemalloc
+
 import h5py
 import hdf5plugin
 import numpy as np
@@ -7,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ray_h5
+from ray_h5 import Grid
 from ray_h5.errors import CorruptChunkError
 from ray_h5.read.reader import RowReader
+from ray_h5.read.through_h5py import selected_columns
 from ray_h5.read.through_h5py.library_spans import library_batches, library_spans
 from tests.hdf5.h5kit import (
     assert_same,
@@ -198,3 +203,38 @@ def test_rows_far_apart(tmp_path, kind):
     name = {"chunked": "x", "virtual": "y"}[kind]
     found = in_fork(lambda: reader.read([name], [0, 1, rows // 2, rows - 1]))
     assert found[name].tolist() == [3, 0, 0, 5]
+
+
+@pytest.mark.parametrize("most", [1, 50, 16 << 20])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_grid_rows_through_h5py(tmp_path, monkeypatch, axes, most):
+    monkeypatch.setattr(selected_columns, "_MOST_BYTES", most)
+    values = np.arange(3 * 5 * 4 * 2, dtype="f4").reshape(3, 5, 4, 2)
+    layout = h5py.VirtualLayout(values.shape, "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("there", data=values, chunks=(2, 3, 1, 2), compression="gzip")
+        layout[:] = h5py.VirtualSource(".", "there", values.shape)
+        file.create_virtual_dataset("x", layout)
+    expected = values.reshape(-1, *values.shape[axes:])
+    reader = ray_h5.RowReader(tmp_path / "a.h5", rows=Grid(axes))
+    for rows in (slice(None), [len(expected) - 1, 0, 7, 7, 3], slice(2, None, 3)):
+        np.testing.assert_array_equal(reader.read(["x"], rows)["x"], expected[rows])
+    assert reader.stats.h5py_reads
+
+
+def test_few_grid_rows_take_little_memory(tmp_path):
+    layout = h5py.VirtualLayout((2, 1_000_000, 2), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("there", data=np.arange(4e6, dtype="f4").reshape(layout.shape))
+        layout[:] = h5py.VirtualSource(".", "there", layout.shape)
+        file.create_virtual_dataset("x", layout)
+    reader = ray_h5.RowReader(tmp_path / "a.h5", rows=Grid(2))
+    reader.read(["x"], [0])
+    tracemalloc.start()
+    try:
+        found = reader.read(["x"], [1_999_999, 5, 999_999])["x"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, [[3_999_998, 3_999_999], [10, 11], [1_999_998, 1_999_999]])
+    assert peak < 2 << 20, "an index of the first axis has 8 MB"

@@ -11,6 +11,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 import ray_h5
+from ray_h5 import Grid
 from ray_h5.errors import (
     CastError,
     CorruptFileError,
@@ -29,6 +30,7 @@ from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
+from ray_h5.read.remote import elsewhere_reads
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.remote.kit import options_of
 
@@ -744,3 +746,13 @@ def test_many_sources_are_not_held_whole(server, bucket, monkeypatch):
         same(reader.read(["x"], wanted)["x"], file["x"][wanted])
     assert reader.opened.cached_bytes <= most
     assert sum(each.nbytes for each in server.requests()) <= count * (200 << 10), "of 626 KiB each"
+
+
+def test_grid_rows_of_a_virtual_column_that_take_much_memory_are_refused(server, every, monkeypatch):
+    reader = ray_h5.RowReader(URL, rows=Grid(2), allow_external=ALLOWED, storage_options=options_of(server))
+    with h5py.File(every) as file:
+        expected = file["an item each"][:].reshape(-1, 2, 3)
+    same(reader.read(["an item each"], [70, 3])["an item each"], expected[[70, 3]])
+    monkeypatch.setattr(elsewhere_reads, "_MOST_SPARE_BYTES", 1000)
+    with pytest.raises(UnsupportedColumnError, match=r"2 rows along 2 axes take all that 2 indices .* 1200 bytes"):
+        reader.read(["an item each"], [70, 3])

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, request_of
+from ray_h5.manifest.row_requests import Request, request_of
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.jobs import InTurn, Job, Worker
+from ray_h5.read.jobs import Job
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
+from ray_h5.read.through_h5py.selected_columns import GridThroughH5py
 from ray_h5.storage.byte_source import ByteSource
 
 
@@ -98,34 +99,10 @@ class GridColumn:
         if not len(request):
             return []
         if isinstance(self._column, H5pyColumn):
-            return [InTurn([_Slabs(self._layout, self._axes, self._column, request.listed(), out, library)])]
+            return GridThroughH5py(self._column, self._axes).jobs(request, out, library)
         if is_in_order(self._layout, self._axes):
             return self._column.jobs(request, out, library)
         listed = request.listed()
         return self._column.jobs(
             request_of(grid_rows(self._layout, self._axes, listed.rows), listed.places), out, library
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Slabs:
-    """Rows through h5py: one index of the first axis at a time, of which the wanted rows are kept."""
-
-    layout: ColumnLayout
-    axes: int
-    column: H5pyColumn
-    request: RowRequest
-    out: np.ndarray
-    library: Library
-
-    def __call__(self, worker: Worker) -> None:
-        per_slab = math.prod(self.layout.shape[1 : self.axes])
-        slabs = self.request.rows // per_slab
-        runs = RowRuns.split(slabs[1:] != slabs[:-1])
-        slab = np.empty((1, *self.layout.shape[1:]), self.layout.dtype)
-        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            number = int(slabs[start])
-            for job in self.column.jobs(RowRange(number, 0, 1), slab, self.library):
-                job(worker)
-            rows = slab.reshape(per_slab, *self.layout.shape[self.axes :])
-            self.out[self.request.places[start:stop]] = rows[self.request.rows[start:stop] - number * per_slab]

@@ -88,6 +88,13 @@ def _slabs(part: Part, layout: ColumnLayout, after: list[Callable[[], None]]) ->
     request, out = part.request.listed(), part.out
     per_slab = math.prod(layout.shape[1 : part.address.axes])
     slabs, at = np.unique(request.rows // per_slab, return_inverse=True)
+    nbytes = len(slabs) * per_slab * math.prod(layout.shape[part.address.axes :]) * layout.dtype.itemsize
+    if nbytes > max(_MOST_SPARE_BYTES, 4 * out.nbytes):
+        raise UnsupportedColumnError(
+            f"{layout.where} is virtual: {len(request)} rows along {part.address.axes} axes take all that "
+            f"{len(slabs)} indices of the first axis have, {nbytes} bytes. Read fewer rows at once, in the order of "
+            "the first axis; or copy the column into the file with h5repack."
+        )
     found = empty((len(slabs), *layout.shape[1:]), layout.dtype, layout.where)
     rows = found.reshape(-1, *layout.shape[part.address.axes :])
 

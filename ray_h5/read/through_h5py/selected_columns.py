@@ -14,7 +14,7 @@ import numpy as np
 from ray_h5.errors import CorruptChunkError, TransientIOError
 from ray_h5.hdf5.columns.value_types import AsDescribed
 from ray_h5.hdf5.files.opening import is_transient
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
 from ray_h5.read.arrays.block_column import BlockAddress, slices
 from ray_h5.read.jobs import InTurn, Job, Worker
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
@@ -58,7 +58,7 @@ class SelectedThroughH5py(ABC):
     def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None: ...
 
     def _selected(
-        self, dataset: h5py.Dataset, selection: tuple[slice | EllipsisType, ...], what: str, worker: Worker
+        self, dataset: h5py.Dataset, selection: tuple[int | slice | EllipsisType, ...], what: str, worker: Worker
     ) -> np.ndarray:
         """Return what h5py reads by one selection; `what` names the rows in the error."""
         try:
@@ -126,6 +126,53 @@ class BlocksThroughH5py(SelectedThroughH5py):
             out[(place, *slices(begin, count))] = self._selected(
                 dataset, selection, f"block at {tuple(corner)}", worker
             )
+
+
+class GridThroughH5py(SelectedThroughH5py):
+    """Reads rows along several leading axes, in slices along one of these.
+
+    The first axes have one index each, as many as it takes for a slice of the next one to be small.
+
+    Parameters
+    ----------
+    column
+        As in `SelectedThroughH5py`.
+    axes : int
+        How many of its leading axes are rows.
+    """
+
+    def __init__(self, column: H5pyColumn, axes: int) -> None:
+        super().__init__(column)
+        self._axes = axes
+
+    def _read(
+        self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
+    ) -> None:
+        shape, guard = self._column.layout.shape, self._column.guard
+        slabs = request.rows // math.prod(shape[1 : self._axes])
+        runs = RowRuns.split(slabs[1:] != slabs[:-1])
+        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
+            if guard is not None:
+                guard(RowRange(int(slabs[start]), 0, 1), worker, library)
+            self._fill(dataset, request.select(slice(start, stop)), out, worker)
+
+    def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
+        layout, axes = self._column.layout, self._axes
+        sizes = [math.prod(layout.shape[axis:]) * layout.dtype.itemsize for axis in range(axes)]
+        fixed = next((axis for axis in range(1, axes) if sizes[axis] <= _MOST_BYTES), axes - 1)
+        within = math.prod(layout.shape[fixed + 1 : axes])
+        lines, inside = np.divmod(request.rows, within)
+        indices, along = np.divmod(lines, layout.shape[fixed])
+        most = max(1, _MOST_BYTES // max(1, sizes[fixed] // layout.shape[fixed]))
+        gap = layout.chunk_shape[fixed] if layout.chunk_shape else 1
+        ends = (np.diff(indices) != 0) | (np.diff(along) > gap) | (np.diff(along // most) != 0)
+        runs = RowRuns.split(ends)
+        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
+            low, high = int(along[start]), int(along[stop - 1]) + 1
+            index = [int(each) for each in np.unravel_index(indices[start], layout.shape[:fixed])]
+            found = self._selected(dataset, (*index, slice(low, high)), f"rows {low} to {high - 1} of {index}", worker)
+            rows = found.reshape((high - low) * within, *layout.shape[axes:])
+            out[request.places[start:stop]] = rows[(along[start:stop] - low) * within + inside[start:stop]]
 
 
 def _batches(dataset: h5py.Dataset, rows: np.ndarray) -> Sequence[tuple[int, int]]:
