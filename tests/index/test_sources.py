@@ -470,6 +470,8 @@ def test_a_file_that_appears_where_a_link_leads_is_noticed(tmp_path, options, be
     write(tmp_path / "a.dat", x=ROWS)
     path = write(tmp_path / "master.h5", data_0=link("a.dat"), data_1=link("b.dat"))
     options = {**options, "allow_external": tmp_path, "index_dir": tmp_path / "index" if has_index_dir else None}
+    if "columns" in options:  # a piece of joined() that is missing is an error otherwise
+        options["ignore_missing_paths"] = True
 
     def found():
         if has_index_dir:
