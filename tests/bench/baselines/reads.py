@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ import imagecodecs
 import numpy as np
 
 from ray_h5.codecs.pipeline import ChunkDecoder, decodes
-from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, RAW, Field, JobTable, Origin, pipeline_number
 from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.read.reader import RowReader
@@ -27,7 +25,6 @@ __all__ = [
     "BareLoops",
     "Decoder",
     "Extent",
-    "StoredItems",
     "drawn",
     "extents_of",
     "h5py_bulk",
@@ -166,54 +163,6 @@ def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: M
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItems:
-    """Items of one size, chunks or whole datasets, for calls of the compiled loop.
-
-    Attributes
-    ----------
-    shape, dtype
-        Of an item.
-    extents : array of shape (items, 3)
-        Offset, size and filter mask.
-    descriptors : array of shape (items,)
-        The open file of each.
-    pipeline, source
-        How they are decoded, and one of the files.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    extents: np.ndarray
-    descriptors: np.ndarray
-    pipeline: FilterPipeline
-    source: LocalFile
-
-    def jobs(self, which: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Return the jobs that fill an array with some items."""
-        jobs = np.zeros((len(Field), len(which)), np.int64)
-        offsets, sizes, masks = self.extents[which].T
-        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = self.descriptors[which], offsets, sizes
-        raw = masks & self.pipeline.all_skipped == self.pipeline.all_skipped
-        number = pipeline_number(self.pipeline) if self.pipeline.steps else RAW
-        jobs[Field.PIPELINE], jobs[Field.MASK] = np.where(raw, RAW, number), masks
-        nbytes = out[:1].nbytes
-        jobs[Field.DECODED] = nbytes
-        jobs[Field.DESTINATION] = out.ctypes.data + np.arange(len(which)) * nbytes
-        return jobs
-
-    @staticmethod
-    def read(columns: Sequence[StoredItems], which: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
-        """Read some items of all columns by one call of the compiled loop, into new arrays."""
-        arrays = [np.empty((len(which), *column.shape), column.dtype) for column in columns]
-        jobs = np.concatenate([column.jobs(which, out) for column, out in zip(columns, arrays, strict=True)], axis=1)
-        first = columns[0]
-        decoder = ChunkDecoder(first.pipeline, arrays[0][:1].nbytes)
-        origin = Origin(jobs.shape[1], first.source, decoder, lambda _, reason: ValueError(reason))
-        run_table(JobTable(jobs, NO_PIECES, NO_BOXES, [origin], arrays), times)
-        return arrays
-
-
 class BareLoops:
     """Shuffled epochs of columns that have one row a chunk, stored as they are or by LZF alone.
 
@@ -223,43 +172,32 @@ class BareLoops:
     def __init__(self, paths: Sequence[str], columns: Sequence[str], batch_size: int) -> None:
         self._batch_size = batch_size
         self._sources = [LocalFile.open(path) for path in paths]
-        self.descriptors = [source.descriptor for source in self._sources]
-        extents: dict[str, list[Extent]] = {name: [] for name in columns}
-        files: list[int] = []
+        with RowReader(paths[0]) as reader:
+            self._layouts = [reader.column(name) for name in columns]
+        tables, files = [], []
         for source, path in zip(self._sources, paths, strict=True):
             with h5py.File(path, "r") as file:
-                for name in columns:
-                    extents[name] += extents_of(file[name])
-                files += [source.descriptor or 0] * len(file[columns[0]])
-        self.files = np.array(files)
-        with RowReader(paths[0]) as reader:
-            layouts = [reader.column(name) for name in columns]
-        self.columns = [
-            StoredItems(
-                layout.row_shape,
-                layout.stored_dtype,
-                np.array(extents[name], np.int64),
-                self.files,
-                layout.pipeline,
-                self._sources[0],
-            )
-            for name, layout in zip(columns, layouts, strict=True)
-        ]
+                tables.append(np.array([extents_of(file[name]) for name in columns], np.int64))
+            files.append(np.full(tables[-1].shape[1], source.descriptor))
+        self._extents = np.concatenate(tables, axis=1)  # (columns, rows, [offset, size, mask])
+        self._files = np.concatenate(files)
         self._random = np.random.default_rng(0)
 
     def _batches(self) -> list[np.ndarray]:
-        order = self._random.permutation(len(self.files))
+        order = self._random.permutation(len(self._files))
         return [order[at : at + self._batch_size] for at in range(0, len(order), self._batch_size)]
+
+    def _arrays(self, count: int) -> list[np.ndarray]:
+        return [np.empty((count, *layout.row_shape), layout.stored_dtype) for layout in self._layouts]
 
     def in_python(self) -> None:
         """Read an epoch with ``os.preadv`` and ``imagecodecs.lzf_decode``."""
-        stored = np.empty(max(column.extents[:, 1].max() for column in self.columns), np.uint8)
+        stored = np.empty(self._extents[..., 1].max(), np.uint8)
         for rows in self._batches():
-            files = self.files[rows].tolist()
-            for column in self.columns:
-                array = np.empty((len(rows), *column.shape), column.dtype)
+            files = self._files[rows].tolist()
+            for extents, array in zip(self._extents[:, rows].tolist(), self._arrays(len(rows)), strict=True):
                 flat = array.reshape(len(rows), -1).view(np.uint8)
-                for (offset, size, mask), file, row in zip(column.extents[rows].tolist(), files, flat, strict=True):
+                for (offset, size, mask), file, row in zip(extents, files, flat, strict=True):
                     if size == len(row) and mask:
                         os.preadv(file, [row.data], offset)
                         continue
@@ -268,15 +206,31 @@ class BareLoops:
 
     def compiled(self, threads: int = 1) -> None:
         """Read an epoch by one call of the compiled loop a batch, in threads."""
-        read = partial(StoredItems.read, self.columns, times=new_times())
+        read = partial(self._call, times=new_times())
         with ThreadPoolExecutor(threads) as pool:
-            deque((pool.map if threads > 1 else map)(lambda rows: len(read(rows)), self._batches()), maxlen=0)
+            deque((pool.map if threads > 1 else map)(read, self._batches()), maxlen=0)
+
+    def _call(self, rows: np.ndarray, times: np.ndarray) -> None:
+        count, arrays = len(rows), self._arrays(len(rows))
+        jobs = np.zeros((len(Field), count * len(arrays)), np.int64)
+        for number, (layout, array) in enumerate(zip(self._layouts, arrays, strict=True)):
+            part = jobs[:, number * count : (number + 1) * count]
+            offsets, sizes, masks = self._extents[number, rows].T
+            part[Field.FILE], part[Field.OFFSET] = self._files[rows], offsets
+            part[Field.SIZE], part[Field.MASK] = sizes, masks
+            raw = masks & layout.pipeline.all_skipped == layout.pipeline.all_skipped
+            part[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(layout.pipeline))
+            part[Field.DECODED] = layout.row_bytes
+            part[Field.DESTINATION] = array.ctypes.data + np.arange(count) * layout.row_bytes
+        decoder = ChunkDecoder(self._layouts[0].pipeline, self._layouts[0].row_bytes)
+        origin = Origin(jobs.shape[1], self._sources[0], decoder, lambda _, reason: ValueError(reason))
+        run_table(JobTable(jobs, NO_PIECES, NO_BOXES, [origin], arrays), times)
 
     def preads(self, ahead: int, decoders: Sequence[Decoder] = ()) -> None:
         """Read each chunk into one buffer; hint each `ahead` reads before, if that is not 0; decode if wanted."""
         order = np.concatenate(self._batches())
-        extents = np.stack([column.extents[order] for column in self.columns], axis=1).reshape(-1, 3).tolist()
-        files = np.repeat(self.files[order], len(self.columns)).tolist()
+        extents = self._extents[:, order].swapaxes(0, 1).reshape(-1, 3).tolist()
+        files = np.repeat(self._files[order], len(self._layouts)).tolist()
         buffer = np.empty(max(size for _, size, _ in extents), np.uint8)
         reads = [(file, offset, size) for file, (offset, size, _) in zip(files, extents, strict=True)]
         for hint in reads[:ahead]:

@@ -92,12 +92,19 @@ def bench_ray(options: BenchOptions) -> Cases:
         goals = {"ray_naive": 8.0, "ray_parquet": 15.0, "plain_loader(2)": 2.0, "ray_materialized": 0.6}
         yield Case("signals epoch", paths, contestants, rows, "rows/s", goals)
         in_process = ray_h5.loader(paths, 64, columns=columns, threads=1, kept_bytes=0)
+        ours = read(shuffle=ray_h5.Shuffle(seed=0))
         contestants = {
-            OURS: partial(ray_batches, read(shuffle=ray_h5.Shuffle(seed=0)), rows),
+            OURS: partial(ray_batches, ours, rows),
+            "loader(ds)": partial(count_rows, ray_h5.loader(ours, 64, threads=1), rows),
             "loader": partial(count_rows, in_process, rows),
             "Ray alone": partial(ray_batches, ray_arrow(arrow), rows),
         }
-        shuffled = {"loader": None, "Ray alone": 0.95, ("Ray alone", "loader"): None}
+        shuffled = {
+            ("loader(ds)", "loader"): 0.95,
+            "loader": None,
+            "Ray alone": 0.95,
+            ("Ray alone", "loader"): None,
+        }
         yield Case("signals shuffled", paths, contestants, rows, "rows/s", shuffled, warmups=3)
         yield Case("signals first batch", paths, {OURS: partial(_first_batch, read)}, 1, "s", {"-": 0.5})
 
@@ -226,9 +233,10 @@ def bench_train(options: BenchOptions) -> Cases:
             for reading in ("tasks", "workers"):
                 times = _rates(made.paths, reading, workers, options.turns)
                 yield from _rate_results(f"{workers} workers, read in {reading}", times, made.rows // workers, reading)
-        for step_s, goal in ((0.02, 0.05), (0.005, None)):
-            waits = signal_waits(made.paths, _sleeping, [step_s], options.turns, 4)[0]
-            first, shares = zip(*waits, strict=True)
+        goals = {0.02: 0.05, 0.005: None}
+        waits = signal_waits(made.paths, _sleeping, list(goals), options.turns, 4)
+        for (step_s, goal), epochs in zip(goals.items(), waits, strict=True):
+            first, shares = zip(*epochs, strict=True)
             case = f"4 workers, steps of {1000 * step_s:g} ms"
             yield of_figures("train", f"{case}: waiting", "share", shares, most=goal)
             yield of_figures("train", f"{case}: first batch", "s", first)

@@ -17,14 +17,11 @@ import numpy as np
 
 import ray_h5
 from ray_h5.index.file_options import FileOptions
-from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.local import LocalFile
 from ray_h5.torch_data import H5DataLoader, H5Dataset, loader
 from tests.bench.baselines.reads import (
     Decoder,
     Extent,
-    StoredItems,
     drawn,
     extents_of,
     pread,
@@ -46,12 +43,10 @@ Cases = Generator[Case | Result, Any, None]
 def bench_groups(options: BenchOptions) -> Cases:
     """Measure batches of 64 datasets in random order, and what it takes to find 10^5 of them.
 
-    `pread` reads the same bytes by a call for each dataset; `bare compiled loop` by one call of our loop a batch, and
-    knows where they are. An index is made by a process of its own, after that of a file of two datasets, so that
-    imports are not counted. Its seconds are those of the CPU.
+    `pread` reads the same bytes by a call for each dataset, and knows where they are. An index is made by a process of
+    its own, after that of a file of two datasets, so that imports are not counted. Its seconds are those of the CPU.
     """
     count, large = (max(128, round(full * options.size)) for full in (100_000, 10_000))
-    floors = {"bare compiled loop": None}
     for name, datasets, shape, goals in (
         ("72 KB", large, (3, 6000), {"pread": 0.8, "h5py by name": 8.0}),
         ("1 KB", count, (256,), {"pread": None, "h5py by name": 30.0}),
@@ -62,11 +57,11 @@ def bench_groups(options: BenchOptions) -> Cases:
         rng = np.random.default_rng(datasets)
         draws = [[rng.choice(datasets, 64, replace=False) for _ in range(32)] for _ in range(options.turns + 1)]
         with index.scope.open(path, table=index.tables[0]) as reader, h5py.File(path) as file:
-            contestants = _group_contestants(reader, file, names, path, shape)
+            contestants = _group_contestants(reader, file, names, path)
             rows = draws[0][0]
             verify_arrays(path, reader.read(["value"], rows), {"value": np.stack([file[names[i]][()] for i in rows])})
             turns = {each: drawn(read, draws) for each, read in contestants.items()}
-            yield Case(f"batches of {name}", [path], turns, 32 * 64, "rows/s", {**goals, **floors})
+            yield Case(f"batches of {name}", [path], turns, 32 * 64, "rows/s", dict(goals))
     for what, attributes, most in (("no attributes", (), 20.0), ("10 attributes", TRACE_ATTRIBUTES, 60.0)):
         few, many = (make_traces(options.folder, n, (256,), attributes=bool(attributes)) for n in (2, count))
         with tempfile.TemporaryDirectory() as folder:
@@ -80,19 +75,12 @@ def bench_groups(options: BenchOptions) -> Cases:
             yield of_figures("groups", f"{label}, peak", "MB", peaks, most=300)
 
 
-def _group_contestants(
-    reader: Any, file: h5py.File, names: Sequence[str], path: str, shape: tuple[int, ...]
-) -> dict[str, Any]:
+def _group_contestants(reader: Any, file: h5py.File, names: Sequence[str], path: str) -> dict[str, Any]:
     extents = [extents_of(file[name])[0] for name in names]
-    source = LocalFile.open(path)
-    stored, pipeline = np.array(extents, np.int64), reader.base.column(names[0]).pipeline
-    items = StoredItems(shape, np.dtype("f4"), stored, np.full(len(names), source.descriptor), pipeline, source)
-    times = new_times()
     return {
         OURS: lambda batches: [len(reader.read(["value"], rows)) for rows in batches],
         # Each batch is memory of its own, as those of the other contestants are.
         "pread": lambda batches: [len(pread(path, [extents[i] for i in rows.tolist()])) for rows in batches],
-        "bare compiled loop": lambda batches: [len(StoredItems.read([items], rows, times)) for rows in batches],
         "h5py by name": lambda batches: [len(np.stack([file[names[i]][()] for i in rows])) for rows in batches],
     }
 
@@ -383,7 +371,7 @@ def _fetched(path: str, rows: np.ndarray, dense: bool) -> Iterator[Any]:
 
 def _sparse_order(path: str, cells: int, label: str, dense: bool) -> Generator[Case | Result, Any, None]:
     """Measure epochs in the order of ``Shuffle("chunks")``, and how well it mixes."""
-    label = f"{label}, ray_h5.Shuffle('chunks')"
+    label = f"{label}, Shuffle('chunks')"
     columns: list[Any] = [ray_h5.csr("X", dense=dense), "obs/cell_type"]
     options: dict[str, Any] = {"kept_bytes": 0, "threads": 0, "dtypes": {"obs/cell_type": "int32"}}
     batches = loader(path, 64, shuffle=ray_h5.Shuffle("chunks"), columns=columns, **options)
