@@ -631,7 +631,7 @@ NO_FIT = [
     ("too few rows", (1, 30), [0, 1], None, OptionError),
     ("narrower", (2, 29), [0, 1], None, OptionError),
     ("wider", (2, 60), [0, 1], None, OptionError),
-    ("another axis", (2, 30, 1), [0, 1], None, OptionError),
+    ("another axis", (2, 15, 2), [0, 1], None, OptionError),
     ("an axis less", (60,), [0, 1], None, OptionError),
     ("places above", (2, 30), [0, 1], [1, 2], OptionError),
     ("places below", (2, 30), [0, 1], [-1, 0], OptionError),
