@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Generator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -124,7 +125,8 @@ def _plans(server: ServerProcess, store: dict[str, Any], runs: int) -> Generator
 def bench_repack(options: BenchOptions) -> Cases:
     """Measure shuffled batches of 16 rows before and after a repack, and `write_h5` against `write_parquet`."""
     rows = max(16, round(1200 * options.size))
-    with tempfile.TemporaryDirectory(prefix="repack.", dir=options.folder) as out:
+    beside = Path(make_packed(options.folder, rows, 300)).parents[1]
+    with tempfile.TemporaryDirectory(prefix="repack.", dir=beside) as out:
         for case, chunk_rows, goal in (("large chunks", 300, 20.0), ("middle chunks", 48, 5.0)):
             path, packed = make_packed(options.folder, rows, chunk_rows), os.path.join(out, "shuffled.h5")
             ray_h5.repack(path, packed, overwrite=True)
