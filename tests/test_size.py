@@ -1,0 +1,210 @@
+"""The size of each package may only fall: lines, modules, and signs that a mechanism is there more than once.
+
+``python -m tests.test_size`` prints today's table, to be copied into `LIMITS` when numbers have become better.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import ray_h5
+import ray_h5.torch_data
+
+PACKAGE = Path(ray_h5.__file__).parent
+
+
+class Size(NamedTuple):
+    """Numbers of one package, each of which may only fall."""
+
+    lines: int
+    """Lines of all modules, with docstrings, comments and blank lines."""
+    modules: int
+    hidden_imports: int
+    """Imports of modules of ray_h5 inside functions."""
+    lone_protocols: int
+    """Protocols that at most one class of ray_h5 implements."""
+    single_use: int
+    """Modules that one other module of ray_h5 imports."""
+    wide_functions: int
+    """Functions with six or more parameters, public ones apart."""
+
+
+LIMITS: dict[str, Size] = {
+    "__init__": Size(207, 1, 1, 0, 0, 0),
+    "arrow_arrays": Size(132, 1, 0, 0, 0, 0),
+    "atomic": Size(41, 1, 0, 0, 0, 0),
+    "bench": Size(224, 1, 3, 0, 1, 0),
+    "buffers": Size(72, 1, 0, 0, 0, 0),
+    "call_errors": Size(89, 1, 0, 0, 1, 0),
+    "cli": Size(311, 1, 4, 0, 0, 0),
+    "codecs": Size(1300, 10, 0, 0, 1, 1),
+    "columns": Size(5708, 30, 19, 0, 4, 12),
+    "content_equality": Size(70, 1, 0, 0, 0, 0),
+    "errors": Size(222, 1, 0, 0, 0, 0),
+    "fork": Size(50, 1, 0, 0, 0, 0),
+    "hdf5": Size(7539, 45, 20, 2, 10, 3),
+    "index": Size(5308, 28, 50, 1, 6, 11),
+    "inspect": Size(2024, 16, 14, 0, 7, 0),
+    "likely_rows": Size(1373, 11, 0, 0, 3, 0),
+    "loading": Size(1724, 9, 3, 0, 0, 2),
+    "lru": Size(145, 1, 0, 0, 0, 0),
+    "manifest": Size(1486, 9, 0, 0, 0, 1),
+    "messages": Size(117, 1, 0, 0, 0, 0),
+    "options": Size(198, 1, 0, 0, 0, 0),
+    "order": Size(3480, 21, 19, 0, 2, 1),
+    "plots": Size(607, 6, 1, 0, 2, 1),
+    "predicates": Size(1159, 8, 0, 0, 2, 0),
+    "ray_data": Size(4881, 31, 26, 0, 11, 9),
+    "read": Size(8813, 49, 40, 6, 17, 14),
+    "rows": Size(5004, 20, 30, 0, 5, 6),
+    "source": Size(287, 1, 8, 0, 0, 0),
+    "splitmix": Size(66, 1, 0, 0, 0, 0),
+    "storage": Size(4305, 29, 12, 3, 9, 0),
+    "tables": Size(1568, 9, 0, 0, 3, 3),
+    "torch_data": Size(6078, 33, 29, 1, 5, 1),
+    "transforms": Size(2109, 13, 0, 0, 2, 0),
+    "writing": Size(3927, 22, 1, 0, 8, 6),
+}
+"""Today's numbers."""
+
+COMMENTS = 0.79
+"""Per cent of lines that are comments, over all packages: this one may only rise."""
+
+
+class Module:
+    """What the source of one module shows."""
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(text)
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        self.is_package = parts[-1] == "__init__"
+        self.name = ".".join(parts[:-1] if self.is_package else parts)
+        self.package = parts[1]
+        self.lines = text.count("\n")
+        self.comments = sum(line.lstrip().startswith("#") for line in text.splitlines())
+
+    def imports(self, node: ast.AST) -> set[str]:
+        """Return the names of ray_h5 that are imported below a node, as far as they may be modules."""
+        names: set[str] = set()
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Import):
+                names |= {alias.name for alias in inner.names}
+            elif isinstance(inner, ast.ImportFrom) and inner.module and not inner.level:
+                names |= {inner.module, *(f"{inner.module}.{alias.name}" for alias in inner.names)}
+        return {name for name in names if name.split(".")[0] == "ray_h5"}
+
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+    def classes(self) -> list[ast.ClassDef]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+
+def measure() -> tuple[dict[str, Size], float]:
+    """Return the numbers of each package, and the share of comments in per cent."""
+    modules = [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        for name in module.imports(module.tree):
+            importers[name].add(module.name)
+    members = _members(modules)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for module in modules:
+        count = counts[module.package]
+        count["lines"] += module.lines
+        count["modules"] += 1
+        count["hidden_imports"] += _hidden_imports(module)
+        count["lone_protocols"] += _lone_protocols(module, members)
+        count["single_use"] += not module.is_package and len(importers[module.name] - {module.name}) == 1
+        count["wide_functions"] += sum(_is_wide(function) for function in _own_functions(module))
+    comments = 100 * sum(module.comments for module in modules) / sum(module.lines for module in modules)
+    return {name: Size(*(count[field] for field in Size._fields)) for name, count in counts.items()}, comments
+
+
+def _hidden_imports(module: Module) -> int:
+    statements = {
+        id(node)
+        for function in module.functions()
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and module.imports(node)
+    }
+    return len(statements)
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any("Protocol" in ast.unparse(base) for base in node.bases)
+
+
+def _names_in(node: ast.ClassDef) -> set[str]:
+    """Return the names of methods and fields that a class defines."""
+    names = {inner.name for inner in node.body if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    annotated = [inner.target for inner in node.body if isinstance(inner, ast.AnnAssign)]
+    fields = {target.id for target in annotated if isinstance(target, ast.Name)}
+    return names | fields
+
+
+def _members(modules: list[Module]) -> list[set[str]]:
+    """Return what each class that is no Protocol has, with what it inherits from classes of ray_h5."""
+    classes = {node.name: node for module in modules for node in module.classes()}
+
+    def of(node: ast.ClassDef, seen: frozenset[str] = frozenset()) -> set[str]:
+        bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases} - seen
+        inherited = (of(classes[base], seen | {node.name}) for base in bases if base in classes)
+        return _names_in(node).union(*inherited)
+
+    return [of(node) for module in modules for node in module.classes() if not _is_protocol(node)]
+
+
+def _lone_protocols(module: Module, members: list[set[str]]) -> int:
+    protocols = [_names_in(node) for node in module.classes() if _is_protocol(node)]
+    return sum(sum(names <= has for has in members) < 2 for names in protocols if names)
+
+
+def _own_functions(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions that are not public, nor the ``__init__`` of a public class."""
+    public = {*ray_h5.__all__, *ray_h5.torch_data.__all__}
+    apart = {
+        id(method)
+        for node in module.classes()
+        if node.name in public
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+    return [node for node in module.functions() if node.name not in public and id(node) not in apart]
+
+
+def _is_wide(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")]) >= 6
+
+
+def test_no_package_grows():
+    sizes, comments = measure()
+    assert sizes.keys() == LIMITS.keys(), "a package came or went: run python -m tests.test_size"
+    worse = {
+        f"{name}.{field}": f"{value}, was {limit}"
+        for name, size in sizes.items()
+        for field, value, limit in zip(Size._fields, size, LIMITS[name], strict=True)
+        if value > limit
+    }
+    assert worse == {}
+    assert comments >= COMMENTS, "comments say why: where a reader stops, one helps"
+
+
+def test_the_limits_are_todays_numbers():
+    sizes, _ = measure()
+    loose = {name for name, size in sizes.items() if size.lines < LIMITS[name].lines - 50}
+    assert not loose, "these became smaller: run python -m tests.test_size and lower their limits"
+
+
+if __name__ == "__main__":
+    found, share = measure()
+    for name, size in sorted(found.items()):
+        print(f'    "{name}": Size{tuple(size)},')
+    total = Size(*(sum(column) for column in zip(*found.values(), strict=True)))
+    print(f"    # sum: {total}, comments {share:.2f}%")
