@@ -13,10 +13,13 @@ import torch
 import ray_h5
 from ray_h5 import Groups, Position, Shuffle, Sidecar, Windows, between, fields, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
+from ray_h5.loading import batch_reader, row_source
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.train_batches import TrainBatches
+from ray_h5.read.arrays.joint_columns import JointFiles
+from ray_h5.read.jobs import ReadStats
 from tests.index.kit import plan_files
 from tests.ray_data.kit import consume_together, position_at, write_chunked
 
@@ -44,6 +47,23 @@ def by_reading(ds, reading, world_size=1, *, epoch=1, position=None, steps=None,
     """The batches of each rank, and its position."""
     shards = shards_of(ds, reading, world_size, datasets_to_split=split)
     return consume_together(lambda shard: taken(shard, epoch, position, steps, **collate), shards)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_workers_together_decode_each_chunk_once(tmp_path, monkeypatch, world_size):
+    rows, chunk_rows, counted, run_reads = 4096, 16, ReadStats(), row_source.run_reads
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.arange(rows, dtype="i4")[:, None, None] + np.arange(64, dtype="i4").reshape(8, 8)
+        file.create_dataset("image", data=values, chunks=(chunk_rows, 8, 8), compression="gzip")
+    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(batch_reader, "cpu_count", lambda: 1)  # counts of two threads that read one file mix
+    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: counted.add(run_reads(*given, **more)))
+    ds = ray_h5.read_h5(tmp_path / "a.h5", shuffle=Shuffle("chunks", 7))
+    images = []
+    for shard in shards_of(ds, "workers", world_size, threads=1):
+        images += [batch["image"][:, 0, 0] for batch in taken(shard, batch_size=64)[0]]
+    assert sorted(torch.cat(images).tolist()) == [*range(rows)]
+    assert counted.chunks_decoded == rows // chunk_rows
 
 
 def ids(batches):
