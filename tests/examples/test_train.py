@@ -28,6 +28,8 @@ PLAIN_PROGRAM = ROOT / "examples" / "ddp_plain.py"
 
 
 def module_of(program):
+    if str(program.parent) not in sys.path:  # as for a program: it imports `files`, which lies beside it
+        sys.path.append(str(program.parent))
     spec = importlib.util.spec_from_file_location(f"{program.stem}_example", program)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
