@@ -141,7 +141,6 @@ def main() -> None:
         rows=DEMOS,
         windows=WINDOWS,
         shuffle=ray_h5.Shuffle(seed=1),
-        name="demos",
         tail="drop",
         tail_rows=args.workers * args.batch_size,
     )
