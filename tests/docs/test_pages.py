@@ -62,29 +62,28 @@ def test_the_page_that_inspect_names_exists(tmp_path, capsys):
     assert re.search(r"docs/\w+\.md", capsys.readouterr().out)[0] in PAGES
 
 
-# The tree of CONTRIBUTING.md ----------------------------------------------------------------------
+# The house in CONTRIBUTING.md ---------------------------------------------------------------------
 
 
-def tree():
-    """Return the paths that the tree names, each as often as it does."""
+def house():
+    """Return the packages and modules of the house, in its order."""
     (_, text), *_ = blocks("CONTRIBUTING.md", "text")
-    found, parents = [], []
-    for line in filter(str.strip, text.splitlines()):
-        depth = (len(line) - len(line.lstrip())) // 2
-        for name in re.match(r" *((?:[\w.]+(?:/|\.py|\.c) ?)+)(?:  |$|\b)", line)[1].split():
-            parents[depth:] = [name]
-            found.append("".join(parents))
-    return found
+    return re.findall(r"(?:^  |(?<=\.py )|(?<=\.py\n  ))(\w+(?:/|\.py))(?= |$)", text, re.MULTILINE)
 
 
-def test_the_tree_names_each_path_once_and_it_exists():
-    assert len(tree()) == len(set(tree()))
-    assert [path for path in tree() if not (ROOT / path).exists()] == []
+def test_the_house_has_each_package_and_module_once():
+    there = [path.name + "/" * path.is_dir() for path in (ROOT / "ray_h5").iterdir()]
+    there = [name for name in there if name.endswith((".py", "/")) and not name.startswith("__")]
+    assert sorted(house()) == sorted(there)
 
 
-def test_the_tree_names_every_package():
-    packages = [path.parent.relative_to(ROOT) for path in (ROOT / "ray_h5").rglob("__init__.py")]
-    assert [f"{package}/" for package in packages if f"{package}/" not in tree()] == []
+def test_the_house_is_in_the_order_of_the_floors():
+    layers = re.search(r"layers = \[\n(.*?)\n\]", text_of("pyproject.toml"), re.DOTALL)[1]
+    floors = [re.findall(r"ray_h5\.(\w+)", line) for line in layers.splitlines()]
+    ground = floors.index(["storage"]) + 1  # the floors below are one in the house
+    floor_of = {name: min(number, ground) for number, names in enumerate(floors) for name in names}
+    numbers = [floor_of[name.rstrip("/").removesuffix(".py")] for name in house()]
+    assert numbers == sorted(numbers)
 
 
 # Commands -----------------------------------------------------------------------------------------
@@ -132,14 +131,3 @@ def test_the_commands_of_a_page_exist_and_know_their_options(page):
 def test_every_error_is_in_the_table():
     found = set(re.findall(r"`(\w+Error)`", text_of("docs/files.md")))
     assert [name for name in errors.__all__ if name not in found | {"RayH5Error"}] == []
-
-
-def test_the_tree_is_in_the_order_of_the_floors():
-    layers = re.search(r"layers = \[\n(.*?)\n\]", text_of("pyproject.toml"), re.DOTALL)[1]
-    floors = [re.findall(r"ray_h5\.(\w+)", line) for line in layers.splitlines()]
-    ground = floors.index(["storage"]) + 1  # the floors below are one in the tree
-    floor_of = {name: min(number, ground) for number, names in enumerate(floors) for name in names}
-    drawn = [found[1] for path in tree() if (found := re.fullmatch(r"ray_h5/(\w+)(?:/|\.py)", path))]
-    numbers = [floor_of[name] for name in drawn if name in floor_of]
-    assert numbers == sorted(numbers)
-    assert {name for name in floor_of if name not in drawn} == set()
