@@ -24,6 +24,7 @@ from ray_h5.loading.row_cache import (
 from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
+from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.plan_reads import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import Later, run_reads
@@ -41,12 +42,11 @@ if TYPE_CHECKING:
     from ray_h5.storage.storage_of_path import Storage
 
 
-KEPT_BYTES_A_FILE = 128 << 20
-MOST_KEPT_BYTES = 512 << 20
+KEPT_BYTES_A_FILE, MOST_KEPT_BYTES = 128 << 20, 512 << 20
 """Default bounds of the rows in memory: for each file the size that people give its chunk cache; and for all files."""
 
-_SHARED_BYTES = 64 << 20
-"""Decoded chunks that stay in memory during an epoch; a call of a loader may read as much."""
+_SHARED_BYTES = MAX_BLOCK_BYTES
+"""Decoded chunks that stay in memory during an epoch: the largest window of a shuffle that is chosen by default."""
 
 MOST_FILES = 64
 """Files that are planned together at most: each has a descriptor."""
@@ -68,7 +68,7 @@ class RowSource:
     """Reads rows of a plan, given by their indices among the selected rows.
 
     It can be pickled and forked. The other process opens the files again, and has a row cache of its own. Where chunks
-    hold several rows, decoded ones stay in memory from batch to batch, up to 64 MiB; to the end of an epoch if
+    hold several rows, decoded ones stay in memory from batch to batch, up to 128 MiB; to the end of an epoch if
     `kept_bytes` is 0.
 
     Parameters

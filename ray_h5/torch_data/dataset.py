@@ -80,7 +80,7 @@ class H5Dataset(BatchedDataset):
         together; 0 keeps none. The columns with the smallest rows stay, all that fit with all their
         rows. By default 128 MiB a file, the size that people give libhdf5's chunk cache, and at most
         512 MiB; divided by the number of ranks that read on this node, each of which would come to hold all rows.
-        Decoded chunks of several rows stay beside them, up to 64 MiB in each process; with 0, until as many
+        Decoded chunks of several rows stay beside them, up to 128 MiB in each process; with 0, until as many
         rows were read as there are.
     pad : bool, float or mapping of str to float, optional
         Pad rows of varying shape to the longest of a batch, with zeros (True) or this value, and add their lengths as

@@ -109,6 +109,20 @@ def test_one_sample_after_the_other_decodes_each_chunk_once(images, decoded):
     assert decoded() == IMAGES
 
 
+def test_a_default_window_of_large_chunks_stays_in_memory(tmp_path, decoded):
+    rows, chunk_rows = 2048, 128
+    with h5py.File(tmp_path / "large.h5", "w") as file:
+        large = file.create_dataset("image", (rows, 1 << 14), "<f4", chunks=(chunk_rows, 1 << 14), compression="gzip")
+        large[:, 0] = np.arange(rows)
+    dataset = H5Dataset(tmp_path / "large.h5", ["image"], kept_bytes=0)
+    sampler = OrderSampler(dataset, run_length=64)
+    window_bytes = sampler.order.window_rows * (4 << 14)
+    assert window_bytes == 128 << 20  # the largest one that is chosen without being asked for
+    firsts = np.concatenate([batch["image"][:, 0].numpy() for batch in DataLoader(dataset, 64, sampler=sampler)])
+    assert sorted(firsts) == list(range(rows))
+    assert decoded() == rows // chunk_rows
+
+
 def test_rows_that_are_not_decoded_hold_no_chunk(images):
     path, values = images
     dataset = H5Dataset(path, ["raw"], kept_bytes=0)

@@ -57,6 +57,7 @@ __all__ = [
 Cases = Generator[Case | Result, Any, None]
 
 _IN_WORKER = "loader in the same worker"
+_BY_HAND = "loader, and functions on its batches"
 
 
 def bench_ray(options: BenchOptions) -> Cases:
@@ -224,15 +225,18 @@ def bench_train(options: BenchOptions) -> Cases:
     """Measure the batches of `signals` that the workers of a `TorchTrainer` get by `train_batches`; rank 0 is timed.
 
     Rows a second are those of batches read in tasks of Ray, and in the workers, against a `loader` of one thread in the
-    same workers. `waiting` is the share of an epoch after its first batch, of four workers on one node whose steps
-    sleep, as a program does that waits for its GPU; the first epoch starts processes, and is not counted there.
+    same workers. With preprocessors that loader is one over the same dataset; another one has them applied to its
+    batches. `waiting` is the share of an epoch after its first batch, of four workers on one node whose steps sleep, as
+    a program does that waits for its GPU; the first epoch starts processes, and is not counted there.
     """
     made = make_workload("signals", options.folder, options.size)
     with ray_session():
         for workers in (1, 2):
             for reading in ("tasks", "workers"):
-                times = _rates(made.paths, reading, workers, options.turns)
-                yield from _rate_results(f"{workers} workers, read in {reading}", times, made.rows // workers, reading)
+                for what, prepared in (("", False), (", standardized and masked", True)):
+                    times = _rates(made.paths, reading, workers, options.turns, prepared=prepared)
+                    case = f"{workers} workers, read in {reading}{what}"
+                    yield from _rate_results(case, times, made.rows // workers, reading)
         goals = {0.02: 0.05, 0.005: None}
         waits = signal_waits(made.paths, _sleeping, list(goals), options.turns, 4)
         for (step_s, goal), epochs in zip(goals.items(), waits, strict=True):
@@ -246,40 +250,66 @@ def _rate_results(case: str, times: dict[str, list[list[float]]], rows: int, rea
     seconds = {name: [took for took, _ in epochs[1:]] for name, epochs in times.items()}
     goals = (0.95, 0.5, 0.05) if reading == "workers" else (None, None, None)
     first, *later = [first for _, first in times[OURS]]
+    contest = Contest("train", case, seconds)
+    baselines = [name for name in times if name != OURS]
     return [
-        Contest("train", case, seconds).against(_IN_WORKER, amount=rows, unit="rows/s", goal=goals[0]),
+        *(contest.against(name, amount=rows, unit="rows/s", goal=goals[0]) for name in baselines),
         of_figures("train", f"{case}: first batch of the first epoch", "s", [first], most=goals[1]),
         of_figures("train", f"{case}: first batch of later ones", "s", later, most=goals[2]),
     ]
 
 
-def _rates(paths: Sequence[str], reading: str, workers: int, turns: int) -> dict[str, list[list[float]]]:
+def _rates(
+    paths: Sequence[str], reading: str, workers: int, turns: int, *, prepared: bool
+) -> dict[str, list[list[float]]]:
     """Return seconds, and those to the first batch, of each epoch of rank 0; the first one imports."""
     ds = ray_h5.read_h5(list(paths), columns=list(SIGNALS), shuffle=ray_h5.Shuffle(seed=0))
+    scale = Standardize(["fhr_st"], axis=(0, 2)).fit(ds) if prepared else None
     config = ray_h5.data_config(reading=reading, threads=1)
-    return _trained(partial(_rate_loop, list(paths), turns), ds, config, workers=workers, cpus=0.5)
+    loop = partial(_rate_loop, list(paths), scale, turns)
+    return _trained(loop, ds if scale is None else _prepared(ds, scale), config, workers=workers, cpus=0.5)
 
 
-def _rate_loop(paths: list[str], turns: int, out: str) -> None:
+def _prepared(ds: Any, scale: Standardize) -> Any:
+    return scale.transform(ds).map_batches(_masks())
+
+
+def _masks() -> ray_h5.SpecAugment:
+    return ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
+
+
+def _prepared_batches(batches: Any, scale: Standardize) -> Any:
+    """Yield the batches of a loader, standardized and masked as a program without Ray does it."""
+    scaler, masks, row = scale.scalers["fhr_st"], _masks(), 0
+    for batch in batches:
+        values = scaler.transform(batch["fhr_st"].numpy(), batched=True)
+        keys = np.arange(row, row + len(values), dtype=np.uint64)  # other masks, as many of them
+        row += len(values)
+        yield {**batch, "fhr_st": masks.apply_batch(values, keys)}
+
+
+def _rate_loop(paths: list[str], scale: Standardize | None, turns: int, out: str) -> None:
     import ray.train.collective
     import torch
 
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, ranks = context.get_world_rank(), context.get_world_size()
-    options: dict[str, Any] = {
-        "columns": list(SIGNALS),
-        "shuffle": ray_h5.Shuffle(seed=0),
-        "threads": 1,
-        "kept_bytes": 0,
-    }
-    in_worker = ray_h5.loader(paths, 64, **options, rank=rank, world_size=ranks)
-    times: dict[str, list[tuple[float, float]]] = {OURS: [], _IN_WORKER: []}
+    options: dict[str, Any] = {"columns": list(SIGNALS), "shuffle": ray_h5.Shuffle(seed=0)}
+    plain = ray_h5.loader(paths, 64, **options, threads=1, kept_bytes=0, rank=rank, world_size=ranks)
+    epochs: dict[str, Any] = {OURS: lambda epoch: ray_h5.train_batches("train", epoch, batch_size=64)}
+    if scale is None:
+        epochs[_IN_WORKER] = lambda _: plain
+    else:
+        ds = _prepared(ray_h5.read_h5(paths, **options), scale)
+        prepared = ray_h5.loader(ds, 64, threads=1, rank=rank, world_size=ranks)
+        epochs |= {_IN_WORKER: lambda _: prepared, _BY_HAND: lambda _: _prepared_batches(plain, scale)}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
     for epoch in range(turns + 1):
-        for name in (OURS, _IN_WORKER) if epoch % 2 else (_IN_WORKER, OURS):
+        for name in list(epochs)[:: 1 if epoch % 2 else -1]:
             ray.train.collective.barrier()
             began, first = time.perf_counter(), 0.0
-            for _ in ray_h5.train_batches("train", epoch, batch_size=64) if name == OURS else in_worker:
+            for _ in epochs[name](epoch):
                 first = first or time.perf_counter() - began
             times[name].append((time.perf_counter() - began, first))
     _tell(times, out)
