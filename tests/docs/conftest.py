@@ -22,6 +22,7 @@ def made(tmp_path_factory):
     for number in range(4):
         with h5py.File(folder / "targets" / f"run_{number}.h5", "w") as file:
             file["target"] = np.arange(float(ROWS))
+            file["temperature"] = np.arange(float(ROWS))
     (folder / "matlab").mkdir()
     with h5py.File(folder / "matlab" / "a.mat", "w", userblock_size=512) as file:
         file["signal"] = np.arange(30.0).reshape(10, 3)
