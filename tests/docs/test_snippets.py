@@ -70,19 +70,28 @@ def test_the_programs_of_the_fields_are_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [code for _, code in blocks("docs/distributed.md", "python") if _RANKS in code])
-def test_a_program_of_two_ranks_runs(code, folder):
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        (code, options)
+        for page in with_blocks("python")
+        for _, code in blocks(page, "python")
+        if _RANKS in code
+        for options in ([], ["--fsdp"])[: 1 + ("--fsdp" in code)]
+    ],
+)
+def test_a_program_of_two_ranks_runs(code, options, folder):
     (folder / "train.py").write_text(code)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
     common |= {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    options = {"cwd": folder, "stdout": subprocess.PIPE, "text": True}
+    pipe = {"cwd": folder, "stdout": subprocess.PIPE, "text": True}
     ranks = []
     try:
         for rank in ("0", "1"):
             environment = common | {"RANK": rank, "LOCAL_RANK": rank}
-            ranks.append(subprocess.Popen([sys.executable, "train.py"], env=environment, **options))
+            ranks.append(subprocess.Popen([sys.executable, "train.py", *options], env=environment, **pipe))
         said = [each.communicate(timeout=240)[0] for each in ranks]
     finally:
         for each in ranks:
@@ -91,6 +100,16 @@ def test_a_program_of_two_ranks_runs(code, folder):
     assert all(f"rank {rank}" in text for rank, text in enumerate(said))
     if "all_reduce(sums)" in code:
         assert all("over 400 rows" in text for text in said)
+
+
+def test_the_ten_minutes_begin_in_an_empty_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (_, make), (_, train) = blocks("docs/pytorch.md", "python")
+    exec(make, {})
+    exec(train.replace('["epoch"], 3)', '["epoch"], 1)'), {})
+    assert "epoch 0:" in capsys.readouterr().out
+    exec(train, {})
+    assert [line[:7] for line in capsys.readouterr().out.splitlines()] == ["epoch 1", "epoch 2"]
 
 
 def test_the_quickstart_is_the_first_snippet_of_the_readme():
