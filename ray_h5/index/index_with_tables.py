@@ -66,7 +66,7 @@ def index_with_tables(
         joining = [each for number, each in enumerate(sidecars) if number not in sliced]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
     except UnknownColumnError as exc:
-        raise UnknownColumnError(f"{exc}{columns_beside(named)}") from None
+        raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes], exc)}") from None
     except SchemaMismatchError:
         for each in sliced.values():
             _check_sliced(each, paths, lookup)

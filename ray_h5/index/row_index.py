@@ -184,8 +184,7 @@ class RowIndex(ComparedByContent):
                 try:
                     more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 except UnknownColumnError as exc:
-                    near = near_names(absent[0], self.joined_specs, 0)
-                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs)}{near}") from None
+                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent, exc)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.sources_of(absent))
             constants = () if more.scope.windows is None else more.scope.windows.constants
@@ -347,9 +346,11 @@ class RowIndex(ComparedByContent):
         return storage_of(path, self.lookup.scope.storage).identity(path)
 
 
-def columns_beside(names: Collection[str]) -> str:
-    """Return a sentence about columns of tables and attributes, for an error about a column that is nowhere."""
-    return f" Columns of tables and attributes: {few(list(names))}." if names else ""
+def columns_beside(names: Collection[str], asked: Iterable[str], error: UnknownColumnError) -> str:
+    """Return what an error about one of the columns `asked` lacks: those of tables and attributes, and near ones."""
+    wrong = next((each for each in asked if repr(each) in str(error)), "")
+    near = near_names(wrong, names, 0) if wrong else ""
+    return f" Columns of tables and attributes: {few(list(names))}.{near}" if names else ""
 
 
 def build_index(

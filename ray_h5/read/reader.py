@@ -260,10 +260,10 @@ class RowReader:
             self._known.absent.update(dict.fromkeys(absent))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
-            from ray_h5.read.unequal_rows import hint_of_groups_with
+            from ray_h5.read.unequal_rows import hint_of
 
             names = [*self.layout.columns, *self.layout.refused]
-            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of_groups_with(name, names)}") from None
+            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of(name, names)}") from None
         return found
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:

@@ -22,6 +22,8 @@ _MAX_COPIED = 20
 _LEAST_GROUPS = 3
 """This many groups with one column may be samples; two, such as obs and next_obs, are more often parts of one."""
 
+_ADDED = {"path": "include_paths", "row_id": "include_row_ids", "row_key": "include_row_keys", "step": "include_steps"}
+
 _MATLAB = (
     "MATLAB wrote this file, and its axes are reversed in HDF5: the last one is the row axis here. With "
     "axes='reversed', rows are as MATLAB has them."
@@ -117,8 +119,10 @@ def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
     return pattern_of(paths, sorted(others))[0]
 
 
-def hint_of_groups_with(name: str, columns: Iterable[str]) -> str:
-    """Return a sentence about groups of one parent that have a column `name`; empty if there are none."""
+def hint_of(name: str, columns: Iterable[str]) -> str:
+    """Return a sentence about a column that is not there: an option adds it, or groups of one parent have it."""
+    if (option := _ADDED.get(name)) is not None:
+        return f" {option}=True adds this column to those of the files: leave it out of columns=[...]."
     known = list(columns)
     groups = groups_with(name, known)
     if not groups:

@@ -103,8 +103,9 @@ class Episodes(RowsOfKind, Protocol):
     def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
         """Return where the steps of a column are; None if the column is a constant of each episode."""
 
-    def is_step(self, name: str) -> bool:
+    def is_step(self, name: str) -> bool:  # noqa: ARG002  that of a grid uses it
         """Return whether a column is the number of the step itself."""
+        return False
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         """Return a column with one row for each episode."""

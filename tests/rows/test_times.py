@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5 import Files, Groups, Sidecar, Windows, between, fields, part, where
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 
 
@@ -99,6 +99,18 @@ def test_a_column_without_offsets_has_its_value_then(tmp_path):
     dataset = H5Dataset(tmp_path / "a.h5", ["lfp/data", "stage", "quality/mask"], windows=windows)
     assert [int(row["stage"]) for row in dataset] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert [int(row["quality/mask"]) for row in dataset] == [0, 1] * 5
+
+
+@pytest.mark.parametrize("rows", [None, Files()])
+def test_a_single_value_is_that_of_the_recording(tmp_path, rows):
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"], file["t"], file["age"] = np.arange(3.0), np.arange(3.0) / 4, 30 + number
+    windows = Windows({"x": [0]}, at={"x": "t"})
+    dataset = H5Dataset(tmp_path, ["x", "age"], where(age=31), rows=rows, windows=windows)
+    assert [(row["x"].tolist(), row["age"]) for row in dataset] == [([float(i)], 31) for i in range(3)]
+    with pytest.raises(UnsupportedColumnError, match="'age' has a single value, and no axis of time"):
+        H5Dataset(tmp_path, rows=rows, windows=Windows({"x": [0], "age": [0]}, at={"x": "t", "age": "t"}))
 
 
 def test_parts_and_several_files(tmp_path):

@@ -847,10 +847,12 @@ def test_text_of_parquet_is_as_it_is_written(files):
 def test_an_error_about_a_column_lists_those_of_tables_and_attributes(files):
     beside = {"sidecar": Sidecar(labels(files), on="guid"), "attrs": ["fs"]}
     said = r"no 'lable'.* Columns of tables and attributes: .*label.*fs\."
-    with pytest.raises(UnknownColumnError, match=said):
-        dataset(files, ["x", "lable"], **beside)
-    with pytest.raises(UnknownColumnError, match=rf"{said} Did you mean 'label'\?"):
-        dataset(files, ["x", "label"], where(lable=1), **beside)
+    said += r" Did you mean 'label'\?"
+    for options in ({"columns": ["x", "lable"]}, {"predicate": where(lable=1)}, {"dtypes": {"lable": "f4"}}):
+        with pytest.raises(UnknownColumnError, match=said):
+            dataset(files, **{"columns": ["x", "label"]} | options, **beside)
+    with pytest.raises(UnknownColumnError, match=rf"stratify='lable': .*{said}"):
+        kfold(files, 2, stratify="lable", **beside)
 
 
 def test_a_column_of_the_table_alone_in_on_is_an_error_that_says_key(files):

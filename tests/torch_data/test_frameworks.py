@@ -81,6 +81,12 @@ def check_once(cases, prefix, epochs=2, repeated=0):
             assert ranks[0][0] != ranks[0][1], name
 
 
+def in_turn(ranks, rows):
+    """Return the rows of ranks that take blocks of so many rows in turn, in the order in which they were handed out."""
+    starts = range(0, max(map(len, ranks)), rows)
+    return [row for start in starts for rank in ranks for row in rank[start : start + rows]]
+
+
 class TestLightning:
     @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
     def test_each_row_once_whenever_a_loader_is_made(self, seen, package):
@@ -135,9 +141,16 @@ class TestAccelerate:
     def test_a_loader_that_is_not_prepared_is_split_too(self, seen):
         check_once(seen("accelerate"), "unprepared/")
 
-    def test_the_split_is_the_same(self, seen):
+    def test_both_splits_are_of_one_order(self, seen):
+        """accelerate hands out the batches of an epoch in turn, and our ranks take its blocks in turn."""
         cases = seen("accelerate")
         assert cases["uneven/batch_sampler"] == cases["uneven/loader"]
+        for epoch in (0, 1):
+            by_batches, by_blocks = (
+                in_turn([rank[epoch] for rank in cases[name]], rows)
+                for name, rows in (("uneven/loader", 32), ("unprepared/loader", 128))
+            )
+            assert by_batches == by_blocks
 
     def test_what_would_lose_rows_raises(self, seen):
         cases = seen("accelerate")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.torch_data import CombinedHDF5Dataset, Groups, H5Dataset, Windows, loader, where
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -54,6 +54,12 @@ def test_a_dataloader_and_datasets_of_datasets_have_them_too(paths, workers):
     parts = [H5Dataset(path, ["x"], include_paths=True) for path in paths]
     for batch in loader(ConcatDataset(parts), 7):
         assert batch["path"] == [paths[each] for each in (batch["x"] // 100).tolist()]
+
+
+@pytest.mark.parametrize(("name", "option"), [("row_id", "include_row_ids"), ("path", "include_paths")])
+def test_columns_name_an_added_one(paths, name, option):
+    with pytest.raises(UnknownColumnError, match=rf"no '{name}' .*{option}=True adds this column .*: leave it out of"):
+        loader(paths, 7, columns=[name, "x"], **{option: True})
 
 
 def test_windows_say_their_step(paths):

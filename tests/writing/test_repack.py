@@ -191,6 +191,16 @@ def test_a_group_that_lacks_a_column_is_named(tmp_path, column):
     repack(tmp_path / "a.h5", tmp_path / "out.h5", columns=["y"], rows=rows, drop=True)
 
 
+def test_lists_with_missing_values_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            group = file.create_group(f"g{number}/n")
+            group.attrs.update({"encoding-type": "nullable-integer", "encoding-version": "0.1.0"})
+            group["values"], group["mask"] = np.arange(number + 2), np.arange(number + 2) == 1
+    with pytest.raises(UnsupportedColumnError, match=r"a\.h5, row 0: column 'n' has lists with missing values.*columns="):
+        repack(tmp_path / "a.h5", tmp_path / "b.h5", rows=Groups("g*"))
+
+
 def test_sparse_rows_and_categories(tmp_path):
     anndata = pytest.importorskip("anndata")
     import pandas as pd

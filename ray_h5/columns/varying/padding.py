@@ -148,8 +148,8 @@ def cast_rows(
             if any(each is None for each in row):
                 place = "" if where is None else f"{where(i)}: "
                 raise UnsupportedColumnError(
-                    f"{place}pad: column {spec.name!r} has lists with missing values, which no tensor holds. Leave it "
-                    "out of pad={...}, and a batch has a list of its rows."
+                    f"{place}column {spec.name!r} has lists with missing values, which no array of numbers holds. Leave "
+                    "it out of pad={...}, and a batch has a list of its rows; or out of columns=[...]."
                 )
             found.append(row.astype(element))
             continue

@@ -14,13 +14,13 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Steps
+from ray_h5.rows.row_kinds import Episodes, Steps
 from ray_h5.rows.windows import Windows
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
 
 
-class AxisRows:
+class AxisRows(Episodes):
     """One file whose rows lie along the first axis of its columns.
 
     Parameters
@@ -221,9 +221,6 @@ class AxisRows:
         if self._windows is not None and self._windows.episode_bounds is not None:
             return self._columns.episode_bounds(self._windows.episode_bounds).starts
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
-
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
-        return False
 
     def constant(self, name: str) -> RowColumn:
         raise AssertionError(f"{name}: each column of such a file has steps")

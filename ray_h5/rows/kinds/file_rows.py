@@ -21,14 +21,14 @@ from ray_h5.rows.groups_and_grids import Files
 from ray_h5.rows.kinds.recordings import OneRecording
 from ray_h5.rows.kinds.step_columns import fits_steps
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Steps
+from ray_h5.rows.row_kinds import Episodes, Steps
 from ray_h5.rows.windows import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""
 
 
-class FileRows:
+class FileRows(Episodes):
     """One file that is one row, or one episode.
 
     Parameters
@@ -175,9 +175,6 @@ class FileRows:
         values = self._columns.part_of(name, values)
         return Steps(values, np.zeros(1, np.int64), values.array.chunk_rows)
 
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
-        return False
-
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)
 
@@ -197,7 +194,7 @@ class FileRecording(OneRecording):
         return self._rows.listing()
 
     def is_constant(self, name: str) -> bool:
-        return name == self._key or self._columns.single(name) is not None
+        return name == self._key or super().is_constant(name)
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self._rows.column(name)

@@ -31,7 +31,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.kinds.step_columns import fits_steps, is_single
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Samples, Steps
+from ray_h5.rows.row_kinds import Episodes, Samples, Steps
 from ray_h5.rows.windows import Windows
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
@@ -48,7 +48,7 @@ _LENGTH = "num_samples"
 """An attribute with the number of steps of a group, as robomimic writes it."""
 
 
-class GroupRows:
+class GroupRows(Episodes):
     """The groups of one file that match a pattern, as rows.
 
     Parameters
@@ -519,9 +519,6 @@ class GroupRows:
                 + ("Windows(per_step=...) names " if is_said else f"column {self._range(name)} has rows of ")
                 + f"{name!r}, and the episode has {lengths[at]} steps; {name!r} has {entries[at]} entries"
             )
-
-    def is_step(self, name: str) -> bool:  # noqa: ARG002  as the other kinds have it
-        return False
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)

@@ -106,11 +106,13 @@ class OneRecording:
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         return [self._reader.values_of_attributes(dataset_of_field(self, name), attributes)]
 
-    def is_constant(self, name: str) -> bool:  # noqa: ARG002  as the other recordings have it
-        return False
+    def is_constant(self, name: str) -> bool:
+        return self._columns.single(name) is not None
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
-        raise AssertionError(f"{name}: each column of such a file has samples")
+        single = self._columns.single(name)
+        assert single is not None
+        return RowColumn(name, single)
 
     def episode_names(self) -> np.ndarray:
         return np.array([b"0"], object)
