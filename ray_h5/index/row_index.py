@@ -348,8 +348,7 @@ class RowIndex(ComparedByContent):
 
 def columns_beside(names: Collection[str], asked: Iterable[str], error: UnknownColumnError) -> str:
     """Return what an error about one of the columns `asked` lacks: those of tables and attributes, and near ones."""
-    wrong = next((each for each in asked if repr(each) in str(error)), "")
-    near = near_names(wrong, names, 0) if wrong else ""
+    near = next((near_names(each, names, 0) for each in asked if repr(each) in str(error)), "")
     return f" Columns of tables and attributes: {few(list(names))}.{near}" if names else ""
 
 

@@ -115,20 +115,22 @@ class FileOnDisk(OpenFile):
         together = _taken_together(read.parts)
         for part in read.parts:
             if id(part) not in together:
-                jobs += self._jobs_of_part(part, library, read)
+                jobs += self._jobs_of_part(part, library, read, libraries)
         for parts in {id(each): each for each in together.values()}.values():
             if self.leads_elsewhere(str(name_of(parts[0].address)), library):
-                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read)]
+                jobs += [job for part in parts for job in self._jobs_of_part(part, library, read, libraries)]
             else:
                 jobs += _shared_jobs_of(self, parts, library)
         if read.held is not None and not self.access.swmr:
             jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
         return jobs
 
-    def _jobs_of_part(self, part: Part, library: OpenLibrary, read: FileRead) -> list[Job]:
+    def _jobs_of_part(
+        self, part: Part, library: OpenLibrary, read: FileRead, libraries: contextlib.ExitStack
+    ) -> list[Job]:
         name = name_of(part.address)
         if name is not None and self.leads_elsewhere(name, library):
-            there = self._jobs_elsewhere(name, part, library, read)
+            there = self._jobs_elsewhere(part, library, read, libraries)
             if there is not None:
                 return there
             # libhdf5 opens the sources by their names: before that, they must be those that the guards looked at.
@@ -136,13 +138,16 @@ class FileOnDisk(OpenFile):
             check_sources_now(self.path, name, sources, swmr=self.access.swmr)
         return jobs_of(self.reader(part.address, library), part, library)
 
-    def _jobs_elsewhere(self, name: str, part: Part, library: OpenLibrary, read: FileRead) -> list[Job] | None:
-        """Return the work of a part whose values are in datasets that are read without libhdf5.
+    def _jobs_elsewhere(
+        self, part: Part, library: OpenLibrary, read: FileRead, libraries: contextlib.ExitStack
+    ) -> list[Job] | None:
+        """Return the work of a part whose values are in other datasets: that of the files that its rows come from.
 
         None for another part: h5py reads it, with its guards, or says what is wrong.
         """
         from ray_h5.read.remote.elsewhere_reads import leads_to, spread, virtual_of
 
+        name = str(name_of(part.address))
         elsewhere = self.elsewhere_on_disk(name, library)
         if elsewhere is None or (elsewhere.how == "virtual" and not isinstance(part.address, str)):
             return None
@@ -153,22 +158,21 @@ class FileOnDisk(OpenFile):
             if elsewhere.how == "virtual":
                 virtual = virtual_of(self, elsewhere, layout)
                 paths = virtual.paths_of(part.request)
+                if len(paths) > max_open(MAX_OTHERS):
+                    return None
                 # A path without a file is one where libhdf5 looks first.
                 read.add_sources(name, [each for each in layout.sources if each[1] is None or each[0] in paths])
-                if (joint := virtual.joint(self)) is not None:
+                if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := virtual.joint(self)) is not None:
                     return virtual.joint_jobs(joint, part)
             else:
                 read.add_sources(name, layout.sources)
             for other, piece in spread(self, part, elsewhere, layout, undone):
-                with other.library() as there:
-                    if (reader := other.reader_for(leads_to(layout, other), piece.address, there)).needs_library:
-                        self.leave_to_h5py(name)
-                        return None
-                    jobs += jobs_of(reader, piece, there)
+                there = libraries.enter_context(other.library())
+                jobs += jobs_of(other.reader_for(leads_to(layout, other), piece.address, there), piece, there)
         except OTHER_FILES:
             raise  # libhdf5 would open whatever has their names now
         except RayH5Error:
-            self.leave_to_h5py(name)
+            self._elsewhere[name] = None  # h5py reads it from now on
             return None
         read.after += undone
         return jobs
@@ -239,11 +243,8 @@ class FileOnDisk(OpenFile):
         return bool(layout.sources) or layout.storage == "virtual"
 
     def elsewhere_on_disk(self, name: str, library: OpenLibrary) -> Elsewhere | None:
-        """Return where the values of a column of a local file are, if they are in other datasets, and few files."""
-        if not self.leads_elsewhere(name, library):
-            return None
-        layout = self.column(name, library)
-        if self.access.swmr or len(layout.sources) > max_open(MAX_OTHERS):
+        """Return where the values of a column of a local file are, if they are in other datasets."""
+        if self.access.swmr or not self.leads_elsewhere(name, library):
             return None
         from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
         from ray_h5.hdf5.files.links import LinkedFiles, Trail
@@ -252,19 +253,14 @@ class FileOnDisk(OpenFile):
             if name not in self._elsewhere:
                 try:
                     with translated(self.path, f"reading the header of column {name!r}"):
-                        found = find_elsewhere(
-                            self.path, library.dataset(name), layout, Trail(self.access, LinkedFiles())
-                        )
+                        layout, trail = self.column(name, library), Trail(self.access, LinkedFiles())
+                        found = find_elsewhere(self.path, library.dataset(name), layout, trail)
                 except OTHER_FILES:
                     raise
                 except RayH5Error:
                     found = None  # h5py reads it, or says what is wrong
                 self._elsewhere[name] = None if found is None or found.how == "external" else found
             return self._elsewhere[name]
-
-    def leave_to_h5py(self, name: str) -> None:
-        """Read a column of a local file through h5py from now on."""
-        self._elsewhere[name] = None
 
 
 def _taken_together(parts: Sequence[Part]) -> dict[int, list[Part]]:
