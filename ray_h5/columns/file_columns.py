@@ -66,7 +66,7 @@ class FileColumns:
     ) -> None:
         self._reader = reader
         self._is_reversed = is_reversed
-        self._decode_cf = decode_cf
+        self.decode_cf = decode_cf
         self._looks_first = looks_first
         self._made = {each.name: each for each in columns}
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
@@ -289,7 +289,7 @@ class FileColumns:
 
     def _decoded(self, layout: ColumnLayout) -> Values:
         stored = Stored.of(layout)
-        if not self._decode_cf:
+        if not self.decode_cf:
             return stored
         from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 

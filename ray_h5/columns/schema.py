@@ -184,8 +184,8 @@ class ColumnSpec:
                 "ragged",
                 *TENSOR_KINDS,
             }
-            shape = stored.ragged_shape or stored.row_shape
-            return alike and len(shape) == len(self.ragged_shape) and covers(self.ragged_shape, shape)
+            shape, axes = stored.ragged_shape or stored.row_shape, len(self.ragged_shape)
+            return alike and set(shape[axes:]) <= {1} and covers(self.ragged_shape, shape[:axes])
         if self.kind == "sparse":
             alike = is_cast or self.element == stored.element
             return alike and stored.kind == "sparse" and self.ragged_shape == stored.ragged_shape

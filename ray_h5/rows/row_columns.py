@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
+from ray_h5.columns.conventions.referred_columns import texts_of_characters
 from ray_h5.columns.dataset_columns import (
     ColumnOfUnits,
     DatasetColumn,
@@ -245,6 +246,12 @@ Column: TypeAlias = RowColumn | DatasetColumn | StepColumn | WindowedColumn | Sp
 def is_plain(column: Column) -> bool:
     """Return whether a column is a dataset as it is stored, with its units as rows."""
     return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
+
+
+def text_or_whole(column: DatasetColumn, path: str, *, decode_cf: bool) -> RowColumn | DatasetColumn:
+    """Return a column of whole datasets; with `decode_cf`, characters along one axis are a text."""
+    text = texts_of_characters(column, path) if decode_cf else None
+    return column if text is None else RowColumn(column.name, text)
 
 
 def stored_part(column: Column) -> tuple[str, float] | None:

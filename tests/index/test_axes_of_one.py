@@ -3,9 +3,10 @@
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import ray_h5
-from ray_h5 import Groups, Shuffle, Windows, balance, where
+from ray_h5 import Files, Groups, Shuffle, Windows, balance, where
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.torch_data import H5Dataset, loader
 
@@ -35,7 +36,8 @@ def stored(folder, name):
 def test_files_with_and_without_the_axis(folder, caplog):
     dataset = H5Dataset(folder, ["label", "name", "x"])
     assert caplog.text.splitlines()[0].endswith(
-        f"column 'label' has rows of shape () in {folder}/0.h5, (1,) in {folder}/1.h5: they are read as ()"
+        f"column 'label' has rows of shape () in {folder}/0.h5, (1,) in {folder}/1.h5: they are read without the last "
+        "axes of one"
     )
     assert len(caplog.records) == 3
     rows = np.array([11, 5, 0, 4, 8])
@@ -71,6 +73,24 @@ def test_in_ray(folder, tmp_path):
         assert [row["label"] for row in rows] == stored(folder, "label").tolist()
         assert np.array_equal(np.stack([row["x"] for row in rows]), stored(folder, "x"))
         assert ds.filter(expr=where(label=[11])).count() == 1
+    rows = ray_h5.read_h5(str(folder / "*.h5"), columns=["label", "x"], rows=Files()).take_all()
+    assert np.concatenate([row["label"] for row in rows]).tolist() == stored(folder, "label").tolist()
+    assert np.array_equal(np.concatenate([row["x"] for row in rows]), stored(folder, "x"))
+
+
+@pytest.mark.parametrize("kind", [Files(), Groups("g", name="g")])
+def test_rows_of_varying_length(tmp_path, caplog, kind):
+    lengths, expected = [3, 5, 4], []
+    for i, length in enumerate(lengths):
+        expected.append(np.arange(length) + 10 * i)
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["g"] = expected[-1][:, None] if i != 1 else expected[-1]
+    dataset = H5Dataset(tmp_path, rows=kind)
+    assert "rows of shape (5,) in" in caplog.text
+    assert all(torch.equal(row["g"], torch.from_numpy(each)) for row, each in zip(dataset, expected, strict=True))
+    (batch,) = loader(tmp_path, 3, rows=kind, pad=0, shuffle=False)
+    assert batch["g_length"].tolist() == lengths
+    assert batch["g"].tolist() == [[*each, *[0] * (5 - len(each))] for each in expected]
 
 
 def test_other_axes_are_still_told_apart(folder):

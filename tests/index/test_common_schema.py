@@ -69,9 +69,9 @@ def test_a_column_of_a_predicate_alone_can_be_cast(write):
 
 
 def test_a_cast_changes_no_shape_and_no_string(write):
-    paths = write({"y": np.zeros((3, 2), "i4")}, {"y": np.zeros((3, 4, 1), "i8")})
+    paths = write({"y": np.zeros((3, 2), "i4")}, {"y": np.zeros((3, 4, 3), "i8")})
     message = mismatch(paths, dtypes={"y": "i8"})
-    assert "expected int64 (2,), found int64 (4, 1)" in message
+    assert "expected int64 (2,), found int64 (4, 3)" in message
     assert "dtypes=" not in message
     paths = write({"y": np.zeros(3, "i4")}, {"y": np.array(["a", "b", "c"], dtype=h5py.string_dtype())})
     assert "expected int64, found string" in mismatch(paths, dtypes={"y": "i8"})

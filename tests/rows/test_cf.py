@@ -89,6 +89,28 @@ def test_arrays_of_characters_in_predicates_labels_and_windows(path):
     assert windows[0]["name"] == ["Oslo", "Bergen"]
 
 
+@pytest.mark.parametrize("rows", [Groups("groups/*"), Groups({"city": "groups/*/city"}), Files()])
+def test_characters_along_one_axis_are_a_text_of_a_row(tmp_path, rows):
+    for number in range(len(NAMES) if isinstance(rows, Files) else 1):
+        with h5py.File(tmp_path / f"{number}.nc", "w") as file:
+            for i, name in enumerate(NAMES):
+                city = np.array([name], "S14").view("S1")[: 14 - i]
+                if not isinstance(rows, Files):
+                    file.create_dataset(f"groups/{i}/city", data=city, chunks=(4,) if i % 2 else None)
+                elif i == number:
+                    file["city"], file["t"] = city, np.arange(i + 2)
+    paths = f"{tmp_path}/*.nc"
+    cities = [name.decode() for name in NAMES]
+    assert [row["city"] for row in H5Dataset(paths, ["city"], rows=rows, decode_cf=True)] == cities
+    assert [row["city"] for row in H5Dataset(paths, ["city"], where(city="Oslo"), rows=rows, decode_cf=True)] == [
+        "Oslo"
+    ]
+    assert H5Dataset(paths, ["city"], rows=rows)[0]["city"][:4] == ["O", "s", "l", "o"]
+    if isinstance(rows, Files):
+        steps = H5Dataset(paths, ["city", "t"], rows=rows, windows=Windows({"t": [0]}), decode_cf=True)
+        assert [steps[i]["city"] for i in (0, 1, 2)] == [cities[0], cities[0], cities[1]]
+
+
 def test_arrays_of_characters_in_other_rows(path):
     dataset = H5Dataset(path, ["name"], rows=Groups("groups/*"), decode_cf=True)
     assert [dataset[i]["name"] for i in range(2)] == [["Oslo"], ["Oslo", "Bergen"]]

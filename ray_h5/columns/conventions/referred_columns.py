@@ -1,4 +1,4 @@
-"""Columns of references, as MATLAB's cell arrays are: a row is the dataset that an entry leads to."""
+"""Columns of which a value is a whole dataset: what a reference leads to, as in MATLAB's cells, or a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Referred:
     array : ColumnLayout
         Kind, dtype and shape of the values.
     is_text : bool
-        Whether a dataset is the characters of one text, as MATLAB writes it.
+        Whether a dataset is the characters of one text, as MATLAB and netCDF write it.
     is_reversed : bool
         Whether the axes of a value are those of its dataset in reverse.
     """
@@ -58,7 +58,11 @@ class Referred:
 
         def finish() -> None:
             for place, value in zip(wanted.places.tolist(), found, strict=True):
-                out[place] = texts_of(value[None])[0] if self.is_text else value.T
+                if value is None or not self.is_text:
+                    out[place] = value if value is None else value.T
+                else:
+                    is_bytes = value.dtype.kind == "S"
+                    out[place] = value.tobytes().rstrip(b"\0") if is_bytes else texts_of(value[None])[0]
 
         return reading.then(finish)
 
@@ -89,10 +93,23 @@ def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: boo
                 f"{path}: column {name!r}, row {lines[0]}: characters of shape {tuple(joined.shapes[lines[0]])}; "
                 "expected those of one line"
             )
-        text = ColumnLayout(
-            name, "string", (len(joined),), np.dtype(object), "contiguous", item_bytes=layout.item_bytes, path=path
-        )
-        return Referred(column, text, is_text=True)
+        return _texts(column, layout)
     if is_reversed:
         layout = replace(layout, shape=(len(joined), *layout.row_shape[::-1]), ragged_shape=layout.ragged_shape[::-1])
     return Referred(column, layout, is_reversed=is_reversed)
+
+
+def texts_of_characters(column: DatasetColumn, path: str) -> Referred | None:
+    """Return datasets of single bytes along one axis as one text each; None if they are something else."""
+    joined, dtype = column.joined, column.values.array.dtype
+    if joined.single or joined.shapes.shape[1] != 1 or dtype != np.dtype("S1") or column.entries is not None:
+        return None
+    return _texts(column, column.layout(len(joined), path))
+
+
+def _texts(column: DatasetColumn, layout: ColumnLayout) -> Referred:
+    shape, nbytes = (len(column.joined),), layout.item_bytes
+    text = ColumnLayout(
+        column.name, "string", shape, np.dtype(object), "contiguous", item_bytes=nbytes, path=layout.path
+    )
+    return Referred(column, text, is_text=True)

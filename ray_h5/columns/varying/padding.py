@@ -120,7 +120,7 @@ def check_length_name(name: str, columns: Collection[str]) -> None:
 def cast_rows(
     rows: Sequence[np.ndarray | None], spec: ColumnSpec, where: Callable[[int], str] | None = None
 ) -> Sequence[np.ndarray | None]:
-    """Return rows of varying shape in the dtype that they are delivered in.
+    """Return rows of varying shape in the dtype that they are delivered in, without further axes of one.
 
     Parameters
     ----------
@@ -136,7 +136,9 @@ def cast_rows(
     CastError
         If a value is lost, unless the casting of the column is "unsafe".
     """
-    element = spec.element
+    element, axes = spec.element, len(spec.ragged_shape)
+    if axes and any(row is not None and row.ndim > axes for row in rows):
+        rows = [None if row is None else row.reshape(row.shape[:axes]) for row in rows]
     if element is None or all(row is None or row.dtype == element for row in rows):
         return rows
     found: list[np.ndarray | None] = []
@@ -148,8 +150,8 @@ def cast_rows(
             if any(each is None for each in row):
                 place = "" if where is None else f"{where(i)}: "
                 raise UnsupportedColumnError(
-                    f"{place}column {spec.name!r} has lists with missing values, which no array of numbers holds. Leave "
-                    "it out of pad={...}, and a batch has a list of its rows; or out of columns=[...]."
+                    f"{place}column {spec.name!r} has lists with missing values, which no array of numbers holds. "
+                    "Leave it out of pad={...}, and a batch has a list of its rows; or out of columns=[...]."
                 )
             found.append(row.astype(element))
             continue

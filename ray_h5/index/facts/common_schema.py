@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec, shown_shape
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
 from ray_h5.index.file_opener import Scope
-from ray_h5.read.arguments import without_ones
 
 logger = logging.getLogger(__name__)
 
@@ -65,22 +64,24 @@ def common_columns(
 
 
 def _without_trailing_axes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
-    """Return facts in which rows of shape (3, 1) in one file are rows of (3,) if they are that in another file."""
-    seen: dict[str, dict[tuple[int, ...], str]] = {}
+    """Return facts in which rows of shape (3, 1) in one file are rows of (3,) if they have one axis in another file."""
+    seen: dict[str, dict[tuple[int | None, ...], str]] = {}
     for each in facts:
         for name, column in each.chosen(columns).items():
-            if not column.spec.ragged_shape:
-                seen.setdefault(name, {}).setdefault(column.spec.row_shape, each.path)
-    common: dict[str, tuple[int, ...]] = {}
+            seen.setdefault(name, {}).setdefault(column.spec.ragged_shape or column.spec.row_shape, each.path)
+    common: dict[str, int] = {}
     for name, shapes in seen.items():
-        if len(shapes) > 1 and len({without_ones(shape) for shape in shapes}) == 1:
-            common[name] = min(shapes, key=len)
-            shown = ", ".join(f"{shape} in {path}" for shape, path in shapes.items())
-            logger.warning("column %r has rows of shape %s: they are read as %s", name, shown, common[name])
+        axes = min(map(len, shapes))
+        if {length for shape in shapes for length in shape[axes:]} == {1}:
+            common[name] = axes
+            first = {len(shape): f"{shown_shape(shape)} in {path}" for shape, path in reversed(shapes.items())}
+            shown = ", ".join(said for _, said in sorted(first.items()))
+            logger.warning("column %r has rows of shape %s: they are read without the last axes of one", name, shown)
 
     def shortened(column: ColumnFacts) -> ColumnFacts:
-        shape = common.get(column.spec.name, column.spec.row_shape)
-        return column if shape == column.spec.row_shape else replace(column, spec=replace(column.spec, row_shape=shape))
+        axes, spec = common.get(column.spec.name), column.spec
+        short = replace(spec, row_shape=spec.row_shape[:axes], ragged_shape=spec.ragged_shape[:axes])
+        return column if short == spec else replace(column, spec=short)
 
     if not common:
         return facts

@@ -20,7 +20,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files
 from ray_h5.rows.kinds.recordings import OneRecording
 from ray_h5.rows.kinds.step_columns import fits_steps
-from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_columns import RowColumn, text_or_whole
 from ray_h5.rows.row_kinds import Episodes, Steps
 from ray_h5.rows.windows import Windows
 
@@ -114,7 +114,8 @@ class FileRows(Episodes):
             )
         joined = self._joined(name, values.array)
         values, entries = self._columns.dataset_part(name, values, joined)
-        return DatasetColumn(name, values, joined, entries=entries)
+        column = DatasetColumn(name, values, joined, entries=entries)
+        return text_or_whole(column, self._path, decode_cf=self._columns.decode_cf)
 
     def _has_steps_of_rows(self, name: str) -> bool:
         """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""

@@ -30,7 +30,7 @@ from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.kinds.step_columns import fits_steps, is_single
-from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_columns import RowColumn, text_or_whole
 from ray_h5.rows.row_kinds import Episodes, Samples, Steps
 from ray_h5.rows.windows import Windows
 
@@ -291,7 +291,7 @@ class GroupRows(Episodes):
         joined = self._joined(name)
         values = self._values(name, joined)
         if (made := self._part(name)) is None:
-            return DatasetColumn(name, values, joined)
+            return text_or_whole(DatasetColumn(name, values, joined), self._reader.path, decode_cf=self._decode_cf)
         from ray_h5.columns.row_parts import dataset_part
 
         values, entries = dataset_part(self._reader, made, values, joined, self._names_of)
