@@ -188,26 +188,10 @@ def after(second: Numbers | None, first: Numbers) -> Numbers:
 
 
 def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk_rows: int, path: str) -> ColumnLayout:
-    """Return the layout of rows of one shape."""
-    return ColumnLayout(
-        name,
-        array.kind,
-        shape,
-        array.stored_dtype,
-        array.storage,
-        chunk_shape=None if chunk_rows == 1 else (chunk_rows, *shape[1:]),
-        pipeline=array.pipeline,
-        element=array.element,
-        enum=array.enum,
-        item_bytes=array.item_bytes,
-        sources=array.sources,
-        direct=array.direct,
-        odd_type=array.odd_type,
-        ragged_shape=array.ragged_shape,
-        dense=array.dense,
-        nullable=array.nullable,
-        path=path,
-    )
+    """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
+    chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
+    rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
+    return replace(rows, offset=None, fill=None, lists_its_chunks=True, user_block=0, lost_fields=())
 
 
 def ragged_layout(

@@ -196,7 +196,8 @@ class RowIndex(ComparedByContent):
     def outputs(self) -> dict[str, ColumnSpec]:
         """The specs of all `names` as batches have them: labels are numbers."""
         numbered, delivered = {each.name: each for each in self.labels}, self.delivered
-        return {name: _numbered(delivered[name], numbered.get(name)) for name in self.names}
+        specs = {name: delivered[name] for name in self.names}
+        return {name: numbered[name].spec(spec) if name in numbered else spec for name, spec in specs.items()}
 
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
@@ -518,10 +519,6 @@ def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) ->
             f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
             f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."
         )
-
-
-def _numbered(spec: ColumnSpec, classes: Classes | None) -> ColumnSpec:
-    return spec if classes is None else classes.spec(spec)
 
 
 def _virtual_spec(name: str) -> ColumnSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,13 +39,44 @@ _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CF:
-    """Values that are scaled, or times.
+class _Decoded(ABC):
+    """Values that are made of stored ones.
 
     Attributes
     ----------
     values : Stored
-        The dataset.
+        The dataset, or those of groups.
+    """
+
+    values: Stored
+
+    @property
+    @abstractmethod
+    def array(self) -> ColumnLayout:
+        """The values as one array."""
+
+    @abstractmethod
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return what stored values of units stand for."""
+
+    def blank(self, dtype: np.dtype) -> Any:
+        return blank_of(self.array, dtype)
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.values.read(units, None if isinstance(self, Characters) else out.shape[1:])
+
+        def finish() -> None:
+            out[wanted.places] = self.decoded(read(), wanted.rows)
+
+        return Reading([part], finish)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CF(_Decoded):
+    """Values that are scaled, or times.
+
+    Attributes
+    ----------
     kind : {"number", "bool", "time"}
         The kind of the decoded values.
     dtype : numpy.dtype
@@ -63,7 +95,6 @@ class CF:
         For times: the dtype in which stored values are scaled.
     """
 
-    values: Stored
     kind: Kind
     dtype: np.dtype
     missing: tuple[Any, ...] = ()
@@ -82,19 +113,7 @@ class CF:
     def over(self, axes: int) -> CF:
         return replace(self, values=self.values.over(axes))
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.values.read(units, out.shape[1:])
-
-        def finish() -> None:
-            out[wanted.places] = self.decoded(read(), wanted.rows)
-
-        return Reading([part], finish)
-
     def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return what stored values of units stand for."""
         if self.unsigned:
             stored = stored.view(stored.dtype.str.replace("i", "u"))
         absent = np.zeros(stored.shape, bool)
@@ -153,16 +172,8 @@ class CF:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Characters:
-    """Texts that are stored as arrays of characters, along the last axis.
-
-    Attributes
-    ----------
-    values : Stored
-        The dataset: strings of one byte.
-    """
-
-    values: Stored
+class Characters(_Decoded):
+    """Texts that are stored as arrays of characters, strings of one byte, along the last axis."""
 
     @property
     def array(self) -> ColumnLayout:
@@ -175,33 +186,19 @@ class Characters:
         assert isinstance(whole, Stored)
         return Characters(whole) if whole.array.row_shape else whole
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.values.read(units)
-
-        def finish() -> None:
-            out[wanted.places] = self.decoded(read(), wanted.rows)
-
-        return Reading([part], finish)
-
     def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:  # noqa: ARG002  as CF has it
-        """Return the texts of units."""
         if not stored.shape[-1]:
             return np.zeros(stored.shape[:-1], "S1")
         return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CFOfGroups:
+class CFOfGroups(_Decoded):
     """Values of one dataset a group, whose attributes differ.
 
     Attributes
     ----------
-    values : Stored
-        The datasets.
-    array : ColumnLayout
+    of_all : ColumnLayout
         A layout of decoded values.
     decoders : sequence of CF or None
         How values are decoded; None for those that are delivered as they are stored.
@@ -209,32 +206,25 @@ class CFOfGroups:
         int64: the decoder of each dataset.
     """
 
-    values: Stored
-    array: ColumnLayout
+    of_all: ColumnLayout
     decoders: Sequence[CF | Characters | None]
     class_of: np.ndarray
+
+    @property
+    def array(self) -> ColumnLayout:
+        return self.of_all
 
     def over(self, axes: int) -> CFOfGroups:
         assert axes == 1
         return self
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.values.read(units, out.shape[1:])
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
         assert isinstance(self.values.address, JoinedArray)
-        of = self.class_of[self.values.address.datasets_of(wanted.rows)]
-
-        def finish() -> None:
-            stored = read()
-            for number, chosen in by_part(of):
-                decoder = self.decoders[number]
-                values = stored[chosen]
-                found = values if decoder is None else decoder.decoded(values, wanted.rows[chosen])
-                out[wanted.places[chosen]] = found
-
-        return Reading([part], finish)
+        found = np.empty(stored.shape, self.array.dtype)
+        for number, chosen in by_part(self.class_of[self.values.address.datasets_of(rows)]):
+            decoder = self.decoders[number]
+            found[chosen] = stored[chosen] if decoder is None else decoder.decoded(stored[chosen], rows[chosen])
+        return found
 
 
 def cf_of_groups(values: Stored, said: Sequence[Mapping[str, Any]], class_of: np.ndarray) -> Values:

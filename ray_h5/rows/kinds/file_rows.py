@@ -95,9 +95,6 @@ class FileRows(Episodes):
             columns = [key, *columns]
         return Listing(tuple(columns), refused)
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
-
     def column(self, name: str) -> RowColumn | DatasetColumn:
         if name == self._kind.key:
             return name_column(name, self._path)
