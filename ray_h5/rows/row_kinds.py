@@ -76,8 +76,9 @@ class RowsOfKind(Protocol):
     def listing(self) -> Listing:
         """Return the columns."""
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Find out about columns, several at once."""
+    def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
+        """Find out about columns, several at once; nothing where the reader describes them one by one."""
+        return
 
     def column(self, name: str) -> Column:
         """Return one column; raise `UnknownColumnError` if there is none."""

@@ -59,9 +59,6 @@ class AxisRows(Episodes):
         own = {name.strip("/") for option, name in given.items() if option in _OF_EPISODES}
         return Listing(tuple(name for name in found.names if name not in own), found.refused) if own else found
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
-
     def column(self, name: str) -> RowColumn:
         return RowColumn(name, self._columns.part_of(name, self._columns.values(name)), chunk_rows=None)
 

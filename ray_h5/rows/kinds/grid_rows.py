@@ -19,13 +19,13 @@ from ray_h5.read.arrays.grid_column import is_in_order
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Steps
+from ray_h5.rows.row_kinds import Episodes, Steps
 
 _MOST_CONSTANT_BYTES = 1 << 20
 """A larger constant is read only if it is named: each row of a block has a copy."""
 
 
-class GridRows:
+class GridRows(Episodes):
     """One file whose leading axes are rows.
 
     Parameters
@@ -162,9 +162,6 @@ class GridRows:
                 "Grid adds. Leave include_axes out, or name the columns with columns=[...]."
             )
         return Listing((*added, *columns), refused)
-
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
 
     def column(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:
