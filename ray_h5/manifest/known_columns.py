@@ -127,7 +127,7 @@ def num_chunks(layout: ColumnLayout) -> int:
     return grid.per_row * (grid.counts[0] if grid.counts else 0)
 
 
-How = Literal["link", "virtual", "external"]
+How = Literal["link", "virtual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,29 +148,17 @@ class OtherColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class RawPart:
-    """A part of the values of external storage: bytes of a file that is not HDF5."""
-
-    path: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Elsewhere:
     """Where the values of a column are.
 
     Attributes
     ----------
     how : str
-        ``"link"``: in the dataset that a link leads to; ``"virtual"``: in those of a virtual dataset; ``"external"``:
-        in raw files.
+        ``"link"``: in the dataset that a link leads to; ``"virtual"``: in those of a virtual dataset.
     columns : tuple of OtherColumn
         The datasets, each once; one for a link.
     mappings : tuple of (int, Selection, Selection or None)
         Of a virtual dataset: the number of a dataset, what is selected here, and there (None for all of it).
-    raw : tuple of RawPart
-        The raw files, in the order of the values.
     fill : numpy.ndarray, optional
         0-d: the value of rows that no mapping has; None for values of varying length.
     """
@@ -178,7 +166,6 @@ class Elsewhere:
     how: How
     columns: tuple[OtherColumn, ...] = ()
     mappings: tuple[tuple[int, Selection, Selection | None], ...] = ()
-    raw: tuple[RawPart, ...] = ()
     fill: np.ndarray | None = None
 
     def with_known(self, known: list[KnownColumn | None]) -> Elsewhere:

@@ -374,7 +374,7 @@ class OpenFile(ABC):
                 raise damaged_index(f"{self.path}: column {name!r}", reason)
             return int(dataset.id.get_storage_size())
         # libhdf5 would open the other files.
-        total = sum(part.nbytes for part in elsewhere.raw)
+        total = 0
         for column in elsewhere.columns:
             there = self.file_of(column.path)
             with there.library() as opened:

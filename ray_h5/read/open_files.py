@@ -259,7 +259,7 @@ class FileOnDisk(OpenFile):
                     raise
                 except RayH5Error:
                     found = None  # h5py reads it, or says what is wrong
-                self._elsewhere[name] = None if found is None or found.how == "external" else found
+                self._elsewhere[name] = found
             return self._elsewhere[name]
 
 

@@ -115,6 +115,7 @@ _H5PY_COLUMN = "read/test_h5py_column.py::"
 
 ON_DISK = {
     f"{_CORPUS}[external storage, allowed]": OTHER_FILES,
+    f"{_CORPUS}[external storage, outside]": OTHER_FILES,
     "read/test_chunk_guard.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
     "read/test_chunk_guard.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
     "read/test_value_guard.py::test_files_of_all_kinds": OTHER_FILES,

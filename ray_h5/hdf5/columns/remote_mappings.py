@@ -37,12 +37,15 @@ class Mapping:
         What is selected in the virtual dataset.
     there : Selection, optional
         What is selected in the source; None for all of it.
+    shape : tuple of int
+        The shape of the virtual dataset.
     """
 
     file: str
     dataset: str
     here: Selection
     there: Selection | None
+    shape: tuple[int, ...]
 
 
 def check_mappings(dataset: h5py.Dataset, where: str) -> None:
@@ -50,8 +53,13 @@ def check_mappings(dataset: h5py.Dataset, where: str) -> None:
 
     Its sources are not opened. `where` names it in messages.
     """
-    for _ in _mappings(dataset, where, None):
-        pass
+    for mapping in _mappings(dataset, where, None):
+        extents = zip(mapping.here[1:], mapping.shape[1:], strict=True)
+        if not all(along.is_all_of(length) for along, length in extents):
+            raise UnsupportedColumnError(
+                f"{where} has a mapping of parts of rows, which is not read in a file in a store: expected whole rows. "
+                f"{_COPY}"
+            )
 
 
 def mappings_of(dataset: h5py.Dataset, where: str) -> Iterator[Mapping]:
@@ -72,14 +80,11 @@ def _mappings(dataset: h5py.Dataset, where: str, shape: Sequence[int] | None) ->
                 f"{where} has a mapping without an end (of numbered sources, or with an unlimited selection), which is "
                 f"not read in a file in a store. {_COPY}"
             )
-        if shape is None:
-            # Only the dataset has the shape; libhdf5 would open the sources of endless mappings for it.
-            _selection(here, None, where)
-            _selection(there, None, where)
-            continue
-        wanted = _selection(here, shape, where)
+        # Before it is known that no mapping is endless, a dataset has no shape: libhdf5 would open sources for it.
+        extents = tuple(here.get_simple_extent_dims() if shape is None else shape)
+        wanted = _selection(here, extents, where)
         assert wanted is not None
-        yield Mapping(*names.numbered(0), wanted, _selection(there, None, where))
+        yield Mapping(*names.numbered(0), wanted, _selection(there, None, where), extents)
 
 
 def _is_endless(space: h5py.h5s.SpaceID) -> bool:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 
 import h5py
 
-from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, TransientIOError, TruncatedFileError
+from ray_h5.errors import (
+    CorruptFileError,
+    MissingSourceError,
+    RayH5Error,
+    TransientIOError,
+    TruncatedFileError,
+    UnsupportedColumnError,
+)
 from ray_h5.hdf5.columns.column import is_plain
 from ray_h5.hdf5.columns.remote_mappings import check_mappings
 from ray_h5.hdf5.columns.value_types import Shared, item_bytes
@@ -172,6 +179,12 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
     for names, ndim in named:
         for source in _sources(trail, dataset, names, what):
             yield source
+            if trail.others is not None and source.dtype.newbyteorder("=") != dataset.dtype.newbyteorder("="):
+                raise UnsupportedColumnError(
+                    f"{trail.path}: {what} leads to {source.name!r} of {filename_of(source.file)}, which has values of "
+                    f"another type, and is not read in a file in a store: expected {dataset.dtype}, found "
+                    f"{source.dtype}. Write the virtual dataset again with the type of its sources."
+                )
             if ndim not in {None, source.ndim}:
                 # libhdf5 (2.0) may crash on such a mapping.
                 raise CorruptFileError(
@@ -196,20 +209,16 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
     """Check the files of external storage: libhdf5 would return zeros for a missing part. It yields no dataset."""
     yield from ()
     what = f"external storage of {where}"
-    # The list of files may be longer than the values; what is not needed may be missing.
     if trail.others is not None:
-        # Their states are asked for together.
-        named = [
-            trail.others.located(os.fsdecode(each[0]), filename_of(dataset.file), what) for each in dataset.external
-        ]
-        gather(trail.others.state, named)
+        raise UnsupportedColumnError(
+            f"{trail.path}: {what} is in raw files, which are not read in a file in a store. Copy the values into the "
+            "file with h5repack, or read it from a local disk."
+        )
+    # The list of files may be longer than the values; what is not needed may be missing.
     left = (dataset.size or 0) * item_bytes(dataset.id.get_type(), Shared.of(dataset.file.id).address_bytes)
     for file_name, offset, size in dataset.external or ():
         path = os.fsdecode(file_name)
-        if trail.others is None:
-            trail.access.policy.admit(path, home=trail.path, where=what)
-        else:
-            path = trail.others.located(path, filename_of(dataset.file), what)
+        trail.access.policy.admit(path, home=trail.path, where=what)
         needed = min(size, left)
         left -= needed
         if needed and (found := trail.look_at(path, what).size) < offset + needed:
@@ -217,3 +226,5 @@ def _stored_outside(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator
                 f"{trail.path}: {what} is in {printable(path)}, {needed} bytes from byte {offset} on: expected "
                 f"{offset + needed} bytes or more, found {found}. The file is cut short: copy it again."
             )
+        # Once more: the file whose state is known now is the one that may be read, also if its name is a link.
+        trail.access.policy.admit(path, home=trail.path, where=what)

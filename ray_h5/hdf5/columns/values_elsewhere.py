@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 import h5py
@@ -13,7 +12,7 @@ from ray_h5.hdf5.columns.column import fill_of, is_plain
 from ray_h5.hdf5.columns.remote_mappings import mappings_of
 from ray_h5.hdf5.columns.value_types import Shared
 from ray_h5.hdf5.files.file_bytes import filename_of
-from ray_h5.manifest.known_columns import Elsewhere, OtherColumn, RawPart
+from ray_h5.manifest.known_columns import Elsewhere, OtherColumn
 from ray_h5.manifest.layout import ColumnLayout
 
 
@@ -30,12 +29,8 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, other
     # A link may lead to another file, and from there back to this one.
     if file != path or is_plain(dataset.id.get_create_plist()):
         return Elsewhere("link", (OtherColumn(file, dataset.name.strip("/")),))
-    if dataset.is_virtual:
-        return _virtual(dataset, layout, others)
-    return _external(dataset, layout, others)
-
-
-def _virtual(dataset: h5py.Dataset, layout: ColumnLayout, others: Locates) -> Elsewhere:
+    if not dataset.is_virtual:
+        raise UnsupportedColumnError(f"{layout.where} is in raw files, which only h5py reads")
     home, what = filename_of(dataset.file), f"virtual column {layout.name!r}"
     columns: dict[OtherColumn, int] = {}
     mappings = []
@@ -45,22 +40,6 @@ def _virtual(dataset: h5py.Dataset, layout: ColumnLayout, others: Locates) -> El
         mappings.append((number, mapping.here, mapping.there))
     fill = None if layout.stored_dtype.hasobject else _fill(dataset, layout)
     return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)
-
-
-def _external(dataset: h5py.Dataset, layout: ColumnLayout, others: Locates) -> Elsewhere:
-    if layout.stored_dtype.hasobject or layout.odd_type or layout.lost_fields:
-        raise UnsupportedColumnError(
-            f"{layout.where} has values of {layout.odd_type or layout.dtype} in raw files, which are not read in a "
-            "file in a store. Copy them into the file with h5repack."
-        )
-    home, left, raw = filename_of(dataset.file), layout.num_rows * layout.row_bytes, []
-    for name, offset, size in dataset.external or ():
-        nbytes = min(size, left)
-        left -= nbytes
-        if nbytes:
-            path = others.located(os.fsdecode(name), home, f"external column {layout.name!r}")
-            raw.append(RawPart(path, int(offset), int(nbytes)))
-    return Elsewhere("external", raw=tuple(raw), fill=_fill(dataset, layout))
 
 
 def _fill(dataset: h5py.Dataset, layout: ColumnLayout) -> np.ndarray:

@@ -17,7 +17,7 @@ from ray_h5.hdf5.files.held_bytes import HeldBytes, ask_later
 from ray_h5.hdf5.files.names_in_stores import remote_name
 from ray_h5.hdf5.files.opening import open_remote
 from ray_h5.manifest.layout import SourceStates
-from ray_h5.storage.byte_source import ByteSource, Identity
+from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.fetching import each_waiting
 from ray_h5.storage.storage_of_path import RemoteStorage
 
@@ -110,10 +110,6 @@ class OtherFiles(Generic[File]):
     def open(self, url: str) -> h5py.File:
         """Open a file with libhdf5, of bytes in memory."""
         return open_remote(url, self.file(url).held, self._storage)
-
-    def bytes_of(self, url: str) -> ByteSource:
-        """Return the bytes of a file that need not be HDF5."""
-        return self._storage.open(url, self._state_of(url))
 
     def file(self, url: str) -> File:
         """Return a file."""

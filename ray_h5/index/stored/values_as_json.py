@@ -25,7 +25,6 @@ from ray_h5.manifest.known_columns import (
     KnownColumn,
     OtherColumn,
     PackedIndex,
-    RawPart,
     num_chunks,
 )
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, Form, SourceStates
@@ -76,7 +75,7 @@ class Writer:
         of_type: Any = type(value)
         hints = _fields(of_type)
         given = {name: (getattr(value, name), of) for name, (of, default) in hints.items() if name != "path"}
-        if isinstance(value, (RawPart, OtherColumn)):
+        if isinstance(value, OtherColumn):
             given["path"] = value.path, str
         return {name: self.json(each, of) for name, (each, of) in given.items() if not _is(each, hints[name][1])}
 
@@ -305,10 +304,6 @@ def _check_external(known: KnownColumn, name: str) -> None:
     layout, elsewhere = known.layout, known.elsewhere
     assert elsewhere is not None
     check(elsewhere.fill is None or elsewhere.fill.dtype == layout.stored_dtype, name, "its fill")
-    if elsewhere.how == "external":
-        nbytes = sum(each.nbytes for each in elsewhere.raw)
-        plain = elsewhere.fill is not None and not layout.stored_dtype.hasobject
-        check(plain and nbytes == layout.num_rows * layout.row_bytes, name, "raw files of another size")
 
 
 def _check_elsewhere(elsewhere: Elsewhere, _: Reader) -> None:
@@ -321,11 +316,6 @@ def _check_along(along: Along, _: Reader) -> None:
     check_sizes("a selection", along.first, along.stride, along.count, along.block, *along.listed, most=1 << 62)
     ascends = all(low < high for low, high in itertools.pairwise(along.listed))
     check(ascends if along.listed else along.stride >= along.block > 0, along, "no selection")
-
-
-def _check_raw(raw: RawPart, reader: Reader) -> None:
-    check_sizes("a raw file", raw.offset, raw.nbytes, most=1 << 62)
-    check(raw.offset + raw.nbytes <= reader.size_of(raw.path), raw.path, "a part past its end")
 
 
 def _check_manifest(manifest: Manifest, _: Reader) -> None:
@@ -414,7 +404,6 @@ _CHECKS: dict[Any, Callable[[Any, Reader], None]] = {
     KnownColumn: _check_column,
     Elsewhere: _check_elsewhere,
     Along: _check_along,
-    RawPart: _check_raw,
     Manifest: _check_manifest,
     Texts: _check_texts,
     GroupTable: _check_groups,

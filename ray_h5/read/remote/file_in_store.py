@@ -24,14 +24,11 @@ from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
-from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.arrays.grid_column import GridAddress, GridColumn, grid_layout
 from ray_h5.read.jobs import Asking, Job
 from ray_h5.read.open_file import NO_SOURCES, OpenFile, SourcesRead
 from ray_h5.read.read_parts import Part, jobs_of, name_of
 from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.read.remote.h5py_passes import read_through_h5py
-from ray_h5.read.remote.joined_bytes import JoinedBytes
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes
-    from ray_h5.read.open_file import ColumnReader, RowsAddress
     from ray_h5.read.read_parts import FileRead
     from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
@@ -139,7 +135,7 @@ class FileInStore(OpenFile):
     def _spread(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Spread]:
         name = name_of(part.address)
         elsewhere = None if name is None else self.elsewhere(name, library)
-        if elsewhere is None or elsewhere.how == "external" or name is None:
+        if elsewhere is None or name is None:
             return [(self, part)]
         return spread(self, part, elsewhere, self.column(name, library), after)
 
@@ -256,12 +252,6 @@ class FileInStore(OpenFile):
             if each.known is not None:
                 self.file_of(each.path).adopt({each.name: each.known})
 
-    def _raw_column(self, layout: ColumnLayout, elsewhere: Elsewhere, axes: int = 1) -> DirectColumn:
-        """Return the reader of external storage, whose first `axes` axes are rows."""
-        parts = [(self.others.bytes_of(each.path), each.offset, each.nbytes) for each in elsewhere.raw]
-        stored = replace(grid_layout(layout, axes), storage="contiguous", offset=0, fill=elsewhere.fill, direct=True)
-        return DirectColumn(self.path, stored, JoinedBytes(parts), None)
-
     def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
         """Return where the values of a column are, if they are in other files."""
         layout = self.column(name, library)
@@ -272,19 +262,6 @@ class FileInStore(OpenFile):
                 with translated(self.path, f"reading the header of column {name!r}"):
                     self._elsewhere[name] = find_elsewhere(self.path, library.dataset(name), layout, self.others)
             return self._elsewhere[name]
-
-    def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
-        elsewhere = self.elsewhere(name, library)
-        if elsewhere is not None and elsewhere.how == "external":
-            return self._raw_column(self.column(name, library), elsewhere)
-        return super()._column_reader(name, library)
-
-    def _reader_of_rows(self, address: RowsAddress, library: OpenLibrary) -> ColumnReader:
-        elsewhere = self.elsewhere(address.name, library) if isinstance(address, GridAddress) else None
-        if elsewhere is not None and elsewhere.how == "external" and isinstance(address, GridAddress):
-            layout = self.column(address.name, library)
-            return GridColumn(layout, address.axes, self._raw_column(layout, elsewhere, address.axes))
-        return super()._reader_of_rows(address, library)
 
     def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         if layout.sources:

@@ -15,6 +15,7 @@ from ray_h5.errors import (
     RowIndexError,
     StaleIndexError,
     UnknownColumnError,
+    UnsupportedColumnError,
 )
 from ray_h5.hdf5.files import held_bytes
 from ray_h5.hdf5.files.held_bytes import HeldBytes
@@ -244,9 +245,11 @@ def test_links_to_other_files_are_refused(server, tmp_path):
     reader = RowReader("s3://bkt/a.h5", storage_options=server.options)
     assert sorted(reader.columns) == ["inside", "own", "soft"]
     assert same(reader.read(["inside"])["inside"], np.arange(4))
-    for name in ("link", "outside", "virtual"):
+    for name in ("link", "virtual"):
         with pytest.raises(ExternalDataError, match="local disk"):
             reader.read([name])
+    with pytest.raises(UnsupportedColumnError, match="raw files"):
+        reader.read(["outside"])
 
 
 def test_blocks_that_another_thread_drops_while_they_are_read(server, tmp_path):
