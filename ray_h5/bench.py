@@ -86,7 +86,7 @@ def measure(
     from ray_h5.torch_data import H5Dataset
 
     if not seconds > 0:
-        raise OptionError(f"seconds={seconds!r}: expected a number above 0")
+        raise OptionError("expected a number above 0", option="seconds", value=seconds)
     dataset = H5Dataset(paths, **options, kept_bytes=0)
     if not len(dataset):
         raise OptionError(f"{dataset!r} has no rows: there is nothing to measure")

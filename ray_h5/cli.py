@@ -2,75 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
+import json
 import os
 import re
-import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+import click
 
 from ray_h5 import __version__
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.inspect import FLAGS, add_files, add_inspect, files_of, options_of
-from ray_h5.messages import counted, near_names, printable
+from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
+from ray_h5.messages import counted, printable
+
+__all__ = ["commands", "main"]
+
+_WIDTH = {"max_content_width": 120}
 
 _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
 
 
-_FLAGS = {name: flag for name, flag in FLAGS.items() if name != "sidecar"} | {
-    "shuffle": "--shuffle",
-    "predicate_columns": "--values",
-    "seconds": "--seconds",
-    "batch_size": "--batch-size",
-    **{
-        name: f"--{name.replace('_', '-')}"
-        for name in (
-            "chunk_rows",
-            "chunk_bytes",
-            "codec",
-            "page",
-            "where",
-            "shuffle_rows",
-            "rows_per_file",
-            "files",
-            "drop",
-            "resume",
-            "overwrite",
-        )
-    },
-}
-"""The flags for arguments that messages name."""
-
-_ARGUMENT = re.compile(
-    rf"(?<![\w/.-])(?P<name>{'|'.join(_FLAGS)})="
-    r"(?P<value>\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"|-?\w+(?:\.\w+)?|)"
-)
-
-_SHUFFLE = re.compile(r"Shuffle\(unit='(?P<unit>[^']*)'\)")
-
-_ROWS = re.compile(
-    r"rows=ray_h5\.(?:Groups\('(?P<groups>[^']*)'(?:, key='(?P<key>[^']*)')?\)"
-    r"|(?P<files>Files\(\))|Grid\((?P<grid>\d+)\))"
-)
-
-# Names that are no words of English.
-_NAMED = re.compile(
-    rf"(?<![\w/.='\"-])(?:{'|'.join(name for name in _FLAGS if '_' in name or name == 'dtypes')})\b(?![\w=/])"
-)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
-    except RayH5Error as exc:
-        return _failed(f"{type(exc).__name__}: {_as_flags(str(exc))}")
+        with commands.make_context("ray-h5", list(sys.argv[1:] if argv is None else argv)) as ctx:
+            return _run(ctx)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
     except BrokenPipeError:
         # The reader of the output, such as head, has closed it. The rest goes nowhere, also at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,34 +48,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
-def _as_flags(message: str) -> str:
-    """Return a message with the flags of this command in place of arguments in Python."""
-    message = message.replace("; any with file_extensions=None", "")  # no flag says None
-    message = _SHUFFLE.sub(lambda found: f"--shuffle {shlex.quote(found['unit'])}", message)
-    message = _ROWS.sub(_rows_flags, message)
-    return _NAMED.sub(lambda found: _FLAGS[found[0]], _ARGUMENT.sub(_flag, message))
-
-
-def _rows_flags(found: re.Match[str]) -> str:
-    if found["groups"] is not None:
-        key = f" --key {shlex.quote(found['key'])}" if found["key"] else ""
-        return f"--groups {shlex.quote(found['groups'])}{key}"
-    return "--each-file" if found["files"] else f"--grid {found['grid']}"
-
-
-def _flag(found: re.Match[str]) -> str:
-    flag, given = _FLAGS[found["name"]], found["value"]
+def _run(ctx: click.Context) -> int:
     try:
-        value = ast.literal_eval(given)
-    except (ValueError, SyntaxError):
-        # Columns that are made, such as ray_h5.joined(...), are for Python alone.
-        return found[0] if "ray_h5." in given else f"{flag} {given}".rstrip()
-    if value is True or value is None:
-        return flag
-    if isinstance(value, dict):
-        return " ".join([flag, *(shlex.quote(f"{name}={dtype}") for name, dtype in value.items())])
-    several = value if isinstance(value, (list, tuple)) else [value]
-    return " ".join([flag, *("NAME ..." if each is ... else shlex.quote(str(each)) for each in several)])
+        return int(commands.invoke(ctx))
+    except RayH5Error as exc:
+        command = commands.commands[str(ctx.invoked_subcommand)]
+        flags = {str(each.name): each.opts[0] for each in command.params if isinstance(each, Flag)}
+        return _failed(f"{type(exc).__name__}: {_with_flags(exc, flags)}")
+
+
+def _with_flags(error: RayH5Error, flags: Mapping[str, str]) -> str:
+    """Return the message of an error, and the flags of the options that it names as they are in Python."""
+    message = str(error)
+    if isinstance(error, OptionError) and error.option in flags:
+        message = f"{flags[error.option]} {error.value}: {error.reason}"
+    known = {"rows": "--groups, --each-file, --grid or --patches", **flags}
+    said = [f"{name}= is {known[name]}" for name in dict.fromkeys(re.findall(r"(\w+)=", message)) if name in known]
+    return f"{message}\nOn the command line {', '.join(said)}." if said else message
 
 
 def _failed(message: str) -> int:
@@ -118,131 +73,126 @@ def _failed(message: str) -> int:
     return 1
 
 
-class _Parser(argparse.ArgumentParser):
-    """Offers the nearest name for a command or flag that it does not know."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:  # the command says so, which knows its flags
-            (commands,) = [each.choices for each in self._actions if isinstance(each.choices, dict)]
-            commands[found.command].error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found
-
-    def error(self, message: str) -> NoReturn:
-        if message.endswith("required: COMMAND"):
-            self.exit(2, self.format_help())
-        if found := re.match(r"unrecognized arguments: --([\w-]+)", message):
-            near = near_names(found[1], [each.lstrip("-") for each in self._option_string_actions], 0)
-            message += "." + near.replace(" '", " '--")
-        elif found := re.search(r"invalid choice: '(.*?)' \(", message):
-            choices = re.findall(r"'([^']*)'", message[found.end() :])
-            message += f".{near_names(found[1], choices, 0)}"
-        super().error(message)
+@click.group(help="Train from HDF5 files with Ray.")
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def commands() -> None:
+    """Hold the commands."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ray-h5", description="Train from HDF5 files with Ray.")
-    parser.add_argument("--version", action="version", version=f"ray-h5 {__version__}")
-    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    add_inspect(commands)
-    _add_index(commands)
-    _add_repack(commands)
-    _add_bench(commands)
-    return parser
-
-
-def _add_index(commands: Any) -> None:
-    index = commands.add_parser("index", help="collect ahead the facts that planning needs about files")
-    add_files(index, required="index_dir")
-    index.add_argument(
-        "--values", nargs="+", metavar="NAME", default=[], help="scalar columns that predicates will name"
+def _command(name: str, text: str, flags: Sequence[click.Parameter]) -> Any:
+    """Add a function to the commands; it gets the values of the flags by name."""
+    return lambda function: commands.add_command(
+        Command(name, callback=lambda **given: function(given), params=list(flags), help=text, context_settings=_WIDTH)
     )
-    index.set_defaults(run=_index)
 
 
-def _add_repack(commands: Any) -> None:
-    repack = commands.add_parser("repack", help="rewrite files so that shuffled rows are read fast from them")
-    add_files(repack)
-    repack.add_argument("out", metavar="OUT", help="a folder, or a file if its name ends in .h5; or a URL: s3://...")
-    how = repack.add_argument_group("layout (docs/writing.md; by default, arrays that are slow to read change)")
-    how.add_argument("--auto", action="store_true", help="the default: mend what inspect complains of")
-    how.add_argument("--chunk-bytes", metavar="BYTES", help="bytes of a chunk of each array, such as 1MiB")
-    how.add_argument("--chunk-rows", type=int, metavar="ROWS", help="rows of a chunk of each array")
-    how.add_argument("--codec", metavar="NAME", help="zstd, lz4, gzip, blosc, none or keep, of each array")
-    how.add_argument("--page", metavar="BYTES", help="paged file space: metadata at the front, for files in stores")
-    which = repack.add_argument_group("rows")
-    which.add_argument("--where", metavar="TEXT", help="which rows: 'label == 1 and quality >= 0.5'")
-    which.add_argument(
-        "--rows", metavar="KIND", help="what a row is, as in Python: 'Groups(\"data/demo_*\")', 'Grid(2)'"
-    )
-    which.add_argument("--shuffle-rows", type=int, metavar="SEED", help="a random order over all outputs")
-    which.add_argument("--rows-per-file", type=int, metavar="ROWS", help="rows of an output")
-    which.add_argument("--files", type=int, metavar="COUNT", help="number of outputs")
-    care = repack.add_argument_group("safety")
-    care.add_argument("--drop", action="store_true", help="leave out what cannot be kept, such as links to other files")
-    care.add_argument("--no-verify", action="store_true", help="do not read back what was written")
-    care.add_argument("--no-measure", action="store_true", help="do not measure a shuffled epoch before and after")
-    care.add_argument("--resume", action="store_true", help="go on with a repack that was interrupted")
-    care.add_argument("--overwrite", action="store_true", help="replace outputs that are there")
-    care.add_argument("--threads", type=int, metavar="COUNT", help="threads that decode and encode")
-    repack.set_defaults(run=_repack)
+_INSPECT = [
+    Flag("as_json", "--json", is_flag=True, help="print one JSON object and nothing else"),
+    Flag("--html", metavar="FILE", help="write a page with pictures of layouts and of a few rows, too"),
+    Flag(
+        "--shuffle",
+        metavar="UNIT",
+        help="show what a shuffle costs: auto, rows, chunks, files, balance:COLUMN, weights:COLUMN or by_length:COLUMN",
+    ),
+]
 
 
-def _add_bench(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="how fast are these files: h5py, loader and Ray, in turn")
-    add_files(bench)
-    bench.add_argument("--batch-size", type=int, default=64, metavar="ROWS", help="rows of a batch (default: 64)")
-    bench.add_argument("--seconds", type=float, default=2.0, help="time of each turn (default: %(default)s)")
-    bench.add_argument("--no-ray", action="store_true", help="leave out Ray, which takes seconds to start")
-    bench.set_defaults(run=_bench)
+@_command("inspect", "Show what files hold, and which layouts are slow to read.", [*file_flags(), *_INSPECT])
+def _inspect(given: Mapping[str, Any]) -> int:
+    """Inspect files; the exit status is 1 if `read_h5` refuses them, and no call is suggested."""
+    from ray_h5.index.file_options import FileOptions
+    from ray_h5.inspect.report import inspect_files, to_dict
+    from ray_h5.inspect.text import to_text
 
-
-def _index(arguments: argparse.Namespace) -> int:
-    if "://" in arguments.index_dir:
+    options, page = options_of(given), given["html"]
+    files = FileOptions.of(given["paths"], **options)
+    if page is not None and os.path.realpath(page) in map(os.path.realpath, files.paths):
         raise OptionError(
-            f"--dir {arguments.index_dir}: an index in a store is only read. Make it in a folder on a disk, and copy "
-            "that folder into the store."
+            f"--html {page}: this is one of the files that are read; expected another name, such as a.html"
+        )
+    report = inspect_files(files, given["shuffle"])
+    print(json.dumps(to_dict(report), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
+    if page is not None:
+        from ray_h5.inspect.html.page import to_html
+
+        Path(page).write_text(to_html(report, files, given["paths"], options), encoding="utf-8")
+        print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)
+    is_read = report.ok or (files.leaves_out and report.problem is None)
+    return 0 if is_read or (files.columns is None and report.has_call) else 1
+
+
+_VALUES = Flag("predicate_columns", "--values", metavar="NAME ...", help="scalar columns that predicates will name")
+
+
+@_command("index", "Collect ahead the facts that planning needs about files.", [*file_flags("index_dir"), _VALUES])
+def _index(given: Mapping[str, Any]) -> int:
+    from ray_h5.index.file_options import FileOptions
+
+    folder = given["index_dir"]
+    if "://" in folder:
+        raise OptionError(
+            f"--dir {folder}: an index in a store is only read. Make it in a folder on a disk, and copy that folder "
+            "into the store."
         )
     began = time.perf_counter()
-    index = files_of(arguments).index()
-    found = index.look_up(arguments.values)
+    index = FileOptions.of(given["paths"], **options_of(given)).index()
+    found = index.look_up(given["predicate_columns"])
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""
     print(
         f"{counted(len(index.files), 'file')}, {counted(index.num_rows, 'row')}, "
         f"{counted(len(index.columns), 'column')}{values}: {seconds:.1f} s"
     )
-    print(f'use it with read_h5(..., index_dir="{arguments.index_dir}")')
+    print(f'use it with read_h5(..., index_dir="{folder}")')
     return 0
 
 
-def _repack(arguments: argparse.Namespace) -> int:
+_OUT = click.Argument(["out"], metavar="OUT")
+_LAYOUT = "Layout (docs/writing.md; by default, arrays that are slow to read change)"
+_REPACK = [
+    Flag("--auto", section=_LAYOUT, is_flag=True, help="the default: mend what inspect complains of"),
+    Flag("--chunk-bytes", section=_LAYOUT, metavar="BYTES", help="bytes of a chunk of each array, such as 1MiB"),
+    Flag("--chunk-rows", section=_LAYOUT, type=int, metavar="ROWS", help="rows of a chunk of each array"),
+    Flag("--codec", section=_LAYOUT, metavar="NAME", help="zstd, lz4, gzip, blosc, none or keep, of each array"),
+    Flag("--page", section=_LAYOUT, metavar="BYTES", help="paged file space: metadata at the front, for stores"),
+    Flag("--where", section="Rows", metavar="TEXT", help="which rows: 'label == 1 and quality >= 0.5'"),
+    Flag("--rows", section="Rows", metavar="KIND", help="a row, as in Python: 'Groups(\"data/demo_*\")', 'Grid(2)'"),
+    Flag("--shuffle-rows", section="Rows", type=int, metavar="SEED", help="a random order over all outputs"),
+    Flag("--rows-per-file", section="Rows", type=int, metavar="ROWS", help="rows of an output"),
+    Flag("--files", section="Rows", type=int, metavar="COUNT", help="number of outputs"),
+    Flag("--drop", section="Safety", is_flag=True, help="leave out what cannot be kept, such as links to other files"),
+    Flag("--no-verify", section="Safety", is_flag=True, help="do not read back what was written"),
+    Flag("--no-measure", section="Safety", is_flag=True, help="do not measure a shuffled epoch before and after"),
+    Flag("--resume", section="Safety", is_flag=True, help="go on with a repack that was interrupted"),
+    Flag("--overwrite", section="Safety", is_flag=True, help="replace outputs that are there"),
+    Flag("--threads", section="Safety", type=int, metavar="COUNT", help="threads that decode and encode"),
+]
+_AS_IN_PYTHON = {str(each.name) for each in _REPACK} - {"auto", "rows", "no_verify", "no_measure"}
+
+
+@_command(
+    "repack",
+    "Rewrite files so that shuffled rows are read fast. OUT is a folder, a file if its name ends in .h5, or s3://...",
+    [*file_flags()[:1], _OUT, *file_flags()[1:], *_REPACK],
+)
+def _repack(given: Mapping[str, Any]) -> int:
     from ray_h5.writing.repack.repack import repack
 
-    options = options_of(arguments)
-    if arguments.rows is not None:
+    options = options_of(given)
+    if given["rows"] is not None:
         if options["rows"] is not None:
             raise OptionError("--rows and --groups or --grid: expected one of them")
-        options["rows"] = _row_kind(arguments.rows)
-    names = (
-        "chunk_bytes", "chunk_rows", "codec", "page", "where", "shuffle_rows", "rows_per_file", "files", "drop",
-        "resume", "overwrite", "threads",
-    )  # fmt: skip
-    given = {name: getattr(arguments, name) for name in names}
-    bar = _Bar(sys.stderr)
-    try:
-        found = repack(
-            arguments.paths,
-            arguments.out,
-            **given,
-            verify=not arguments.no_verify,
-            measure=not arguments.no_measure,
-            progress=bar,
-            **options,
-        )
-    finally:
-        bar.end()
-    print("\n".join(map(printable, str(found).split("\n"))))
+        options["rows"] = _row_kind(given["rows"])
+    options |= {name: given[name] for name in _AS_IN_PYTHON}
+    options |= {"verify": not given["no_verify"], "measure": not given["no_measure"]}
+    with click.progressbar(length=1, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        report = repack(given["paths"], given["out"], progress=progress, **options)
+    print("\n".join(map(printable, str(report).split("\n"))))
     return 0
 
 
@@ -252,58 +202,35 @@ def _row_kind(text: str) -> Any:
     from ray_h5.rows.groups_and_grids import Grid, Groups
 
     try:
-        found = value_of(ast.parse(text.strip(), mode="eval").body)
+        kind = value_of(ast.parse(text.strip(), mode="eval").body)
     except RayH5Error:
         raise
     except (SyntaxError, ValueError, TypeError, KeyError):
-        found = None
-    if not isinstance(found, (Grid, Groups)):
+        kind = None
+    if not isinstance(kind, (Grid, Groups)):
         raise OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
-    return found
+    return kind
 
 
-class _Bar:
-    """A bar with rate and time left, on a terminal; nothing elsewhere."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._shows = stream, stream.isatty()
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self._shows or (now - self._last < 0.2 and done < total) or not total:
-            return
-        self._last, seconds = now, max(now - self._began, 1e-9)
-        left = seconds * (total - done) / max(done, 1)
-        filled = 30 * done // total
-        bar = "#" * filled + "." * (30 - filled)
-        share = f"{100 * done // total:3d}%"
-        self._stream.write(f"\r{bar} {share}  {done / seconds:,.0f} of {total:,} a second, {left:.0f} s left \033[K")
-        self._stream.flush()
-
-    def end(self) -> None:
-        if self._shows:
-            self._stream.write("\r\033[K")
-            self._stream.flush()
+_BENCH = [
+    Flag("--batch-size", type=int, default=64, show_default=True, metavar="ROWS", help="rows of a batch"),
+    Flag("--seconds", type=float, default=2.0, show_default=True, help="time of each turn"),
+    Flag("--no-ray", is_flag=True, help="leave out Ray, which takes seconds to start"),
+]
 
 
-def _bench(arguments: argparse.Namespace) -> int:
+@_command("bench", "How fast are these files: h5py, loader and Ray, in turn.", [*file_flags(), *_BENCH])
+def _bench(given: Mapping[str, Any]) -> int:
     from ray_h5.bench import measure, to_text
 
-    first, *others = arguments.paths
+    first, *others = given["paths"]
     if not others and not any(mark in first for mark in "./*") and not Path(first).exists():
         raise OptionError(
             f"ray-h5 bench {first}: expected files, folders or globs, as in ray-h5 bench data/*.h5. "
             "The benches of this project on generated files are `python -m tests.bench NAME`, in a clone."
         )
-    lines = measure(
-        arguments.paths,
-        batch_size=arguments.batch_size,
-        seconds=arguments.seconds,
-        with_ray=not arguments.no_ray,
-        **options_of(arguments),
-    )
-    print(to_text(lines))
+    how: dict[str, Any] = {"batch_size": given["batch_size"], "seconds": given["seconds"]}
+    print(to_text(measure(given["paths"], **how, with_ray=not given["no_ray"], **options_of(given))))
     return 0
 
 

@@ -1,8 +1,7 @@
 """Every error that ray_h5 raises on purpose.
 
-Each leaf is a `RayH5Error` and also the builtin error that a Python programmer expects: both ``except
-FileNotFoundError`` and ``except RayH5Error`` work. A leaf takes one message and nothing else, so that it can be
-pickled: Ray sends it from a task to the driver.
+Each leaf is also the builtin error that a Python programmer expects, such as `FileNotFoundError`. A message alone makes
+one, so that it can be pickled: Ray sends it from a task to the driver.
 """
 
 import typing
@@ -50,20 +49,23 @@ __all__ = [
 
 
 class RayH5Error(Exception):
-    """Base of all errors of this package.
-
-    Messages contain names that come from files. Characters that a terminal would obey are escaped. A message may have
-    several lines.
-    """
+    """Base of all errors of this package. Messages may have several lines; what a terminal would obey is escaped."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(
-            *("\n".join(map(printable, each.split("\n"))) if isinstance(each, str) else each for each in args)
-        )
+        super().__init__(*("\n".join(map(printable, x.split("\n"))) if isinstance(x, str) else x for x in args))
+
+    # KeyError prints the repr of its argument: a message of several lines would become one.
+    __str__ = Exception.__str__
 
 
 class OptionError(RayH5Error, ValueError):
-    """An argument has a value that cannot be used."""
+    """An argument has a value that cannot be used; `option`, `value` and `reason` are the parts of the message."""
+
+    def __init__(self, message: object = "", *, option: str = "", value: object = None) -> None:
+        super().__init__(f"{option}={value!r}: {message}" if option else message)
+        self.option, self.reason = option, str(message)
+        # Anything may be passed as an option, and Ray pickles errors.
+        self.value = value if isinstance(value, (str, int, float)) else repr(value)
 
 
 class UnknownOptionError(OptionError, TypeError):
@@ -119,9 +121,6 @@ class SchemaMismatchError(RayH5Error, ValueError):
 
 class UnknownColumnError(SchemaMismatchError, KeyError):
     """No file has a column that was asked for."""
-
-    # KeyError prints the repr of its argument: a message of several lines would become one.
-    __str__ = Exception.__str__
 
 
 class UnsupportedColumnError(RayH5Error, TypeError):
@@ -194,8 +193,6 @@ class MissingDependencyError(RayH5Error, ImportError):
 
 class MissingRowKeyError(RayH5Error, KeyError):
     """A batch lacks the row keys that seed its augmentation."""
-
-    __str__ = Exception.__str__
 
 
 class NonFiniteError(RayH5Error, ValueError):

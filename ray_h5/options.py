@@ -59,7 +59,7 @@ def as_integer(name: str, value: object, least: int | None = None, *, instead: s
     """
     if not is_integer(value) or (least is not None and value < least):
         bound = "" if least is None else f" of {least} or more"
-        raise OptionError(f"{name}={value!r}: expected an integer{bound}{instead}")
+        raise OptionError(f"expected an integer{bound}{instead}", option=name, value=value)
     return int(value)
 
 
@@ -83,7 +83,7 @@ def as_bytes(name: str, value: object) -> int:
     if found is not None and found[2].lower() in _UNITS:
         value = int(float(found[1]) * _UNITS[found[2].lower()])
     if not is_integer(value) or value < 1:
-        raise OptionError(f"{name}={value!r}: expected a number of bytes, or a text such as '200GB' or '50GiB'")
+        raise OptionError("expected a number of bytes, or a text such as '200GB' or '50GiB'", option=name, value=value)
     return int(value)
 
 

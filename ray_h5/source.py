@@ -161,7 +161,7 @@ class Source:
 
         paths = list_paths(self.paths)
         if not isinstance(self.group, str):
-            raise OptionError(f"group={self.group!r}: expected the name of a group; '/' is the whole file")
+            raise OptionError("expected the name of a group; '/' is the whole file", option="group", value=self.group)
         if self.dtypes is not None and not isinstance(self.dtypes, Mapping):
             raise OptionError(f"dtypes={self.dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         derived = {

@@ -9,9 +9,7 @@ from tests.bench.files import make_workload
 
 
 def test_the_version_is_shown(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"ray-h5 {ray_h5.__version__}\n"
 
 
@@ -42,22 +40,22 @@ def test_names_in_an_error_are_no_commands_to_a_terminal(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "names"),
     [
-        (["inspct"], "Did you mean 'inspect'?"),
-        (["inspect", "a.h5", "--colums", "x"], "Did you mean '--columns'?"),
-        (["inspect", "a.h5", "--qqqq"], "unrecognized arguments: --qqqq."),
-        (["repack", "a.h5", "out", "--chunkrows", "1"], "Did you mean '--chunk-rows'"),
-        (["inspect", "a.h5", "--rows", "Files()"], "Did you mean '--groups' or '--windows'?"),  # repack has --rows
-        ([], "inspect   show what files hold"),
+        (["inspct"], ["'inspect'"]),
+        (["inspect", "a.h5", "--colums", "x"], ["'--columns'"]),
+        (["inspect", "a.h5", "--qqqq"], ["--qqqq"]),
+        (["inspect", "a.h5", "--columns"], ["--columns"]),
+        (["inspect", "a.h5", "--casting", "safe"], ["--casting", "checked", "unsafe"]),
+        (["inspect"], ["PATH"]),
+        (["repack", "a.h5", "out", "--chunkrows", "1"], ["'--chunk-rows'"]),
+        ([], ["inspect", "index", "repack", "bench"]),
     ],
 )
-def test_names_that_are_misspelt_are_offered(given, said, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(given)
-    found = capsys.readouterr().err
-    assert said in found
-    assert "There is" not in found
+def test_usage_errors_end_with_status_2_and_name_the_nearest(given, names, capsys):
+    assert main(given) == 2
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in names)
 
 
 def test_bench_compares_the_ways_to_read_the_files(tmp_path, capsys):
@@ -100,12 +98,11 @@ def test_index_is_of_what_is_cast(tmp_path, capsys):
             file["x=y"] = np.arange(2, dtype=dtype)
     given = ["index", str(tmp_path), "--dir", str(tmp_path / "index"), "--values", "x=y"]
     assert main(given) == 1
-    assert "pass --dtypes x=y=int64." in capsys.readouterr().err
+    assert "dtypes= is --dtypes" in capsys.readouterr().err
     assert main([*given, "--dtypes", "x=y=int64"]) == 0
     assert "2 files, 4 rows" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main([*given, "--dtypes", "int64"])
-    assert "expected NAME=DTYPE, such as image=float16, found 'int64'" in capsys.readouterr().err
+    assert main([*given, "--dtypes", "int64"]) == 2
+    assert "--dtypes" in capsys.readouterr().err
 
 
 def test_inspect_tells_what_a_shuffle_costs(tmp_path, capsys):
@@ -131,49 +128,36 @@ def test_paths_that_are_missing_can_be_left_out(tmp_path, capsys, command):
     options = ["--dir", str(tmp_path / "index")] if command == "index" else []
     given = [command, str(tmp_path / "a.h5"), str(tmp_path / "gone.h5"), *options]
     assert main(given) == 1
-    assert "pass --ignore-missing-paths to go on" in capsys.readouterr().err
+    assert "--ignore-missing-paths" in capsys.readouterr().err
     assert main([*given, "--ignore-missing-paths"]) == 0
 
 
-def test_errors_speak_of_flags(tmp_path, capsys):
+def test_errors_name_the_flags_of_options(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["long"] = np.arange(300)
-        file["t2m"], file["lat long"] = np.arange(20.0), np.arange(20.0)
+        file["long"], file["t2m"] = np.arange(300), np.arange(20.0)
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["long"] = np.arange(300.0)
         file["link"] = h5py.ExternalLink(str(tmp_path / "elsewhere" / "c.h5"), "x")
-    a, b = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        for i in range(2):
+            file[f"demo_{i}/x"] = np.arange(3 + i)
+    a, b, c = (str(tmp_path / f"{name}.h5") for name in "abc")
     index = ["index", "--dir", str(tmp_path / "index")]
-
-    def said(*given):
-        assert main([*given]) == 1
-        return capsys.readouterr().err
-
-    message = said(*index, a)
-    assert "\n  20 rows: --columns 'lat long' t2m\n  300 rows: --columns long\n" in message
-    assert "with --group." in message
-    assert "pass --dtypes long=float64." in said(*index, a, b, "--columns", "long")
-    assert "--casting unsafe casts all the same" in said(
-        *index, a, "--columns", "long", "--dtypes", "long=int8", "--values", "long"
-    )
-    assert f"pass --allow-external {tmp_path}/elsewhere" in said(*index, b, "--columns", "link")
-    assert "--group /a names no group" in said(*index, a, "--group", "/a")
-    for name, n in (("demo_0", 3), ("demo_1", 4)):
-        with h5py.File(tmp_path / "c.h5", "a") as file:
-            file[f"{name}/x"] = np.arange(n)
-    message = said(*index, str(tmp_path / "c.h5"))
-    assert "If each is a sample, pass --groups 'demo_*'. " in message
-    assert "pass columns=[ray_h5.joined('demo_*/x', name='x')]." in message  # which a command cannot say
-    assert "If each file is one sample, a bag of features or a volume, pass --each-file." in message
-    assert "--seconds 0.0: expected a number above 0" in said("bench", "read.h5", "--seconds", "0")
-    assert "--shuffle row: expected one of 'auto', 'rows'" in said(
-        "inspect", a, "--columns", "long", "--shuffle", "row"
-    )
-    assert "--shuffle weights: expected a column, too, such as 'weights:label'" in said(
-        "inspect", a, "--columns", "long", "--shuffle", "weights"
-    )
-    missing = said("inspect", str(tmp_path / "group=3" / "a.h5"))
-    assert f"{tmp_path}/group=3/a.h5" in missing
+    long = ["--columns", "long"]
+    for given, named in [
+        ([*index, a], "columns= is --columns, group= is --group"),
+        ([*index, a, b, *long], "dtypes= is --dtypes"),
+        ([*index, a, *long, "--dtypes", "long=int8", "--values", "long"], "casting= is --casting"),
+        ([*index, b, "--columns", "link"], "allow_external= is --allow-external"),
+        ([*index, a, "--group", "/a"], "group= is --group"),
+        ([*index, c], "rows= is --groups, --each-file, --grid or --patches"),
+        (["bench", a, "--seconds", "0"], "--seconds 0.0: expected"),
+        (["inspect", a, *long, "--shuffle", "row"], "expected one of 'auto', 'rows'"),
+        (["inspect", a, *long, "--shuffle", "weights"], "--shuffle weights: expected a column"),
+        (["inspect", str(tmp_path / "group=3" / "a.h5")], f"{tmp_path}/group=3/a.h5"),
+    ]:
+        assert main(given) == 1
+        assert named in capsys.readouterr().err
 
 
 def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
@@ -189,7 +173,9 @@ def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
     assert main(["repack", str(tmp_path / "a.h5"), str(out), *options]) == 0
     assert "rows: 200" in capsys.readouterr().out
     assert main(["repack", str(tmp_path / "a.h5"), str(out)]) == 1
-    assert "a.h5 exists already. Pass --overwrite to replace it, --resume" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "OutputExistsError: " in shown
+    assert "overwrite= is --overwrite, resume= is --resume" in shown
 
 
 def test_repack_takes_row_kinds_as_in_python(tmp_path, capsys):

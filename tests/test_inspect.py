@@ -1,4 +1,3 @@
-import argparse
 import json
 import re
 import subprocess
@@ -13,9 +12,8 @@ import pytest
 
 from ray_h5.cli import main
 from ray_h5.codecs.filters import describe_filter
-from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect import add_inspect
 from ray_h5.inspect.advice import advice
 from ray_h5.inspect.report import inspect_files, to_dict
 from ray_h5.inspect.text import to_text
@@ -78,10 +76,7 @@ def other(tmp_path):
 
 
 def command(*argv):
-    parser = argparse.ArgumentParser()
-    add_inspect(parser.add_subparsers())
-    arguments = parser.parse_args(["inspect", *argv])
-    return arguments.run(arguments)
+    return main(["inspect", *argv])
 
 
 def test_text(path):
@@ -153,22 +148,21 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
 
 def test_other_endings(other, tmp_path, capsys):
     Path(other).rename(tmp_path / "b.nc")
-    with pytest.raises(NotFoundError, match="file_extensions="):
-        command(str(tmp_path))
+    assert command(str(tmp_path)) == 1
+    assert "--file-extensions" in capsys.readouterr().err
     assert command(str(tmp_path), "--file-extensions", "nc", "nc4") == 0
     assert command(str(tmp_path / "*.nc")) == 0
     assert capsys.readouterr().out.count("1 column\n") == 2
 
 
-def test_bad_files(tmp_path):
-    with pytest.raises(NotFoundError, match=r"absent\.h5"):
-        command(str(tmp_path / "absent.h5"))
+def test_bad_files(tmp_path, capsys):
     (tmp_path / "a.h5").write_bytes(b"nothing")
-    with pytest.raises(NotHDF5Error, match="no HDF5 signature"):
-        command(str(tmp_path / "a.h5"))
     (tmp_path / "b.h5").touch()
-    with pytest.raises(NotHDF5Error, match=r"a\.h5: .* no HDF5 signature"):  # of several, the first
-        command(str(tmp_path / "*.h5"))
+    for given, error in (("absent.h5", "NotFoundError"), ("a.h5", "NotHDF5Error"), ("*.h5", "NotHDF5Error")):
+        assert command(str(tmp_path / given)) == 1
+        said = capsys.readouterr().err
+        assert error in said
+        assert ("absent.h5" if given == "absent.h5" else "a.h5") in said  # of several, the first
 
 
 def test_a_column_without_a_plugin_is_said_to_be_so(tmp_path, capsys):
@@ -398,10 +392,9 @@ def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
         assert ": an epoch decodes about " in said
     assert command(other, "--shuffle", "by_length:x") == 0
     assert ", by length in runs of " in capsys.readouterr().out
-    with pytest.raises(OptionError, match=r"unit='lengths:x'.*: expected one of 'auto', 'rows'"):
-        command(other, "--shuffle", "lengths:x")
-    with pytest.raises(UnknownColumnError, match="no 'y' below group"):
-        command(other, "--shuffle", "balance:y")
+    for written, error in (("lengths:x", "OptionError"), ("balance:y", "UnknownColumnError")):
+        assert command(other, "--shuffle", written) == 1
+        assert error in capsys.readouterr().err
 
 
 def test_the_report_is_plain(path):

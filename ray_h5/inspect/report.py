@@ -325,7 +325,7 @@ def _delivery(index: RowIndex) -> Delivery:
 def _shuffled(index: RowIndex, unit: str) -> str:
     option, _, names = unit.partition(":")
     if not names and option in _BY_COLUMN:
-        raise OptionError(f"shuffle={unit!r}: expected a column, too, such as '{option}:label'")
+        raise OptionError(f"expected a column, too, such as '{option}:label'", option="shuffle", value=unit)
     shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")

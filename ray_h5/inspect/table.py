@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ray_h5.inspect.report import ColumnReport
 from ray_h5.inspect.similar_columns import ColumnNode, merge_similar
 from ray_h5.messages import printable
+
+if TYPE_CHECKING:
+    from ray_h5.inspect.report import ColumnReport
 
 MAX_LINES = 60
 _HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
 from ray_h5.inspect.similar_columns import leaves, merge_similar
-from ray_h5.inspect.store_text import lines_of
+from ray_h5.inspect.store_cost import lines_of
 from ray_h5.inspect.table import MAX_LINES, size, table
 from ray_h5.messages import counted, few, printable
 

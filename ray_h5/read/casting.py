@@ -27,10 +27,8 @@ def as_casting(casting: object) -> Casting:
         return "checked"
     if casting == "unsafe":
         return "unsafe"
-    raise OptionError(
-        f"casting={casting!r}: expected 'checked', which raises for values that are lost, or 'unsafe', which "
-        "casts as astype of numpy does"
-    )
+    expected = "expected 'checked', which raises for values that are lost, or 'unsafe', which casts as numpy's astype"
+    raise OptionError(expected, option="casting", value=casting)
 
 
 class LostValue(Exception):  # noqa: N818  it never leaves this package: RowReader makes a CastError of it

@@ -69,7 +69,7 @@ class Layout:
         if self.page is not None:
             found["page"] = page = as_bytes("page", self.page)
             if not _LEAST_PAGE <= page <= _MOST_PAGE:
-                raise OptionError(f"page={self.page!r}: expected 512 bytes to 1 GiB, which are HDF5's limits")
+                raise OptionError("expected 512 bytes to 1 GiB, HDF5's limits", option="page", value=self.page)
         for name, value in found.items():
             object.__setattr__(self, name, value)
 

@@ -11,7 +11,7 @@ import pytest
 
 import ray_h5
 from ray_h5 import errors, torch_data
-from ray_h5.cli import _parser
+from ray_h5.cli import commands
 from tests.bench import BENCHES
 from tests.docs.pages import PAGES, ROOT, prose, text_of
 
@@ -29,13 +29,9 @@ NAMED = {
 SPANS = [(page, code) for page in PAGES for code in re.findall(r"`([^`]+)`", prose(page))]
 
 
-def flags_of(parser):
-    """Return the flags of a command and of all commands below it."""
-    found = set(parser._option_string_actions)
-    for action in parser._actions:
-        for below in (action.choices or {}).values() if isinstance(action.choices, dict) else ():
-            found |= flags_of(below)
-    return found
+def flags():
+    """Return the flags of all commands."""
+    return {flag for command in commands.commands.values() for each in command.params for flag in each.opts}
 
 
 def calls():
@@ -76,7 +72,7 @@ def test_every_flag_that_a_page_names_exists():
         for folder in ("examples", "cluster", "docs", "tests/bench", "tests/golden")
         for path in (ROOT / folder).glob("*.py")
     ]
-    known = flags_of(_parser()) | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))
+    known = {*flags(), "--help", "--version"} | set(re.findall(r'"(--[\w-]+)"', "\n".join(programs)))
     for page, code in SPANS:
         words = code.split()
         if words[:1] == ["ray-h5"] or len(words) == 1:
@@ -85,10 +81,9 @@ def test_every_flag_that_a_page_names_exists():
 
 
 def test_every_command_that_a_page_names_exists():
-    (commands,) = [each.choices for each in _parser()._actions if isinstance(each.choices, dict)]
     for page in PAGES:
         for command in re.findall(r"\bray-h5 ([a-z]+)\b", text_of(page)):
-            assert command in commands, f"{page}: ray-h5 {command}"
+            assert command in commands.commands, f"{page}: ray-h5 {command}"
         for bench in re.findall(r"\bpython -m tests.bench ([a-z]+)\b", text_of(page)):
             assert bench in BENCHES, f"{page}: python -m tests.bench {bench}"
 

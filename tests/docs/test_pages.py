@@ -7,8 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import errors
-from ray_h5.cli import _parser, main
+from ray_h5 import cli, errors
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors, blocks, prose, text_of, with_blocks
 
 FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
@@ -58,7 +57,7 @@ def test_the_page_that_inspect_names_exists(tmp_path, capsys):
     with h5py.File(tmp_path / "samples.h5", "w") as file:
         for number in range(40):
             file[f"sample_{number}/x"] = np.zeros((3, 2))
-    assert main(["inspect", str(tmp_path / "samples.h5")]) == 0
+    assert cli.main(["inspect", str(tmp_path / "samples.h5")]) == 0
     assert re.search(r"docs/\w+\.md", capsys.readouterr().out)[0] in PAGES
 
 
@@ -111,7 +110,7 @@ def test_the_commands_of_a_page_exist_and_know_their_options(page):
     for words in commands(page):
         if words[0] == "ray-h5":
             if not any(word.isupper() for word in words):  # a name that stands for others
-                _parser().parse_args(words[1:])
+                cli.commands.commands[words[1]].make_context(words[1], words[2:])
             continue
         program = None
         for word in words:

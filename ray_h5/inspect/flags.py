@@ -1,0 +1,239 @@
+"""The options of `Source` as flags of the command line, with the texts of its docstring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import click
+
+from ray_h5.errors import OptionError
+from ray_h5.options import documented
+from ray_h5.source import Source
+
+__all__ = ["Command", "Flag", "file_flags", "options_of"]
+
+_ROWS = "What a row is (docs/rows.md; by default an index of the first axis)"
+
+
+class Flag(click.Option):
+    """An option of a section of the help. If its metavar ends in `` ...``, several values may follow it."""
+
+    def __init__(self, *flags: str, section: str = "Options", **how: Any) -> None:
+        self.section = section
+        self.takes_several = how.get("metavar", "").endswith(" ...")
+        super().__init__(flags, **{"multiple": self.takes_several, **how})
+
+
+class Command(click.Command):
+    """A command whose flags may take several values, and whose help has sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        several = {flag for each in self.params if isinstance(each, Flag) and each.takes_several for flag in each.opts}
+        return super().parse_args(ctx, _repeated(args, several))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(each, "section", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _repeated(words: Sequence[str], several: set[str]) -> list[str]:
+    """Return the words with a flag of several values written before each value, as click reads them."""
+    out: list[str] = []
+    flag = ""
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*out, *words[place:]]
+        if word in several and words[place + 1 : place + 2] and not words[place + 1].startswith("-"):
+            flag = word
+            continue
+        flag = "" if word.startswith("-") else flag
+        out += [flag, word] if flag else [word]
+    return out
+
+
+def _pair(example: str) -> Callable[[str], tuple[str, str]]:
+    def parse(text: str) -> tuple[str, str]:
+        name, _, value = text.rpartition("=")
+        if not name:
+            raise click.BadParameter(f"expected {example}, found {text!r}")
+        return name, value
+
+    return parse
+
+
+def _stored(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--storage-option {name}: expected NAME=VALUE")
+    return name, {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the array and the shape of ``raw=64,64,64``."""
+    name, _, shape = text.rpartition("=")
+    try:
+        return name, tuple(map(int, shape.split(",")))
+    except ValueError:
+        raise OptionError(f"--patches {text}: expected ARRAY=LENGTH,LENGTH, such as raw=64,64,64") from None
+
+
+def _window(text: str) -> tuple[str, Any]:
+    """Return the column and the offsets of ``actions=0:16`` or ``image=-1,0``."""
+    name, _, steps = text.rpartition("=")
+    try:
+        return name, range(*map(int, steps.split(":"))) if ":" in steps else [*map(int, steps.split(","))]
+    except (ValueError, TypeError):
+        raise OptionError(f"--windows {text}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
+
+
+_SOURCE: Mapping[str, Mapping[str, Any]] = {
+    "zip_files": {"metavar": "PATH ..."},
+    "columns": {"metavar": "NAME ..."},
+    "group": {"metavar": "NAME"},
+    "sidecar": {"metavar": "PATH COLUMN", "nargs": 2, "multiple": True},
+    "attrs": {"metavar": "NAME ..."},
+    "decode_cf": {"is_flag": True},
+    "axes": {"type": click.Choice(["stored", "reversed"])},
+    "labels": {"metavar": "NAME=CLASSES ...", "type": _pair("NAME=auto or NAME=CLASS,CLASS, as in cell_type=auto")},
+    "dtypes": {"metavar": "NAME=DTYPE ...", "type": _pair("NAME=DTYPE, such as image=float16")},
+    "casting": {"type": click.Choice(["checked", "unsafe"])},
+    "index_dir": {"metavar": "FOLDER"},
+    "allow_external": {"metavar": "FOLDER", "multiple": True},
+    "storage_options": {"metavar": "NAME=VALUE", "multiple": True, "type": _stored},
+    "cache_dir": {"metavar": "FOLDER"},
+    "cache_bytes": {"metavar": "BYTES"},
+    "file_extensions": {"metavar": "EXTENSION ..."},
+    "ignore_missing_paths": {"is_flag": True},
+    "ignore_unreadable_files": {"is_flag": True},
+}
+"""How the options of `Source` are written; `rows` and `windows` have several flags, `filesystem` is a Python object."""
+
+_SHORTER = {"index_dir": ("--dir",), "storage_options": ("--storage-option",)}
+
+_MAKERS: Mapping[str, Callable[[Any], Any]] = {
+    "dtypes": dict,
+    "storage_options": dict,
+    "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
+}
+"""Make the value of an option of what its flag returns; of several values, a list."""
+
+_OF_WINDOWS = {
+    "episode": ("COLUMN", "a column with one value for each episode"),
+    "episode_ends": ("COLUMN", "a dataset with the ends of episodes"),
+    "episode_flags": ("COLUMN ...", "columns that are true in the last step of an episode"),
+    "episode_starts": ("COLUMN", "a dataset with the first rows of episodes"),
+    "episode_lengths": ("COLUMN", "a dataset with the steps of each episode"),
+    "episode_bounds": ("COLUMN", "a dataset with the first and last rows of episodes"),
+    "per_step": ("COLUMN ...", "columns with a value for each step"),
+    "constants": ("COLUMN ...", "columns that an episode has once"),
+}
+
+
+def file_flags(required: str = "") -> list[click.Parameter]:
+    """Return the parameters that say which files are read and how they are opened; one option may be required."""
+    defaults, entries = signature(Source).parameters, documented(Source)
+    flags: list[click.Parameter] = [click.Argument(["paths"], nargs=-1, required=True, metavar="PATH...")]
+    for name, how in _SOURCE.items():
+        # The first part of the first sentence; python -OO has none.
+        entry = " ".join(" ".join(entries.get(name, "").split("\n")[1:]).split())
+        said = re.split(r"[.:;](?:\s|$)", entry)[0].replace("`", "")
+        default = defaults[name].default
+        shown = f" (default: {default if isinstance(default, str) else ', '.join(default)})" if default else ""
+        names = (*_SHORTER.get(name, ()), _flag(name))
+        flags.append(Flag(name, *names, help=said + shown, required=name == required, **how))
+    return flags + _row_flags()
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _row_flags() -> list[click.Parameter]:
+    """Return the parameters that say what a row is."""
+
+    def flag(name: str, text: str, metavar: str = "", **how: Any) -> Flag:
+        return Flag(name, _flag(name), section=_ROWS, help=text, **({"metavar": metavar} if metavar else {}), **how)
+
+    groups = (
+        "each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own. Or, for each column, the datasets "
+        "that share names: --groups 'image=images/*' --groups 'mask=masks/*'"
+    )
+    return [
+        flag("groups", groups, "GLOB", multiple=True),
+        flag("each_file", "each file", is_flag=True),
+        flag("key", "a column with the path of the group, or the name of the file", "NAME"),
+        flag("patches", "a block of arrays, or with --groups of each: raw=64,64,64", "ARRAY=SHAPE ...", type=_shape),
+        flag("patch_stride", "steps between blocks of a grid: 32 or 32,32,16", "STEPS"),
+        flag("per_file", "blocks that are drawn of each file", "COUNT", type=int),
+        flag("grid", "an index of this many leading axes", "AXES", type=int),
+        flag("windows", "a step of an episode: actions=0:16, obs/image=-1,0", "COLUMN=STEPS ...", type=_window),
+        flag("stride", "steps between windows", "STEPS", type=int, default=1),
+        flag("pad", "edge, zero or drop; two are for beginning and end", "HOW ...", default=["edge"]),
+        *(flag(name, text, metavar) for name, (metavar, text) in _OF_WINDOWS.items()),
+    ]
+
+
+def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `Source` in what the parameters of `file_flags` returned."""
+    from ray_h5.tables.sidecar import Sidecar
+
+    makers = {**_MAKERS, "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables]}
+    chosen = {name: given[name] for name in _SOURCE if given[name] not in (None, (), False)}
+    options = {
+        name: makers.get(name, list)(value) if isinstance(value, tuple) else value for name, value in chosen.items()
+    }
+    _check_row_flags(given)
+    return {**options, "rows": _rows(given, options), "windows": _windows(given) if given["windows"] else None}
+
+
+def _check_row_flags(given: Mapping[str, Any]) -> None:
+    kinds = [_flag(name) for name in ("groups", "grid", "each_file", "patches") if given[name]]
+    if len(kinds) > 1 and kinds != ["--groups", "--patches"]:
+        raise OptionError(f"{' and '.join(kinds)}: a row is one or the other")
+    if given["key"] and not {*kinds} & {"--groups", "--each-file", "--patches"}:
+        raise OptionError("--key is of groups or files: pass --groups, --each-file or --patches too")
+    for name in ("patch_stride", "per_file"):
+        if given[name] is not None and not given["patches"]:
+            raise OptionError(f"{_flag(name)} is of blocks: pass --patches too")
+
+
+def _rows(given: Mapping[str, Any], options: dict[str, Any]) -> Any:
+    """Return the row kind, or None; attributes of groups are taken out of `options`."""
+    from ray_h5.rows.groups_and_grids import Files, Grid, Groups
+    from ray_h5.rows.patches import Patches
+
+    groups, key = _pattern(given["groups"]), given["key"]
+    if given["patches"]:
+        steps = None if given["patch_stride"] is None else _shape(f"={given['patch_stride']}")[1]
+        stride = steps[0] if steps is not None and len(steps) == 1 else steps
+        return Patches(dict(given["patches"]), stride=stride, per_file=given["per_file"], key=key, groups=groups)
+    if groups is not None:
+        return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
+    if given["each_file"]:
+        return Files(key=key)
+    return None if given["grid"] is None else Grid(given["grid"])
+
+
+def _pattern(globs: Sequence[str]) -> str | dict[str, str] | None:
+    """Return the pattern of ``--groups``: one glob, or globs of columns."""
+    if len(globs) < 2:
+        return globs[0] if globs else None
+    if not all("=" in each for each in globs):
+        raise OptionError(f"--groups {' '.join(globs)}: expected one glob, in quotes, or COLUMN=GLOB for each column")
+    return dict(each.split("=", 1) for each in globs)
+
+
+def _windows(given: Mapping[str, Any]) -> Any:
+    from ray_h5.rows.windows import Windows
+
+    pad = given["pad"]
+    options = {name: given[name] for name in ("stride", *_OF_WINDOWS) if given[name] not in (None, ())}
+    return Windows(dict(given["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)
