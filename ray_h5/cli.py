@@ -113,7 +113,7 @@ def _inspect(given: Mapping[str, Any]) -> int:
     report = inspect_files(files, given["shuffle"])
     print(json.dumps(to_dict(report), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
     if page is not None:
-        from ray_h5.inspect.html.page import to_html
+        from ray_h5.inspect.page import to_html
 
         Path(page).write_text(to_html(report, files, given["paths"], options), encoding="utf-8")
         print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)

@@ -11,7 +11,6 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.index.row_index import RowIndex
-from ray_h5.inspect.table import size
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.plan_reads import by_file
 from ray_h5.order.read_plan import ReadPlan, make_plan
@@ -31,13 +30,7 @@ _PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
 
 @dataclass(frozen=True, slots=True)
 class OpenCost:
-    """What it takes to open a file in a store and to find its columns and chunks.
-
-    Attributes
-    ----------
-    rounds, requests, nbytes : int
-        Requests that wait for those before; requests; their bytes.
-    """
+    """What it takes to open a file in a store: rounds of requests that wait for those before, requests, their bytes."""
 
     rounds: int
     requests: int
@@ -48,14 +41,7 @@ class OpenCost:
 class EpochCost:
     """What an epoch asks a store for, estimated from some of its blocks.
 
-    Attributes
-    ----------
-    order : str
-        The order of its rows, such as ``"in order"``.
-    requests, nbytes : int
-        Requests, and their bytes.
-    waste : float
-        How many times the bytes of the rows are fetched, as they are stored.
+    `waste` is how many times the bytes of the rows are fetched, as they are stored.
     """
 
     order: str
@@ -66,46 +52,21 @@ class EpochCost:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What files in a store cost.
-
-    Attributes
-    ----------
-    opening : OpenCost
-        The file that takes the most requests.
-    path : str
-        That file.
-    epochs : tuple of EpochCost
-        Epochs, in order and shuffled.
-    """
+    """What files in a store cost: to open `path`, which takes the most requests; and epochs, in order and shuffled."""
 
     opening: OpenCost
     path: str
     epochs: tuple[EpochCost, ...] = ()
 
 
-class Opening:
-    """Counts what is fetched while something is done."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    @staticmethod
-    def _now() -> tuple[int, int, int]:
-        counts = fetched.value
-        return counts.rounds, counts.requests, counts.nbytes
-
-    def cost(self) -> OpenCost:
-        """Return what was fetched since this was made."""
-        return OpenCost(*(now - before for now, before in zip(self._now(), self._before, strict=True)))
-
-
 @contextmanager
 def counted(costs: dict[str, OpenCost], path: str, storage: Storage) -> Iterator[None]:
     """Add what it takes to open a file to `costs`, if it is fetched."""
-    opening = Opening()
+    before = fetched.value.rounds, fetched.value.requests, fetched.value.nbytes
     yield
     if storage_of(path, storage).is_fetched:
-        costs[path] = opening.cost()
+        after = fetched.value.rounds, fetched.value.requests, fetched.value.nbytes
+        costs[path] = OpenCost(*(now - then for now, then in zip(after, before, strict=True)))
 
 
 def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_bytes: int) -> StoreReport | None:
@@ -128,14 +89,13 @@ def store_report(costs: dict[str, OpenCost], index: RowIndex | None, stored_byte
 
 
 def _epochs(index: RowIndex, stored_bytes: int) -> Iterator[EpochCost]:
-    columns = list(index.columns.values())
     seen = set()
     for shuffle in (None, Shuffle("auto"), Shuffle("rows")):
-        plan = make_plan(index, columns, shuffle=shuffle)
-        unit = "" if plan.order.shuffle is None else plan.order.shuffle.unit
-        if unit not in seen:
-            yield _epoch(plan, f"shuffled by {unit}" if unit else "in order", stored_bytes)
-        seen.add(unit)
+        plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
+        order = "in order" if plan.order.shuffle is None else f"shuffled by {plan.order.shuffle.unit}"
+        if order not in seen:
+            yield _epoch(plan, order, stored_bytes)
+        seen.add(order)
 
 
 def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
@@ -174,17 +134,22 @@ def lines_of(report: StoreReport) -> Iterator[str]:
             "times the bytes of the rows"
         )
     if cost.requests > _FEW_REQUESTS or cost.rounds > _FEW_ROUNDS:
-        page = _page_bytes(cost.nbytes)
+        # Each page is fetched by a request of its own: one that holds all metadata is best.
+        page = next((each for each in _PAGES if each >= cost.nbytes), _PAGES[-1])
         yield (
             f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
             f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'
         )
 
 
-def _page_bytes(nbytes: int) -> int:
-    """Return the size of a page that holds the metadata of a file: each page is fetched by a request of its own."""
-    return next((each for each in _PAGES if each >= nbytes), _PAGES[-1])
-
-
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes with three digits and a unit."""
+    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

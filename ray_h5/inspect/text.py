@@ -1,19 +1,31 @@
-"""The report of `ray-h5 inspect` as text."""
+"""The sections of the report of ``ray-h5 inspect``, which its text and its page show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
-from ray_h5.inspect.similar_columns import leaves, merge_similar
-from ray_h5.inspect.store_cost import lines_of
-from ray_h5.inspect.table import MAX_LINES, size, table
+from ray_h5.inspect.similar_columns import ColumnNode, leaves, merge_similar
+from ray_h5.inspect.store_cost import lines_of, size
 from ray_h5.messages import counted, few, printable
 
+__all__ = ["Section", "sections", "to_text"]
+
+MAX_LINES = 60
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
+_HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")
+
+
+class Section(NamedTuple):
+    """A heading, and a table or lines below it; all are printable, and bounded in number."""
+
+    title: str
+    lines: Sequence[str] = ()
+    table: Sequence[Sequence[str]] = ()
 
 
 def to_text(report: Report, columns: Sequence[str] = ()) -> str:
@@ -21,102 +33,186 @@ def to_text(report: Report, columns: Sequence[str] = ()) -> str:
 
     Columns that are alike share a line, and a section has a bounded number of lines. Each of `columns` has a line.
     """
-    return "\n".join(_lines(report, frozenset(name.strip("/") for name in columns)))
+    return "\n".join(line for section in sections(report, columns) for line in _as_text(section))
 
 
-def _lines(report: Report, named: Collection[str]) -> Iterator[str]:
+def _as_text(section: Section) -> Iterator[str]:
+    yield section.title
+    widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
+    for row in section.table:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from (f"  {line}" for line in section.lines)
+
+
+def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
+    """Yield the sections of a report, in order; each of `columns` has a row of the table."""
     first = report.files[0]
     if len(report.files) + len(report.unreadable) > 1:
-        yield from _summary(report)
-        yield ""
-    columns = first.columns
-    yield from _tree(first, columns, named)
-    refused = first.refused
-    yield from _single_values(refused)
-    if first.attributes:
-        many = counted(len(first.attributes), "attribute")
-        yield f"{many} with one value, which attrs=[...] makes columns: {few(first.attributes)}"
-    yield from _section("Cannot be read:", _refused(first.path, refused))
-    yield from _section("Left out by read_h5 and H5Dataset:", _left_out(first.path, columns))
-    yield from _section("Names of values:", _together([(each.name, _members(each)) for each in columns if each.enum]))
-    advice = _together([(each.name, text) for each in columns for text in each.advice])
-    mended = ["ray-h5 repack writes files with such chunks: see docs/writing.md."] if _is_mended(columns) else []
-    yield from _section("Advice:", [*(each.as_call for each in report.suggestions), *advice, *mended])
+        yield Section(_summary(report))
+        listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
+        yield from _section(f"{counted(len(report.unreadable), 'file')} cannot be opened:", listed)
+        yield Section("")
+    yield _tree(first, frozenset(name.strip("/") for name in columns))
+    yield from _notes(first)
+    yield from _section("Cannot be read:", _refused(first))
+    left_out = [(each.name, _reason(first, each.name, each.left_out)) for each in first.columns if each.left_out]
+    yield from _section("Left out by read_h5 and H5Dataset:", _together(left_out))
+    members = [(each.name, _members(each)) for each in first.columns if each.enum]
+    yield from _section("Names of values:", _together(members))
+    yield from _section("Advice:", [*(each.as_call for each in report.suggestions), *_advice(first.columns)])
     if report.problem is not None:
         yield from _section("read_h5 refuses this:", [_said(report.problem, [file.path for file in report.files])])
     if report.delivery is not None:
         files = "the others, with ignore_unreadable_files=True" if report.unreadable else "it"
         yield from _section(f"read_h5 makes of {files}:", list(_delivered(report.delivery)))
-    if report.shuffle is not None:
-        yield from _section("Shuffled:", [report.shuffle])
-    if report.store is not None:
-        yield from _section("In the store:", list(lines_of(report.store)))
+    yield from _section("Shuffled:", [report.shuffle] if report.shuffle is not None else [])
+    yield from _section("In the store:", [] if report.store is None else list(lines_of(report.store)))
 
 
-def _summary(report: Report) -> Iterator[str]:
+def _section(title: str, lines: Sequence[str]) -> Iterator[Section]:
+    # Messages may have several lines, and names any character.
+    parts = [_cut(printable(part)) for line in lines for part in line.split("\n")]
+    more = [f"and {len(parts) - MAX_LINES} more"] if len(parts) > MAX_LINES else []
+    if parts:
+        yield Section(title, [*parts[:MAX_LINES], *more])
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]} ... and {len(line) - _MAX_CHARS} characters more"
+
+
+def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
+    message = trouble.message
+    for path in paths:
+        message = message.replace(path, printable(path))
+    return f"{trouble.error}: {message}"
+
+
+def _summary(report: Report) -> str:
     names = {file.path: [(each.name, each.dtype, each.row_shape) for each in file.columns] for file in report.files}
     alike = sum(columns == names[report.files[0].path] for columns in names.values())
-    stored = sum(file.file_bytes for file in report.files)
     if len(report.files) == 1:
         have = "it is shown below"
     else:
         who = {1: "no other has", len(report.files): "all have"}.get(alike, f"{alike} have")
         have = f"{who} the columns of the first, which is shown below"
-    yield f"{counted(len(report.files), 'file')}, {size(stored)}; {have}"
-    listed = [f"{printable(each.name)}: {_said(each, [each.name])}" for each in report.unreadable]
-    yield from _section(f"{counted(len(report.unreadable), 'file')} cannot be opened:", listed)
+    return f"{counted(len(report.files), 'file')}, {size(sum(file.file_bytes for file in report.files))}; {have}"
 
 
-def _tree(file: FileReport, columns: Sequence[ColumnReport], named: Collection[str]) -> Iterator[str]:
+# The table of columns ------------------------------------------------------------------------------
+
+
+def _tree(file: FileReport, named: Collection[str]) -> Section:
+    """Return the table of columns; those that are `named` have a row of their own."""
+    reports = {column.name: column for column in file.columns}
+    nodes = list(_rows(_chosen(reports, named)))
+    shown = nodes[:MAX_LINES]
+    table = [_HEAD]
+    for depth, node in shown:
+        cells = _cells([reports[name] for name in node.columns]) if node.columns else ("",) * (len(_HEAD) - 1)
+        table.append(tuple(map(printable, ("  " * depth + node.label, *cells))))
     below = "" if file.group == "/" else f", below {printable(file.group)}"
-    yield f"{printable(file.path)}: {size(file.file_bytes)}, {counted(len(columns), 'column')}{below}"
-    yield from table(columns, named)
+    title = f"{printable(file.path)}: {size(file.file_bytes)}, {counted(len(reports), 'column')}{below}"
+    more = len(reports) - sum(len(node.columns) for _, node in shown)
+    return Section(title, [f"and {more} more; --columns NAME shows one"] if more else [], table)
 
 
-def _is_mended(columns: Iterable[ColumnReport]) -> bool:
-    """Return whether some advice is about chunks."""
-    return any("rite " in text and "chunk" in text for each in columns for text in each.advice)
+def _chosen(reports: Mapping[str, ColumnReport], named: Collection[str]) -> list[ColumnNode]:
+    """Return the nodes of a table that is short enough, if possible."""
+    keys = {name: _key(report, named) for name, report in reports.items()}
+    nodes = merge_similar(keys)
+    if len(list(_rows(nodes))) > MAX_LINES:
+        nodes = merge_similar(keys, any_name=True)
+    chosen = {name: key for name, key in keys.items() if name in named}
+    return merge_similar(chosen) if chosen and len(list(_rows(nodes))) > MAX_LINES else nodes
 
 
-def _single_values(refused: Sequence[Unreadable]) -> Iterator[str]:
-    names = [each.name for each in refused if each.message.endswith(SINGLE_VALUE)]
-    if names:
-        are = "which is no column" if len(names) == 1 else "which are no columns"
-        many = f"{counted(len(names), 'single value')}, {are}"
-        yield f"{many}: {few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])}"
+def _key(column: ColumnReport, named: Collection[str]) -> Hashable:
+    own_line = column.name if column.name in named else ""
+    return column.dtype, column.row_shape, column.storage, column.pipeline, column.real_bytes is None, own_line
 
 
-def _refused(path: str, refused: Sequence[Unreadable]) -> list[str]:
-    return _together(
-        [
-            (each.name, f"{each.error}: {_reason(path, each.name, each.message)}")
-            for each in refused
-            if not each.message.endswith(SINGLE_VALUE)
-        ]
+def _rows(nodes: Iterable[ColumnNode]) -> Iterator[tuple[int, ColumnNode]]:
+    return ((len(above), node) for top in nodes for above, node in top.walk())
+
+
+def _cells(columns: Sequence[ColumnReport]) -> tuple[str, ...]:
+    """Return the cells of a row for columns that are alike."""
+    first = columns[0]
+    real = [column.real_bytes for column in columns if column.real_bytes is not None]
+    return (
+        _range([column.rows for column in columns]),
+        first.dtype,
+        _axes(first.row_shape) or "-",
+        _chunk_rows(columns),
+        ", ".join(first.pipeline) or "-",
+        size(sum(column.stored_bytes for column in columns)),
+        size(sum(real)) if real else "?",
     )
 
 
-def _left_out(path: str, columns: Sequence[ColumnReport]) -> list[str]:
-    return _together([(each.name, _reason(path, each.name, each.left_out)) for each in columns if each.left_out])
+def _chunk_rows(columns: Sequence[ColumnReport]) -> str:
+    shapes = {column.chunk_shape for column in columns if column.chunk_shape is not None}
+    if not shapes:
+        return columns[0].storage
+    rows, others = [shape[0] for shape in shapes], {shape[1:] for shape in shapes}
+    # An array type adds axes to the row that chunks do not have.
+    whole = all(each == columns[0].row_shape[: len(each)] for each in others)
+    parts = _axes(others.pop()) if len(others) == 1 else "parts"
+    return _range(rows) if whole else f"{_range(rows)} of {parts}"
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def _axes(shape: Sequence[int | None]) -> str:
+    return " x ".join("?" if length is None else str(length) for length in shape)
+
+
+# What is said of columns ---------------------------------------------------------------------------
+
+
+def _notes(file: FileReport) -> Iterator[Section]:
+    names = [each.name for each in file.refused if each.message.endswith(SINGLE_VALUE)]
+    if names:
+        are = "which is no column" if len(names) == 1 else "which are no columns"
+        shown = few([name for name, _ in leaves(merge_similar(dict.fromkeys(names)))])
+        yield Section(f"{counted(len(names), 'single value')}, {are}: {shown}")
+    if file.attributes:
+        many = counted(len(file.attributes), "attribute")
+        yield Section(f"{many} with one value, which attrs=[...] makes columns: {few(file.attributes)}")
+
+
+def _refused(file: FileReport) -> list[str]:
+    refused = [each for each in file.refused if not each.message.endswith(SINGLE_VALUE)]
+    return _together((each.name, f"{each.error}: {_reason(file, each.name, each.message)}") for each in refused)
+
+
+def _reason(file: FileReport, name: str, message: str) -> str:
+    """Return a message without the file and column that it begins with: the line names them already."""
+    return message.removeprefix(f"{file.path}: ").removeprefix(f"column {name!r} ")
 
 
 def _members(column: ColumnReport) -> str:
     return few([f"{name}={value}" for name, value in column.enum.items()], _MAX_MEMBERS)
 
 
-def _reason(path: str, name: str, message: str) -> str:
-    """Return a message without the file and column that it begins with: the line names them already."""
-    return message.removeprefix(f"{path}: ").removeprefix(f"column {name!r} ")
+def _advice(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    yield from _together((each.name, text) for each in columns for text in each.advice)
+    if any("rite " in text and "chunk" in text for each in columns for text in each.advice):
+        yield "ray-h5 repack writes files with such chunks: see docs/writing.md."
 
 
 def _together(said: Iterable[tuple[str, str]]) -> list[str]:
     """Return one line for all columns with the same text; for columns that are alike, numbers in it may differ."""
-    found: dict[str, dict[str, str]] = {}
+    by_pattern: dict[str, dict[str, str]] = {}
     for name, text in said:
         pattern = re.sub("[0-9]+", "#", text.replace(repr(name), "#"))
-        found.setdefault(pattern, {})[name] = text
+        by_pattern.setdefault(pattern, {})[name] = text
     lines: dict[str, list[str]] = {}
-    for texts in found.values():
+    for texts in by_pattern.values():
         for label, node in leaves(merge_similar(dict.fromkeys(texts))):
             differ = len({texts[name] for name in node.columns}) > 1
             text = texts[node.columns[0]] + (" (Said of the first; the others are alike.)" if differ else "")
@@ -127,36 +223,13 @@ def _together(said: Iterable[tuple[str, str]]) -> list[str]:
 def _delivered(delivery: Delivery) -> Iterator[str]:
     blocks = f"{counted(delivery.blocks, 'block')} of {delivery.block_rows}"
     yield f"{counted(delivery.rows, 'row')} of {size(delivery.row_bytes)}, in {blocks}"
-    found = list(leaves(merge_similar(delivery.columns)))
-    if len(found) > MAX_LINES:
-        found = list(leaves(merge_similar(delivery.columns, any_name=True)))
-    shown = [_delivered_as(name, node.columns, delivery) for name, node in found[:MAX_LINES]]
-    more = sum(len(node.columns) for _, node in found[MAX_LINES:])
+    nodes = list(leaves(merge_similar(delivery.columns)))
+    if len(nodes) > MAX_LINES:
+        nodes = list(leaves(merge_similar(delivery.columns, any_name=True)))
+    shown = [
+        f"{name}: {delivery.columns[node.columns[0]]}"
+        + (f" ({len(node.columns)} columns)" if len(node.columns) > 1 else "")
+        for name, node in nodes[:MAX_LINES]
+    ]
+    more = sum(len(node.columns) for _, node in nodes[MAX_LINES:])
     yield ", ".join(shown) + (f", and {more} more" if more else "")
-
-
-def _delivered_as(name: str, columns: Sequence[str], delivery: Delivery) -> str:
-    many = f" ({len(columns)} columns)" if len(columns) > 1 else ""
-    return f"{name}: {delivery.columns[columns[0]]}{many}"
-
-
-def _said(trouble: Unreadable, paths: Iterable[str]) -> str:
-    message = trouble.message
-    for path in paths:
-        message = message.replace(path, printable(path))
-    return f"{trouble.error}: {message}"
-
-
-def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if not lines:
-        return
-    yield title
-    # Messages may have several lines, and names any character.
-    parts = [printable(part) for line in lines for part in line.split("\n")]
-    yield from (f"  {_cut(part)}" for part in parts[:MAX_LINES])
-    if len(parts) > MAX_LINES:
-        yield f"  and {len(parts) - MAX_LINES} more"
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]} ... and {len(line) - _MAX_CHARS} characters more"

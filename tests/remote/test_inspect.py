@@ -40,6 +40,15 @@ def test_what_an_epoch_costs(server, capsys):
 
 
 @pytest.mark.usefixtures("files")
+def test_values_of_storage_options_are_not_on_the_page(server, capsys, tmp_path):
+    inspected(server, capsys, URL, "--html", str(tmp_path / "a.html"))
+    page = (tmp_path / "a.html").read_text()
+    options = options_of(server)
+    assert all(name in page for name in options)
+    assert options["endpoint"] not in page
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("shuffle", [None, Shuffle("rows")])
 def test_the_cost_is_that_of_the_read(server, shuffle):
     index = FileOptions.of(URL, storage_options=options_of(server)).index()
