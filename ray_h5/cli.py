@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import re
 import sys
@@ -14,9 +12,9 @@ from typing import Any
 
 import click
 
-from ray_h5 import __version__
+from ray_h5 import __version__, inspect
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
+from ray_h5.inspect.flags import Command, Flag, file_flags, options_of, row_kind
 from ray_h5.messages import counted, printable
 
 __all__ = ["commands", "main"]
@@ -99,26 +97,7 @@ _INSPECT = [
 
 @_command("inspect", "Show what files hold, and which layouts are slow to read.", [*file_flags(), *_INSPECT])
 def _inspect(given: Mapping[str, Any]) -> int:
-    """Inspect files; the exit status is 1 if `read_h5` refuses them, and no call is suggested."""
-    from ray_h5.index.file_options import FileOptions
-    from ray_h5.inspect.report import inspect_files, to_dict
-    from ray_h5.inspect.text import to_text
-
-    options, page = options_of(given), given["html"]
-    files = FileOptions.of(given["paths"], **options)
-    if page is not None and os.path.realpath(page) in map(os.path.realpath, files.paths):
-        raise OptionError(
-            f"--html {page}: this is one of the files that are read; expected another name, such as a.html"
-        )
-    report = inspect_files(files, given["shuffle"])
-    print(json.dumps(to_dict(report), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
-    if page is not None:
-        from ray_h5.inspect.page import to_html
-
-        Path(page).write_text(to_html(report, files, given["paths"], options), encoding="utf-8")
-        print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)
-    is_read = report.ok or (files.leaves_out and report.problem is None)
-    return 0 if is_read or (files.columns is None and report.has_call) else 1
+    return inspect.run(given, options_of(given))
 
 
 _VALUES = Flag("predicate_columns", "--values", metavar="NAME ...", help="scalar columns that predicates will name")
@@ -126,6 +105,7 @@ _VALUES = Flag("predicate_columns", "--values", metavar="NAME ...", help="scalar
 
 @_command("index", "Collect ahead the facts that planning needs about files.", [*file_flags("index_dir"), _VALUES])
 def _index(given: Mapping[str, Any]) -> int:
+
     from ray_h5.index.file_options import FileOptions
 
     folder = given["index_dir"]
@@ -182,7 +162,7 @@ def _repack(given: Mapping[str, Any]) -> int:
     if given["rows"] is not None:
         if options["rows"] is not None:
             raise OptionError("--rows and --groups or --grid: expected one of them")
-        options["rows"] = _row_kind(given["rows"])
+        options["rows"] = row_kind(given["rows"])
     options |= {name: given[name] for name in _AS_IN_PYTHON}
     options |= {"verify": not given["no_verify"], "measure": not given["no_measure"]}
     with click.progressbar(length=1, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
@@ -196,22 +176,6 @@ def _repack(given: Mapping[str, Any]) -> int:
     return 0
 
 
-def _row_kind(text: str) -> Any:
-    """Return the row kind that a text says as in Python, such as ``Groups("data/demo_*", key="demo")``."""
-    from ray_h5.index.suggested_calls import value_of
-    from ray_h5.rows.groups_and_grids import Grid, Groups
-
-    try:
-        kind = value_of(ast.parse(text.strip(), mode="eval").body)
-    except RayH5Error:
-        raise
-    except (SyntaxError, ValueError, TypeError, KeyError):
-        kind = None
-    if not isinstance(kind, (Grid, Groups)):
-        raise OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
-    return kind
-
-
 _BENCH = [
     Flag("--batch-size", type=int, default=64, show_default=True, metavar="ROWS", help="rows of a batch"),
     Flag("--seconds", type=float, default=2.0, show_default=True, help="time of each turn"),
@@ -221,7 +185,7 @@ _BENCH = [
 
 @_command("bench", "How fast are these files: h5py, loader and Ray, in turn.", [*file_flags(), *_BENCH])
 def _bench(given: Mapping[str, Any]) -> int:
-    from ray_h5.bench import measure, to_text
+    from ray_h5 import bench
 
     first, *others = given["paths"]
     if not others and not any(mark in first for mark in "./*") and not Path(first).exists():
@@ -230,7 +194,8 @@ def _bench(given: Mapping[str, Any]) -> int:
             "The benches of this project on generated files are `python -m tests.bench NAME`, in a clone."
         )
     how: dict[str, Any] = {"batch_size": given["batch_size"], "seconds": given["seconds"]}
-    print(to_text(measure(given["paths"], **how, with_ray=not given["no_ray"], **options_of(given))))
+    lines = bench.measure(given["paths"], **how, with_ray=not given["no_ray"], **options_of(given))
+    print(bench.to_text(lines))
     return 0
 
 

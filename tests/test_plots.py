@@ -99,7 +99,7 @@ def test_the_padding_of_orders_of_lengths(tmp_path):
     assert curves["by length"].mean() < 0.1 < 0.3 < curves["by rows"].mean()
     assert not curves["zero"].any()
     assert "padding" in [axes.get_ylabel() for axes in figure.axes]
-    for wrong, said in ((["a", "b"], "are numbers"), ([1, -2], "found -2"), ([1, np.nan], "found nan")):
+    for wrong, said in ((["a", "b"], "found a"), ([1, -2], "found -2"), ([1, np.nan], "found nan")):
         with pytest.raises(OptionError, match=f"orders: 'x': expected lengths.*{said}"):
             plots.plot_spread({"x": wrong}, 1, are_lengths=True)
 
@@ -109,7 +109,7 @@ def test_a_spread_over_many_files_or_names(tmp_path):
     assert next(axes.images[0].get_array() for axes in figure.axes if axes.images).shape == (64, 80)
     assert rendered(plots.plot_spread({"x": np.array(["a", "b"] * 50)}, 10, what="label"), tmp_path)
     for orders, batch_size in (({}, 3), ({"x": [1, 2]}, 3), ({"x": [1, 2]}, 0)):
-        with pytest.raises(OptionError, match="expected at least a batch"):
+        with pytest.raises(OptionError, match=r"orders|batch_size"):
             plots.plot_spread(orders, batch_size)
 
 
@@ -178,12 +178,12 @@ def test_what_cannot_be_drawn():
         plots.plot_spread(np.arange(3), 1)
     with pytest.raises(OptionError, match=r"batch_size=1\.5: expected an integer"):
         plots.plot_spread({"x": np.arange(3)}, 1.5)
-    with pytest.raises(OptionError, match="'exact shuffle' is what they are compared with"):
+    with pytest.raises(OptionError, match="'exact shuffle'"):
         plots.plot_spread({"exact shuffle": np.arange(3)}, 1)
     with pytest.raises(OptionError, match="no columns"):
         plots.plot_row(np.zeros(3))
     for name, figures in (("rows_per_second", ([1], {})), ("waiting", ({}, [0.2]))):
-        with pytest.raises(OptionError, match=f"{name}: expected .* found list"):
+        with pytest.raises(OptionError, match=f"{name}=.*: expected"):
             plots.plot_epochs(*figures)
 
 
@@ -244,21 +244,14 @@ def test_labels_that_are_numbers_stand_on_the_axis(values, labels):
     assert [text.get_text() for text in image.get_yticklabels()] == labels
 
 
-@pytest.mark.parametrize(
-    ("draw", "words"),
-    [
-        (
-            lambda: plots.plot_epochs({"ray": 5}, {"ray": [0.1]}),
-            "rows_per_second: expected a list of numbers for 'ray'",
-        ),
-        (lambda: plots.plot_epochs({"ray": [5]}, {"ray": 0.1}), "waiting: expected a list of numbers for 'ray'"),
-        (lambda: plots.plot_epochs({"ray": [5]}, {"ray": ["y"]}), "waiting: expected a list of numbers for 'ray'"),
-        (lambda: plots.plot_spread({"p": np.arange(100) % 6}, 50, seed=-1), "seed=-1"),
-    ],
-)
-def test_options_of_plots(draw, words):
-    with pytest.raises(OptionError, match=words):
-        draw()
+@pytest.mark.parametrize("figures", [5, ["y"]])
+def test_epochs_are_lists_of_numbers(figures):
+    for option, given in (("rows_per_second", ({"ray": figures}, {})), ("waiting", ({}, {"ray": figures}))):
+        with pytest.raises(OptionError) as raised:
+            plots.plot_epochs(*given)
+        assert raised.value.option == option
+    with pytest.raises(OptionError, match="seed=-1"):
+        plots.plot_spread({"p": np.arange(100) % 6}, 50, seed=-1)
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
@@ -312,25 +305,14 @@ def test_a_standardized_picture_is_scaled_to_be_seen(tmp_path):
     assert not pictures(plots.plot_row({"signal": RNG.standard_normal((3, 43, 300)), "few": -np.ones((2, 90, 3))}))
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        {"image": torch.zeros(8, 3, 32, 32), "label": torch.zeros(8)},
-        {"signal": np.zeros((8, 43, 300)), "target": np.zeros((8, 300)), "label": np.zeros(8)},
-        {"signal": np.zeros((8, 300)), "guid": np.array(["a"] * 8)},
-        {"image": np.zeros((8, 32, 32, 3))},
-    ],
-)
-def test_a_batch_is_refused(batch):
-    with pytest.raises(OptionError, match=r"expected one row, found a batch of 8: .*{name: values\[0\] for name"):
-        plots.plot_row(batch)
-    assert plots.plot_row({name: values[0] for name, values in batch.items()})
-
-
-def test_a_batch_of_samples_is_refused():
+def test_a_batch_is_refused():
     batch = np.zeros((8, 3, 32, 32))
-    with pytest.raises(OptionError, match=r"before: expected one sample.* batch of 8.*before\[0\]"):
+    with pytest.raises(OptionError, match=r"pass image\[0\]"):
+        plots.plot_row({"image": batch, "label": np.zeros(8)})
+    with pytest.raises(OptionError, match=r"pass before\[0\]"):
         plots.plot_augmentation(batch, batch)
+    with pytest.raises(OptionError, match=r"before\['y'\]"):
+        plots.plot_augmentation({"y": batch}, {"y": batch}, column="y")
 
 
 def test_a_row_whose_columns_are_equally_long_is_no_batch():
@@ -342,7 +324,7 @@ def test_a_row_whose_columns_are_equally_long_is_no_batch():
     [
         (np.datetime64("2024-03-01T00:00:00.000000000"), "2024-03-01"),
         (np.datetime64("2024-03-01T12:30:00.000000000"), "2024-03-01 12:30:00"),
-        (np.datetime64("2024-03-01T12:30:00.250"), "2024-03-01 12:30:00.25"),
+        (np.datetime64("2024-03-01T12:30:00.250"), "2024-03-01 12:30:00.250"),
         (np.datetime64("2024-03"), "2024-03"),
         (np.datetime64("NaT", "s"), "NaT"),
         (dt.datetime(2024, 3, 1), "2024-03-01"),
@@ -377,10 +359,3 @@ def test_a_notebook_shows_a_figure_by_itself():
 
     found, _ = DisplayFormatter().format(plots.plot_row({"x": np.arange(3)}))
     assert found["image/png"][:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_augmentation_of_a_whole_row_says_which_column_to_pass():
-    row = {"x": np.zeros(5), "y": np.zeros(5)}
-    for column, said in (("", r"before\['x'\]"), ("y", r"before\['y'\]")):
-        with pytest.raises(OptionError, match=f"before: expected the values of one column, found a row.* {said}"):
-            plots.plot_augmentation(row, row, column=column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -9,11 +10,11 @@ from typing import Any
 
 import click
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.options import documented
 from ray_h5.source import Source
 
-__all__ = ["Command", "Flag", "file_flags", "options_of"]
+__all__ = ["Command", "Flag", "file_flags", "options_of", "row_kind"]
 
 _ROWS = "What a row is (docs/rows.md; by default an index of the first axis)"
 
@@ -107,7 +108,7 @@ _SOURCE: Mapping[str, Mapping[str, Any]] = {
     "casting": {"type": click.Choice(["checked", "unsafe"])},
     "index_dir": {"metavar": "FOLDER"},
     "allow_external": {"metavar": "FOLDER", "multiple": True},
-    "storage_options": {"metavar": "NAME=VALUE", "multiple": True, "type": _stored},
+    "storage_options": {"metavar": "NAME=VALUE", "multiple": True},
     "cache_dir": {"metavar": "FOLDER"},
     "cache_bytes": {"metavar": "BYTES"},
     "file_extensions": {"metavar": "EXTENSION ..."},
@@ -120,7 +121,7 @@ _SHORTER = {"index_dir": ("--dir",), "storage_options": ("--storage-option",)}
 
 _MAKERS: Mapping[str, Callable[[Any], Any]] = {
     "dtypes": dict,
-    "storage_options": dict,
+    "storage_options": lambda texts: dict(map(_stored, texts)),
     "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
 }
 """Make the value of an option of what its flag returns; of several values, a list."""
@@ -170,11 +171,11 @@ def _row_flags() -> list[click.Parameter]:
         flag("groups", groups, "GLOB", multiple=True),
         flag("each_file", "each file", is_flag=True),
         flag("key", "a column with the path of the group, or the name of the file", "NAME"),
-        flag("patches", "a block of arrays, or with --groups of each: raw=64,64,64", "ARRAY=SHAPE ...", type=_shape),
+        flag("patches", "a block of arrays, or with --groups of each: raw=64,64,64", "ARRAY=SHAPE ..."),
         flag("patch_stride", "steps between blocks of a grid: 32 or 32,32,16", "STEPS"),
         flag("per_file", "blocks that are drawn of each file", "COUNT", type=int),
         flag("grid", "an index of this many leading axes", "AXES", type=int),
-        flag("windows", "a step of an episode: actions=0:16, obs/image=-1,0", "COLUMN=STEPS ...", type=_window),
+        flag("windows", "a step of an episode: actions=0:16, obs/image=-1,0", "COLUMN=STEPS ..."),
         flag("stride", "steps between windows", "STEPS", type=int, default=1),
         flag("pad", "edge, zero or drop; two are for beginning and end", "HOW ...", default=["edge"]),
         *(flag(name, text, metavar) for name, (metavar, text) in _OF_WINDOWS.items()),
@@ -191,7 +192,8 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
         name: makers.get(name, list)(value) if isinstance(value, tuple) else value for name, value in chosen.items()
     }
     _check_row_flags(given)
-    return {**options, "rows": _rows(given, options), "windows": _windows(given) if given["windows"] else None}
+    rows = _rows(given, options)
+    return {**options, "rows": rows, "windows": _windows(given) if given["windows"] else None}
 
 
 def _check_row_flags(given: Mapping[str, Any]) -> None:
@@ -212,9 +214,11 @@ def _rows(given: Mapping[str, Any], options: dict[str, Any]) -> Any:
 
     groups, key = _pattern(given["groups"]), given["key"]
     if given["patches"]:
-        steps = None if given["patch_stride"] is None else _shape(f"={given['patch_stride']}")[1]
+        steps = None if given["patch_stride"] is None else _shape(f"stride={given['patch_stride']}")[1]
         stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        return Patches(dict(given["patches"]), stride=stride, per_file=given["per_file"], key=key, groups=groups)
+        return Patches(
+            dict(map(_shape, given["patches"])), stride=stride, per_file=given["per_file"], key=key, groups=groups
+        )
     if groups is not None:
         return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
     if given["each_file"]:
@@ -236,4 +240,20 @@ def _windows(given: Mapping[str, Any]) -> Any:
 
     pad = given["pad"]
     options = {name: given[name] for name in ("stride", *_OF_WINDOWS) if given[name] not in (None, ())}
-    return Windows(dict(given["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)
+    return Windows(dict(map(_window, given["windows"])), pad=pad[0] if len(pad) == 1 else pad, **options)
+
+
+def row_kind(text: str) -> Any:
+    """Return the row kind that a text says as in Python, such as ``Groups("data/demo_*", key="demo")``."""
+    from ray_h5.index.suggested_calls import value_of
+    from ray_h5.rows.groups_and_grids import Grid, Groups
+
+    try:
+        kind = value_of(ast.parse(text.strip(), mode="eval").body)
+    except RayH5Error:
+        raise
+    except (SyntaxError, ValueError, TypeError, KeyError):
+        kind = None
+    if not isinstance(kind, (Grid, Groups)):
+        raise OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
+    return kind

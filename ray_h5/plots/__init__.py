@@ -7,44 +7,38 @@ Each function takes arrays and returns a `matplotlib.figure.Figure`. A notebook 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer
-from ray_h5.plots.batch_spread import (
-    MOST_GROUPS,
-    check_lengths,
-    comparable,
-    counts,
-    distances,
-    grouped,
-    padding,
-)
 from ray_h5.plots.drawing import (
     add_legend,
     as_array,
+    as_sample,
     draw,
-    draw_counts,
     draw_line,
-    name_values,
+    finite_range,
+    is_picture,
     new_figure,
+    short_text,
     with_literal_texts,
+    wrapped,
 )
-from ray_h5.plots.pictures import check_one_row, check_one_sample, finite_range, is_picture
-from ray_h5.plots.texts import short_text, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
 
 _EXACT = "exact shuffle"
 """The order that the orders of a spread are compared with."""
+
+_MOST_GROUPS, _MOST_NAMES = 64, 12
+"""The most files or labels with a line of their own in an image of a spread, and of names beside it."""
 
 
 def __dir__() -> list[str]:
@@ -70,14 +64,13 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     Raises
     ------
     OptionError
-        If the row has no columns, or is a batch of rows.
+        If the row has no columns, or one has more than three axes, as in a batch.
     MissingDependencyError
         If matplotlib is not installed; every function here raises it.
     """
     if not isinstance(row, Mapping) or not row:
         raise OptionError("the row has no columns; expected {column: array}, such as ds.take(1)[0]")
-    arrays = {name: as_array(value) for name, value in row.items()}
-    check_one_row(arrays)
+    arrays = {name: as_sample(value, name) for name, value in row.items()}
     shown = {name: array for name, array in arrays.items() if array.ndim and array.dtype.kind in "biuf"}
     # Lines break only between these texts: non-breaking spaces hold each text together.
     texts = [
@@ -88,7 +81,7 @@ def plot_row(row: Mapping[str, Any], *, title: str | None = None) -> Figure:
     figure = new_figure(6 * columns, 2.4 * rows + 0.4)
     panels = figure.subplots(rows, columns, squeeze=False).ravel() if shown else []
     for panel, (name, array) in zip(panels, shown.items(), strict=False):
-        draw(figure, panel, array)
+        draw(figure, panel, array, as_picture=is_picture(array))
         part = f", channel 0 of {array.shape[0]}" if array.ndim == 3 and not is_picture(array) else ""
         panel.set_title(wrapped(f"{name}  {array.shape} {array.dtype}{part}", 6), fontsize=10)
     for panel in panels[len(shown) :]:
@@ -116,41 +109,34 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
     Raises
     ------
     OptionError
-        If they are batches of samples.
+        If they are batches of samples, or rows.
     SchemaMismatchError
         If the two differ in shape.
     UnsupportedColumnError
         If they are not real numbers.
     """
-    for name, given in (("before", before), ("after", after)):
-        if isinstance(given, Mapping):
-            raise OptionError(
-                f"{name}: expected the values of one column, found a row of {len(given)} columns. Pass one of them, "
-                f"such as {name}[{column or next(iter(given), 'signal')!r}]"
-            )
-    first, second = as_array(before), as_array(after)
+    if isinstance(before, Mapping):
+        raise OptionError(f"before: expected the values of one column, found a row; pass before[{column or 'name'!r}]")
+    first, second = as_sample(before, "before"), as_sample(after, "after")
     for array in (first, second):
         if array.dtype.kind not in "biuf":
             raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
     if first.shape != second.shape:
         raise SchemaMismatchError(f"before has shape {first.shape}, after {second.shape}; expected the same")
-    check_one_sample(first, "before")
+    change = second.astype(np.float64) - first.astype(np.float64)
+    if is_picture(first):
+        change = change.mean(axis=-1 if first.shape[-1] == 3 else 0)
     figure = new_figure(13, 3.4)
     panels = figure.subplots(1, 3)
-    limits = finite_range([first, second])
-    change = second.astype(np.float64) - first.astype(np.float64)
-    in_colour = is_picture(first)
-    if in_colour:
-        change = change.mean(axis=-1 if first.shape[-1] == 3 else 0)
-    for panel, array, name in zip(panels[:2], (first, second), ("before", "after"), strict=True):
-        draw(figure, panel, array, limits, as_picture=in_colour)
-        panel.set_title(name, fontsize=10)
+    for panel, array in zip(panels, (first, second), strict=False):
+        draw(figure, panel, array, finite_range(first, second), as_picture=is_picture(first))
     # Centred at 0: one colour for greater values, another for smaller, none for unchanged values.
     most = float(np.abs(change[np.isfinite(change)]).max(initial=0)) or 1.0
-    draw(figure, panels[2], change, (-most, most), "RdBu_r")
-    if in_colour:
-        panels[2].images[0].axes.set(aspect="equal", ylim=panels[0].get_ylim())
-    panels[2].set_title("after - before", fontsize=10)
+    draw(figure, panels[2], change, (-most, most), as_picture=False, cmap="RdBu_r")
+    if is_picture(first):
+        panels[2].set(aspect="equal", ylim=panels[0].get_ylim())
+    for panel, name in zip(panels, ("before", "after", "after - before"), strict=True):
+        panel.set_title(name, fontsize=10)
     figure.suptitle(wrapped(f"{column}  {first.shape} {first.dtype}".strip(), 13), fontsize=10)
     return with_literal_texts(figure)
 
@@ -187,49 +173,97 @@ def plot_spread(
         If there is no order, an order has fewer rows than a batch or the name of the exact shuffle, or a length is no
         number of 0 or more.
     """
-    if not isinstance(orders, Mapping):
-        raise OptionError("orders: expected {name: the file or label of each row}")
-    if _EXACT in orders:
-        raise OptionError(f"orders: {_EXACT!r} is what they are compared with; expected another name")
-    batch_size, seed = as_integer("batch_size", batch_size), as_integer("seed", seed, 0)
-    named = comparable({name: as_array(order).ravel() for name, order in orders.items()})
-    if not named or batch_size < 1 or any(len(order) < batch_size for order in named.values()):
-        found = {name: len(order) for name, order in named.items()}
-        raise OptionError(f"batch_size={batch_size} and orders of {found} rows: expected at least a batch in each")
-    if are_lengths:
-        check_lengths(named)
-    named[_EXACT] = np.random.default_rng(seed).permutation(next(iter(named.values())))
+    named = _checked_orders(orders, as_integer("batch_size", batch_size, 1), are_lengths)
+    named[_EXACT] = np.random.default_rng(as_integer("seed", seed, 0)).permutation(next(iter(named.values())))
     values = np.unique(np.concatenate(list(named.values())))
     width = max(7.0, 3.0 * len(named))
     figure = new_figure(width, 6.4)
     grid = figure.add_gridspec(2, len(named), height_ratios=[3, 2])
     curves = figure.add_subplot(grid[1, :])
-    most = 1
+    # The values are the same in each panel, and stand beside the first.
+    panels = [figure.add_subplot(grid[0, place]) for place in range(len(named))]
     images, lines = [], []
-    for place, (name, order) in enumerate(named.items()):
-        by_batch = counts(np.searchsorted(values, order), len(values), batch_size)
-        panel = figure.add_subplot(grid[0, place])
-        images.append(draw_counts(panel, grouped(by_batch)))
-        most = max(most, int(grouped(by_batch).max()))
+    for panel, (name, order) in zip(panels, named.items(), strict=True):
+        counts = _counts(np.searchsorted(values, order), len(values), batch_size)
+        images.append(_draw_counts(panel, counts))
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
-        name_values(panel, values)
-        if place:
-            # The values are the same in each panel.
-            panel.tick_params(labelleft=False)
-        else:
-            panel.set_ylabel(what if len(values) <= MOST_GROUPS else f"{what}, in {MOST_GROUPS} groups")
-        curve = padding(order, batch_size) if are_lengths else distances(by_batch)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        _name_values(panel, values)
+        panel.tick_params(labelleft=panel is panels[0])
+        curve = _padding(order, batch_size) if are_lengths else _distances(counts)
         label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
         lines.append(draw_line(curves, curve, label=label, linewidth=1.2))
-        for axis in (panel.xaxis, curves.xaxis):
-            axis.get_major_locator().set_params(integer=True)
+    panels[0].set_ylabel(what if len(values) <= _MOST_GROUPS else f"{what}, in {_MOST_GROUPS} groups")
+    most = max(int(image.get_array().max()) for image in images)
     for image in images:
         image.set_clim(0, most)
-    figure.colorbar(images[-1], ax=[image.axes for image in images], label="rows")
+    figure.colorbar(images[-1], ax=panels, label="rows")
+    curves.xaxis.get_major_locator().set_params(integer=True)
     curves.set(xlabel="batch", ylabel="padding" if are_lengths else "distance from the whole", ylim=(0, 1.02))
     # Below the panels: beside the curves it would make the images narrower too.
     add_legend(figure, lines, loc="outside lower center", ncols=min(3, len(named)))
     return with_literal_texts(figure)
+
+
+def _checked_orders(orders: Mapping[str, Any], batch_size: int, are_lengths: bool) -> dict[str, np.ndarray[Any, Any]]:
+    """Return orders as arrays whose values can be sorted together: as strings, unless all of them are numbers."""
+    if not isinstance(orders, Mapping) or not orders or _EXACT in orders:
+        raise OptionError(f"orders: expected {{name: the file or label of each row}}, and no name {_EXACT!r}")
+    named = {name: as_array(order).ravel() for name, order in orders.items()}
+    if short := {name: len(order) for name, order in named.items() if len(order) < batch_size}:
+        raise OptionError(f"batch_size={batch_size} and orders of {short} rows: expected at least a batch in each")
+    are_numbers = all(order.dtype.kind in "biuf" for order in named.values())
+    if not are_numbers and not are_lengths:
+        return {name: np.array([short_text(value) for value in order]) for name, order in named.items()}
+    for name, order in named.items() if are_lengths else ():
+        wrong = order[~((order >= 0) & np.isfinite(order))] if are_numbers else order
+        if len(wrong):
+            raise OptionError(f"orders: {name!r}: expected lengths, numbers of 0 or more, found {wrong[0]}")
+    return named
+
+
+def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.ndarray[Any, Any]:
+    """Count rows by batch and value, shape (batches, kinds)."""
+    batches = len(values) // batch_size
+    places = np.repeat(np.arange(batches), batch_size) * kinds + values[: batches * batch_size]
+    return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
+
+
+def _group_starts(kinds: int) -> np.ndarray[Any, Any]:
+    """Return the first kind of each group of an image."""
+    return np.unique(np.linspace(0, kinds, _MOST_GROUPS, endpoint=False).astype(int))
+
+
+def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the total variation between the shares of each batch and of the whole: 0 to 1."""
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
+
+
+def _padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, Any]:
+    """Return the part of each batch that is padding, if rows are padded to its longest: 0 to 1."""
+    by_batch = lengths[: len(lengths) // batch_size * batch_size].reshape(-1, batch_size).astype(np.float64)
+    longest = by_batch.max(axis=1)
+    # Where all rows of a batch are empty, nothing is padded.
+    return np.where(longest > 0, 1 - by_batch.mean(axis=1) / np.maximum(longest, np.finfo(float).tiny), 0.0)
+
+
+def _draw_counts(panel: Axes, counts: np.ndarray[Any, Any]) -> Any:
+    """Draw an image of counts; colours follow their roots, because a shuffled batch has few rows of each value."""
+    from matplotlib.colors import PowerNorm
+
+    grouped = np.add.reduceat(counts, _group_starts(counts.shape[1]), axis=1).T
+    return panel.imshow(grouped, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
+
+
+def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
+    """Write the values beside the rows of an image of counts; some of them where there are many."""
+    if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
+        panel.yaxis.get_major_locator().set_params(integer=True)  # the values are the numbers of the rows
+        return
+    starts = _group_starts(len(values))
+    places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
+    panel.set_yticks(list(places), [short_text(values[starts[place]]) for place in places], fontsize=8)
 
 
 def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> Figure:
@@ -248,26 +282,20 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
         If a share is not within 0 to 1, or an argument is not a mapping of lists of numbers.
     """
     for option, named in (("rows_per_second", rows_per_second), ("waiting", waiting)):
-        if not isinstance(named, Mapping):
-            raise OptionError(f"{option}: expected {{name: a figure an epoch}}, found {type(named).__name__}")
-        for name, figures in named.items():
-            if np.ndim(figures) != 1 or np.asarray(figures).dtype.kind not in "biuf":
-                raise OptionError(
-                    f"{option}: expected a list of numbers for {name!r}, an epoch each, found {figures!r}"
-                )
+        lists = named.values() if isinstance(named, Mapping) else [None]
+        if any(np.ndim(each) != 1 or np.asarray(each).dtype.kind not in "biuf" for each in lists):
+            raise OptionError("expected {name: a list of numbers, an epoch each}", option=option, value=named)
     if any(not 0 <= part <= 1 for parts in waiting.values() for part in parts):
         raise OptionError("waiting: expected parts of the time of an epoch, 0 to 1 (seconds waited / seconds)")
     figure = new_figure(10, 3.6)
     speed, waits = figure.subplots(1, 2)
-    for name, figures in rows_per_second.items():
-        speed.plot(range(len(figures)), figures, marker="o", markersize=4, label=name)
-    for name, parts in waiting.items():
-        waits.plot(range(len(parts)), [100 * part for part in parts], marker="o", markersize=4, label=name)
-    speed.set(xlabel="epoch", ylabel="rows/s", title="speed")
-    speed.set_ylim(bottom=0)
-    waits.set(xlabel="epoch", ylabel="% of the epoch", title="waiting for data", ylim=(0, 100))
-    for panel, runs in ((speed, rows_per_second), (waits, waiting)):
+    for panel, runs, unit in ((speed, rows_per_second, 1), (waits, waiting, 100)):
+        for name, figures in runs.items():
+            panel.plot([unit * each for each in figures], marker="o", markersize=4, label=name)
         panel.xaxis.get_major_locator().set_params(integer=True)
         if runs:
             add_legend(panel, panel.lines)
+    speed.set(xlabel="epoch", ylabel="rows/s", title="speed")
+    speed.set_ylim(bottom=0)
+    waits.set(xlabel="epoch", ylabel="% of the epoch", title="waiting for data", ylim=(0, 100))
     return with_literal_texts(figure)

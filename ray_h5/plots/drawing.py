@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.errors import MissingDependencyError
-from ray_h5.plots.batch_spread import group_starts
-from ray_h5.plots.pictures import is_picture, picture
-from ray_h5.plots.texts import short_text
+from ray_h5.errors import MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
+
+Array = np.ndarray[Any, Any]
 
 MOST_LINES = 4
 """The most lines in a panel; a larger array of two axes is an image."""
 
-_MOST_NAMES = 12
-"""The most names beside an image of a spread."""
+_ROW_AXES = 3
+_LEAST_SIDE = 4
+_MOST_LETTERS = 40
+_LETTERS_AN_INCH = 10
+"""For a heading of size 10: digits and most letters are narrower."""
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -52,7 +54,7 @@ def add_legend(where: Figure | Axes, lines: Sequence[Line2D], **style: Any) -> N
         text.set_text(line.get_label())
 
 
-def as_array(value: Any) -> np.ndarray[Any, Any]:
+def as_array(value: Any) -> Array:
     """Return an array; `value` may be a tensor on a GPU, with a gradient, or of bfloat16, which numpy does not have."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -64,55 +66,101 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
         return np.fromiter(value, dtype=object)
 
 
-def name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
-    """Write the values beside the rows of an image of counts; some of them where there are many."""
-    if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
-        panel.yaxis.get_major_locator().set_params(integer=True)  # the values are the numbers of the rows
-        return
-    starts = group_starts(len(values))
-    places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
-    panel.set_yticks(list(places), [short_text(np.asarray(values[starts[place]])) for place in places], fontsize=8)
+def as_sample(value: Any, name: str) -> Array:
+    """Return the array of one value of a row.
+
+    Raises
+    ------
+    OptionError
+        If it has more axes than a row: it is a batch.
+    """
+    array = as_array(value)
+    if array.ndim > _ROW_AXES:
+        raise OptionError(f"{name}: expected one row of up to {_ROW_AXES} axes, found {array.shape}; pass {name}[0]")
+    return array
 
 
-def draw_counts(panel: Axes, counts: np.ndarray[Any, Any]) -> AxesImage:
-    """Draw an image of counts; colours follow their roots, because a shuffled batch has few rows of each value."""
-    from matplotlib.colors import PowerNorm
+def wrapped(text: object, width: float) -> str:
+    """Break a heading into lines of at most `width` inches; also names without spaces."""
+    lines = textwrap.wrap(str(text), max(8, int(width * _LETTERS_AN_INCH)))
+    return "\n".join(lines).replace("\xa0", " ")
 
-    return panel.imshow(counts, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
+
+def short_text(value: Any) -> str:
+    """Return a scalar as people write it, or dtype and shape of an array; at most 40 characters."""
+    array = np.asarray(value)
+    value = array[()]
+    if array.ndim:
+        text = f"{array.dtype} {array.shape}"
+    elif array.dtype.kind == "f":
+        text = str(float(value)) if float(value).is_integer() else f"{float(value):.6g}"
+    elif array.dtype.kind == "M" or hasattr(value, "isoformat"):
+        text = "NaT" if str(value) == "NaT" else str(value).replace("T", " ").partition(".000")[0]
+        text = text.removesuffix(" 00:00:00").removesuffix(" 00:00")
+    else:
+        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
-def draw_line(panel: Axes, values: np.ndarray[Any, Any], **style: Any) -> Line2D:
-    """Draw a line, or a dot for a single value, which gives no line."""
-    (line,) = panel.plot(values, marker="o" if len(values) == 1 else None, **style)
-    return line
+def is_picture(array: Array) -> bool:
+    """Return whether an array is a picture: (height, width, 3), or (3, height, width) of bytes or of floats in 0 .. 1.
+
+    Three channels of a signal come first too, so an array of that shape is one only if its values are.
+    """
+    if array.ndim != 3 or array.dtype.kind not in "biuf" or array.size == 0:
+        return False
+    if array.shape[-1] == 3 and min(array.shape[:2]) >= _LEAST_SIDE:
+        return True
+    in_range = array.dtype == np.uint8 or bool(array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1)
+    return array.shape[0] == 3 and in_range
+
+
+def finite_range(*arrays: Array) -> tuple[float, float]:
+    """Return the least and the greatest finite value; (0, 1) if there is none."""
+    finite = np.concatenate([part[np.isfinite(part)].astype(np.float64) for part in arrays])
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
 
 def draw(
     figure: Figure,
     panel: Axes,
-    array: np.ndarray[Any, Any],
+    array: Array,
     limits: tuple[float, float] | None = None,
-    colours: str | None = None,
     *,
-    as_picture: bool | None = None,
+    as_picture: bool,
+    **style: Any,
 ) -> None:
     """Draw an array as a picture, an image or lines; `limits` are those of its values."""
-    if as_picture if as_picture is not None else colours is None and is_picture(array):
-        panel.imshow(picture(array, limits))
+    if as_picture:
+        panel.imshow(_pixels(array, limits))
         return
-    flat = array
-    while flat.ndim > 2:
-        flat = flat[0]
-    if flat.ndim == 2 and min(flat.shape) > 1 and flat.shape[0] > MOST_LINES:
+    while array.ndim > 2:
+        array = array[0]
+    if array.ndim == 2 and min(array.shape) > 1 and array.shape[0] > MOST_LINES:
         low, high = limits or (None, None)
-        values = flat.astype(np.float64)
-        image = panel.imshow(
-            values, aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high, cmap=colours
-        )
-        figure.colorbar(image, ax=panel)
+        style = {"aspect": "auto", "origin": "lower", "interpolation": "nearest", **style}
+        figure.colorbar(panel.imshow(array.astype(np.float64), vmin=low, vmax=high, **style), ax=panel)
         return
-    for line in np.atleast_2d(flat):
+    for line in np.atleast_2d(array):
         draw_line(panel, line.astype(np.float64), linewidth=1)
     if limits is not None and limits[0] < limits[1]:
         margin = 0.05 * (limits[1] - limits[0])
         panel.set_ylim(limits[0] - margin, limits[1] + margin)
+
+
+def _pixels(array: Array, limits: tuple[float, float] | None) -> Array:
+    """Return a picture as (height, width, 3); values beyond 0 .. 1 are scaled to it, and NaN is black."""
+    array = array if array.shape[-1] == 3 else np.moveaxis(array, 0, -1)
+    if array.dtype == np.uint8:
+        return array
+    values = array.astype(np.float64)
+    low, high = limits or finite_range(values)
+    if low < 0 or high > 1:
+        values = (values - low) / ((high - low) or 1.0)
+    return np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0).clip(0, 1)
+
+
+def draw_line(panel: Axes, values: Array, **style: Any) -> Line2D:
+    """Draw a line, or a dot for a single value, which gives no line."""
+    (line,) = panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    return line
