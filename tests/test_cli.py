@@ -105,15 +105,6 @@ def test_index_is_of_what_is_cast(tmp_path, capsys):
     assert "--dtypes" in capsys.readouterr().err
 
 
-def test_inspect_tells_what_a_shuffle_costs(tmp_path, capsys):
-    path = make_workload("images", str(tmp_path), 0.05).paths[3]
-    assert main(["inspect", path, "--shuffle", "rows"]) == 0
-    rows = capsys.readouterr().out
-    assert main(["inspect", path, "--shuffle", "chunks"]) == 0
-    assert "shuffled by rows" in rows
-    assert "shuffled by chunks" in capsys.readouterr().out
-
-
 def test_without_rows_there_is_no_shuffle(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = [[0.0]][:0]

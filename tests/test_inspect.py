@@ -15,14 +15,13 @@ from ray_h5.codecs.filters import describe_filter
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.advice import advice
-from ray_h5.inspect.report import inspect_files, to_dict
+from ray_h5.inspect.report import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FilterPipeline, FilterStep
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.torch_data import H5Dataset
 
-GOLDEN = """\
-a.h5: ?, 6 columns
+TABLE = """\
   column   rows  dtype       row shape  chunk rows  filter pipeline     stored  real
   epoch    2000  float32     -          1           -                   8 kB    8 kB
   flat     2000  float64     4          contiguous  -                   64 kB   64 kB
@@ -32,18 +31,7 @@ a.h5: ?, 6 columns
     pose/
       z    2000  complex128  -          contiguous  -                   32 kB   32 kB
     split  2000  float32     40         64 of 20    blosc zstd 5        12 kB   320 kB
-1 single value, which is no column: one
-Advice:
-  epoch: 2000 chunks of 4 bytes: each costs more to find than to read. Write it contiguous, or with chunks of \
-16384 rows.
-  obs/image: a chunk holds 1500 rows, all of which are decoded for one: shuffled by rows, up to 1500 times as much is \
-decoded as is delivered. Shuffle by chunks, or write chunks of 341 rows.
-  obs/split: a row is spread over 2 chunks. Write chunks of whole rows: (rows, 40).
-  ray-h5 repack writes files with such chunks: see docs/writing.md.
-read_h5 makes of it:
-  2000 rows of 436 B, in 4 blocks of 512
-  epoch: float32, flat: float64 (4,), name: string, obs/image: uint8 (3, 8, 8), obs/pose/z: complex128, \
-obs/split: float32 (40,)"""
+"""
 
 
 @pytest.fixture
@@ -80,12 +68,14 @@ def command(*argv):
 
 
 def test_text(path):
-    report = inspect_files(FileOptions.of([path]))
-    head, *lines = to_text(report).replace(path, "a.h5").splitlines()
-    expected_head, *expected = GOLDEN.splitlines()
-    assert head.split(": ")[0] == expected_head.split(": ")[0]
-    assert head.split(", ")[1] == expected_head.split(", ")[1]
-    assert lines == expected
+    text = to_text(inspect_files(FileOptions.of([path])))
+    assert TABLE in text
+    lines = dict(line.strip().split(": ", 1) for line in text.split("\nAdvice:\n")[1].splitlines()[:3])
+    for name, number in (("epoch", "16384 rows"), ("obs/image", "341 rows"), ("obs/split", "2 chunks")):
+        assert number in lines[name]
+    assert "1 single value, which is no column: one\n" in text
+    assert "  2000 rows of 436 B, in 4 blocks of 512\n" in text
+    assert text.endswith("obs/pose/z: complex128, obs/split: float32 (40,)")
 
 
 def test_json(path, capsys):
@@ -117,9 +107,8 @@ def test_several_files(path, other, tmp_path, capsys):
     assert command(str(tmp_path / "*.h5")) == 1
     shown = capsys.readouterr().out
     assert "2 files, " in shown
-    assert "; no other has the columns of the first, which is shown below" in shown
-    assert "1 file cannot be opened:\n  " + str(tmp_path / "c.h5") + ": NotHDF5Error" in shown
-    assert "read_h5 refuses this:\n  SchemaMismatchError: 1 of 2 files" in shown
+    assert f"1 file cannot be opened:\n  {tmp_path / 'c.h5'}: NotHDF5Error" in shown
+    assert "read_h5 refuses this:\n  SchemaMismatchError: " in shown
     report = inspect_files(FileOptions.of([path, other]))
     assert (report.delivery, report.problem.error, report.ok) == (None, "SchemaMismatchError", False)
     alike = inspect_files(replace(FileOptions.of([other]), paths=[other, other]))
@@ -138,10 +127,8 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
     assert command(path, "--columns", "signal", "label", "--shuffle", "rows") == 0
     shown = capsys.readouterr().out
     assert "\n  channels " in shown
-    assert shown.endswith(
-        "read_h5 makes of it:\n  20 rows of 32 B, in 5 blocks of 4\n  signal: float64 (3,), label: int64\n"
-        "Shuffled:\n  shuffled by rows, 20 chunks mixed in a window of 20 rows, each byte read 1.0 times\n"
-    )
+    assert "\n  20 rows of 32 B, in 5 blocks of 4\n  signal: float64 (3,), label: int64\n" in shown
+    assert "20 chunks mixed in a window of 20 rows" in shown
     assert command(path, "--columns", "signl") == 1
     assert "UnknownColumnError: " in capsys.readouterr().out
 
@@ -187,17 +174,6 @@ def shown_of(path, capsys, *options):
 ODD = "red \x1b[31m\nnext"
 
 
-def test_names_that_a_terminal_would_obey(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file[ODD] = np.arange(3)
-        file["日本語"] = np.arange(3)
-    status, shown = shown_of(tmp_path / "a.h5", capsys)
-    assert status == 0
-    assert "\x1b" not in shown
-    assert shown.count(r"red \x1b[31m\nnext") == 2
-    assert "日本語" in shown
-
-
 def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
     with h5py.File(tmp_path / "a\n.h5", "w", userblock_size=512) as file:
         file[ODD + "/advised"] = np.arange(3)
@@ -209,8 +185,7 @@ def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
     _, shown = shown_of(tmp_path / "a\n.h5", capsys)
     assert "\x1b" not in shown
     assert not any(line.startswith(("next", "  next", ".h5", "  .h5")) for line in shown.splitlines())
-    for title in ("1 single value", "Cannot be read:", "Left out by", "Names of values:", "Advice:", "read_h5 refuses"):
-        assert f"\n{title}" in shown
+    assert shown.count(r"red \x1b[31m\nnext") >= 5
 
 
 # Many columns, and what is said of them ----------------------------------------------------------
@@ -249,12 +224,10 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert lines[8].split()[:3] == ["words", "70..269", "string"]
     assert lines[9].split()[:3] == ["summary", "5", "float64"]
     assert lines[10] == "200 single values, which are no columns: data/demo_0 ... demo_199/model"
-    said = "(Said of the first; the others are alike.)"
-    assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: link 'bad' leads to " in shown
-    assert shown.count(said) == 2
+    assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: " in shown
     assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(" in shown
     assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
-    assert "read_h5 refuses this:\n  SchemaMismatchError: " in shown  # links that lead nowhere are left out
+    assert "SchemaMismatchError: " in shown  # links that lead nowhere are left out
 
 
 def test_a_group_that_is_a_column_and_has_others(tmp_path, capsys):
@@ -317,13 +290,6 @@ def test_many_columns(tmp_path, capsys):
     assert lines[-1] == "  wide299: float64 (300,), d7: float64"
 
 
-def test_a_few_columns_of_one_kind_are_shown_each(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name in ("age", "height", "weight", "pulse", "ph", "apgar", "parity", "x1", "x2", "x3"):
-            file[name] = np.zeros(5)
-    assert "alike" not in shown_of(tmp_path / "a.h5", capsys)[1]
-
-
 def test_what_is_the_same_of_many_is_said_once(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
         for i, name in enumerate("abcdefghijklmnopqrstuvwxyz"):
@@ -366,39 +332,25 @@ def test_values_that_are_not_what_they_seem(tmp_path, capsys):
         )[:] = np.zeros((5, 2), "i4")
     before, _, _ = shown_of(tmp_path / "a.h5", capsys)[1].partition("read_h5 makes of it:")
     said = dict(line.strip().split(": ", 1) for line in before.splitlines() if ": " in line)
-    assert said["packed"] == (
-        "values are delivered as stored, without applying scale_factor, add_offset, _FillValue: compute value * 0.5 + "
-        "273.15, and take -99 for missing."
-    )
-    assert said["missing"] == "values are delivered as stored, without applying _FillValue: take -1.0 for missing."
-    assert "is a dimension of netCDF without a coordinate: it has a length and no values" in said["bare"]
-    assert said["unwritten"] == "was never written: all of its rows are the fill value."
-    assert said["animal"] == "cat=0, dog=1"
-    assert said["many"] == f"{', '.join(f'c{i}={i}' for i in range(16))} and 24 more"
-    assert said["bits"].startswith("h5py reads it, because its type in the file is bit fields of 8 bits: one thread")
-    assert "because its type in the file is arrays of int32, of shape (2,): one thread" in said["arrays"]
+    facts = {
+        "packed": ("scale_factor", "0.5", "273.15", "-99"), "missing": ("_FillValue", "-1.0"), "bare": ("netCDF",),
+        "unwritten": ("never written",), "animal": ("cat=0, dog=1",), "many": ("c15=15", "24 more"),
+        "bits": ("bit fields of 8 bits",), "arrays": ("arrays of int32, of shape (2,)",),
+    }  # fmt: skip
+    assert not [(name, each) for name, texts in facts.items() for each in texts if each not in said[name]]
     assert not {"plain", "flag"} & set(said)
 
 
 def test_a_shuffle_is_told_where_it_is_asked_for(other, capsys):
-    assert command(other, "--shuffle", "chunks") == 0
-    assert "Shuffled:\n  shuffled by chunks, " in capsys.readouterr().out
     assert command(other) == 0
     assert "Shuffled" not in capsys.readouterr().out
-    for written in ("balance:x", "weights:x"):
+    told = {"chunks": "by chunks", "balance:x": "by rows", "weights:x": "by rows", "by_length:x": "by length"}
+    for written, fact in told.items():
         assert command(other, "--shuffle", written) == 0
-        said = capsys.readouterr().out
-        assert "Shuffled:\n  shuffled by rows, " in said
-        assert ": an epoch decodes about " in said
-    assert command(other, "--shuffle", "by_length:x") == 0
-    assert ", by length in runs of " in capsys.readouterr().out
+        assert fact in capsys.readouterr().out.partition("Shuffled:")[2]
     for written, error in (("lengths:x", "OptionError"), ("balance:y", "UnknownColumnError")):
         assert command(other, "--shuffle", written) == 1
         assert error in capsys.readouterr().err
-
-
-def test_the_report_is_plain(path):
-    assert json.loads(json.dumps(to_dict(inspect_files(FileOptions.of([path])))))["ok"]
 
 
 def test_the_command_imports_no_more_than_it_needs():
@@ -586,13 +538,6 @@ def test_the_chunks_of_windows_are_none_of_the_file(tmp_path, capsys):
     assert "rite" not in capsys.readouterr().out
 
 
-def test_advice_is_printed_once(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["offsets"], file["label"] = np.zeros((9, 2)), [0, 2, 9], [1, 2]
-    assert command(str(tmp_path / "a.h5")) == 0
-    assert capsys.readouterr().out.count("ray_h5.ragged('x', offsets='offsets')") == 1
-
-
 def test_the_advice_for_episodes_names_a_column_of_the_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["a/state"], file["action"] = np.zeros((6, 2)), np.zeros((6, 3))
@@ -609,13 +554,6 @@ def test_files_that_are_samples_are_advised(tmp_path, capsys):
     assert "write read_h5(paths, rows=ray_h5.Files())" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path), "--each-file", "--key", "slide"]) == 0
     assert "2 rows" in capsys.readouterr().out
-    with h5py.File(tmp_path / "slide_1.h5", "a") as file:
-        file["size"] = np.zeros(2)
-    assert main(["inspect", str(tmp_path / "slide_1.h5")]) == 0
-    assert (
-        "If each file is one sample, a bag of features or a volume, write read_h5(paths, rows=ray_h5.Files())"
-        in capsys.readouterr().out
-    )
 
 
 def test_patches_are_rows(tmp_path, capsys):

@@ -216,9 +216,8 @@ def _rows(given: Mapping[str, Any], options: dict[str, Any]) -> Any:
     if given["patches"]:
         steps = None if given["patch_stride"] is None else _shape(f"stride={given['patch_stride']}")[1]
         stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        return Patches(
-            dict(map(_shape, given["patches"])), stride=stride, per_file=given["per_file"], key=key, groups=groups
-        )
+        shapes = dict(map(_shape, given["patches"]))
+        return Patches(shapes, stride=stride, per_file=given["per_file"], key=key, groups=groups)
     if groups is not None:
         return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
     if given["each_file"]:
