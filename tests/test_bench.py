@@ -16,7 +16,7 @@ from tests.bench.baselines.epochs import count_rows, verify_rows
 from tests.bench.files import SIGNALS, make_workload
 from tests.bench.measure import OURS, Case, Took, of_figures, run_case, run_turns
 
-QUICK = ("cold", "fields", "groups", "images", "patches", "plan", "read", "sparse", "virtual", "windows")
+QUICK = ("cold", "fields", "groups", "images", "imports", "patches", "plan", "read", "sparse", "virtual", "windows")
 LONG = (
     "augment",
     "draws",

@@ -50,6 +50,7 @@ BENCHES: Mapping[str, str] = MappingProxyType(
         "gpu": "gpu",
         "groups": "rows_and_columns",
         "images": "loading",
+        "imports": "planning",
         "loader": "loading",
         "patches": "rows_and_columns",
         "peers": "peers",
