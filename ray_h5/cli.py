@@ -19,7 +19,7 @@ from ray_h5.messages import counted, printable
 
 __all__ = ["commands", "main"]
 
-_WIDTH = {"max_content_width": 120}
+_SETTINGS = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 
 _INTERRUPTED = 130
 """The exit status that shells use for a program that Ctrl-C ended."""
@@ -71,7 +71,7 @@ def _failed(message: str) -> int:
     return 1
 
 
-@click.group(help="Train from HDF5 files with Ray.")
+@click.group(help="Train from HDF5 files with Ray.", context_settings=_SETTINGS)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def commands() -> None:
     """Hold the commands."""
@@ -80,7 +80,7 @@ def commands() -> None:
 def _command(name: str, text: str, flags: Sequence[click.Parameter]) -> Any:
     """Add a function to the commands; it gets the values of the flags by name."""
     return lambda function: commands.add_command(
-        Command(name, callback=lambda **given: function(given), params=list(flags), help=text, context_settings=_WIDTH)
+        Command(name, callback=lambda **given: function(given), params=list(flags), help=text)
     )
 
 

@@ -95,7 +95,7 @@ def _window(text: str) -> tuple[str, Any]:
         raise OptionError(f"--windows {text}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
 
 
-_SOURCE: Mapping[str, Mapping[str, Any]] = {
+_OF_ROWS: Mapping[str, Mapping[str, Any]] = {
     "zip_files": {"metavar": "PATH ..."},
     "columns": {"metavar": "NAME ..."},
     "group": {"metavar": "NAME"},
@@ -106,6 +106,8 @@ _SOURCE: Mapping[str, Mapping[str, Any]] = {
     "labels": {"metavar": "NAME=CLASSES ...", "type": _pair("NAME=auto or NAME=CLASS,CLASS, as in cell_type=auto")},
     "dtypes": {"metavar": "NAME=DTYPE ...", "type": _pair("NAME=DTYPE, such as image=float16")},
     "casting": {"type": click.Choice(["checked", "unsafe"])},
+}
+_OF_FILES: Mapping[str, Mapping[str, Any]] = {
     "index_dir": {"metavar": "FOLDER"},
     "allow_external": {"metavar": "FOLDER", "multiple": True},
     "storage_options": {"metavar": "NAME=VALUE", "multiple": True},
@@ -115,6 +117,7 @@ _SOURCE: Mapping[str, Mapping[str, Any]] = {
     "ignore_missing_paths": {"is_flag": True},
     "ignore_unreadable_files": {"is_flag": True},
 }
+_SOURCE = {**_OF_ROWS, **_OF_FILES}
 """How the options of `Source` are written; `rows` and `windows` have several flags, `filesystem` is a Python object."""
 
 _SHORTER = {"index_dir": ("--dir",), "storage_options": ("--storage-option",)}
@@ -138,11 +141,14 @@ _OF_WINDOWS = {
 }
 
 
-def file_flags(required: str = "") -> list[click.Parameter]:
-    """Return the parameters that say which files are read and how they are opened; one option may be required."""
+def file_flags(required: str = "", *, rows: bool = True) -> list[click.Parameter]:
+    """Return the parameters that say which files are read, how they are opened, and unless `rows` is False, their rows.
+
+    One option may be required.
+    """
     defaults, entries = signature(Source).parameters, documented(Source)
     flags: list[click.Parameter] = [click.Argument(["paths"], nargs=-1, required=True, metavar="PATH...")]
-    for name, how in _SOURCE.items():
+    for name, how in (_SOURCE if rows else _OF_FILES).items():
         # The first part of the first sentence; python -OO has none.
         entry = " ".join(" ".join(entries.get(name, "").split("\n")[1:]).split())
         said = re.split(r"[.:;](?:\s|$)", entry)[0].replace("`", "")
@@ -150,7 +156,7 @@ def file_flags(required: str = "") -> list[click.Parameter]:
         shown = f" (default: {default if isinstance(default, str) else ', '.join(default)})" if default else ""
         names = (*_SHORTER.get(name, ()), _flag(name))
         flags.append(Flag(name, *names, help=said + shown, required=name == required, **how))
-    return flags + _row_flags()
+    return flags + _row_flags() if rows else flags
 
 
 def _flag(name: str) -> str:
@@ -187,10 +193,12 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     from ray_h5.tables.sidecar import Sidecar
 
     makers = {**_MAKERS, "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables]}
-    chosen = {name: given[name] for name in _SOURCE if given[name] not in (None, (), False)}
+    chosen = {name: given[name] for name in _SOURCE if given.get(name) not in (None, (), False)}
     options = {
         name: makers.get(name, list)(value) if isinstance(value, tuple) else value for name, value in chosen.items()
     }
+    if "grid" not in given:
+        return options
     _check_row_flags(given)
     rows = _rows(given, options)
     return {**options, "rows": rows, "windows": _windows(given) if given["windows"] else None}

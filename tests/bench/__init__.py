@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tests.bench.measure import Result
 
-__all__ = ["BENCHES", "BenchOptions", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:

@@ -21,8 +21,6 @@ import numpy as np
 
 from examples.files import DTYPES, SHAPES, draw_signals
 
-__all__ = ["SIGNALS", "Workload", "cached_folder", "make_workload", "one_file"]
-
 SIGNALS = ("fhr_st", "target", "weight")
 """The columns of `signals` that most benches read."""
 

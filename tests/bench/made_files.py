@@ -17,22 +17,6 @@ import numpy as np
 
 from tests.bench.files import cached_folder, one_file
 
-__all__ = [
-    "GENES",
-    "REMOTE_VALUES",
-    "TRACE_ATTRIBUTES",
-    "make_bucket",
-    "make_cells",
-    "make_demos",
-    "make_encoded",
-    "make_many",
-    "make_packed",
-    "make_traces",
-    "make_tracks",
-    "make_virtual",
-    "make_volume",
-]
-
 TRACE_ATTRIBUTES = tuple(f"number_{i}" for i in range(6)) + tuple(f"text_{i}" for i in range(4))
 GENES = 20_000
 REMOTE_VALUES = 12_500

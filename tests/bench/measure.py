@@ -14,19 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = [
-    "OURS",
-    "Case",
-    "Contest",
-    "Result",
-    "Took",
-    "notes",
-    "of_figures",
-    "run_case",
-    "run_turns",
-    "to_json",
-    "to_table",
-]
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""

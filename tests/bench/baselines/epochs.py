@@ -18,22 +18,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-__all__ = [
-    "LARGE_CHUNK_CACHE",
-    "SMALL_CHUNK_CACHE",
-    "PlainH5Dataset",
-    "count_rows",
-    "ray_arrow",
-    "ray_batches",
-    "ray_naive",
-    "ray_parts",
-    "ray_session",
-    "torch_loader",
-    "verify_rows",
-    "write_arrow",
-    "write_parquet",
-]
-
 LARGE_CHUNK_CACHE = 128 << 20
 """A chunk cache that holds all rows of a dataset of the workloads, decoded, after the first epoch."""
 

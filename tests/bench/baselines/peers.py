@@ -21,8 +21,6 @@ from torch.utils.data import DataLoader, Dataset
 from ray_h5.torch_data import loader
 from tests.bench.measure import OURS
 
-__all__ = ["PEERS", "Peer", "Problem"]
-
 SEED = 7
 
 

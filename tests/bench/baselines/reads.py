@@ -20,21 +20,6 @@ from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 
-__all__ = [
-    "Arrays",
-    "BareLoops",
-    "Decoder",
-    "Extent",
-    "drawn",
-    "extents_of",
-    "h5py_bulk",
-    "h5py_fancy",
-    "pread",
-    "pread_decode",
-    "slice_windows",
-    "verify_arrays",
-]
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from joblib import cpu_count
@@ -22,16 +22,12 @@ from ray_h5.errors import OptionError
 from ray_h5.ray_data.training.device import to_device
 from ray_h5.torch_data import H5Dataset, loader
 from ray_h5.torch_data.batches.tensors import nbytes_of
+from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import ray_session, torch_loader
 from tests.bench.cases.ray_training import signal_waits, synchronize, waits_of
 from tests.bench.files import SIGNALS, make_workload
 from tests.bench.made_files import make_cells
 from tests.bench.measure import OURS, Case, Result, of_figures, turn_order
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["bench_gpu"]
 
 _STEPS_S = {0.002: None, 0.005: 0.01, 0.02: None}
 """Seconds of a step, and the greatest share of an epoch that may be waiting."""

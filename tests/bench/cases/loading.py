@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from tests.bench import BenchOptions
 
-__all__ = ["bench_augment", "bench_images", "bench_loader", "bench_scaling", "bench_shuffle"]
 
 Cases = Generator[Case, Any, None]
 

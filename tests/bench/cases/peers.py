@@ -20,13 +20,14 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
 
 from ray_h5.columns.user_columns import csr
 from ray_h5.rows.patches import Patches
+from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import count_rows
 from tests.bench.baselines.peers import PEERS, Problem
 from tests.bench.cases.stores_and_writing import LINK
@@ -34,11 +35,6 @@ from tests.bench.files import SIGNALS, make_workload
 from tests.bench.made_files import GENES, make_cells, make_volume
 from tests.bench.measure import OURS, Case, Took
 from tests.kit.fault_server import ServerProcess
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["bench_peers"]
 
 _CASES = ("signals", "images", "cells", "patches", "store")
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -30,13 +30,9 @@ from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.tasks import read_tasks
 from ray_h5.read.open_files import forget_all
 from ray_h5.rows.groups_and_grids import Files
+from tests.bench import BenchOptions
 from tests.bench.made_files import make_many, make_traces
 from tests.bench.measure import OURS, Case, Result, of_figures, run_turns
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["COLUMNS", "bench_imports", "bench_plan", "peak_memory", "synthetic_index"]
 
 Cases = Generator[Case | Result, Any, None]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,15 +15,11 @@ import ray_h5
 from ray_h5.errors import OptionError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.read.reader import RowReader
+from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
 from tests.bench.files import SIGNALS, Layout, make_workload
 from tests.bench.made_files import make_tracks, make_virtual
 from tests.bench.measure import OURS, Case
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["bench_cold", "bench_fields", "bench_read", "bench_virtual"]
 
 Cases = Generator[Case, Any, None]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,6 +19,7 @@ import ray_h5
 from ray_h5.index.file_options import FileOptions
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5DataLoader, H5Dataset, loader
+from tests.bench import BenchOptions
 from tests.bench.baselines.reads import (
     Decoder,
     Extent,
@@ -31,11 +32,6 @@ from tests.bench.baselines.reads import (
 )
 from tests.bench.made_files import TRACE_ATTRIBUTES, make_cells, make_demos, make_traces, make_volume
 from tests.bench.measure import OURS, Case, Result, of_figures
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["bench_groups", "bench_patches", "bench_sparse", "bench_windows"]
 
 Cases = Generator[Case | Result, Any, None]
 

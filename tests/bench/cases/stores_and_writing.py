@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,16 +19,12 @@ import ray_h5
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.fetching import fetched
 from ray_h5.torch_data import H5Dataset
+from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
 from tests.bench.files import SIGNALS, make_workload
 from tests.bench.made_files import REMOTE_VALUES, make_bucket, make_packed
 from tests.bench.measure import OURS, Case, Result, Took, of_figures
 from tests.kit.fault_server import ServerProcess
-
-if TYPE_CHECKING:
-    from tests.bench import BenchOptions
-
-__all__ = ["LINK", "bench_remote", "bench_repack"]
 
 Cases = Generator[Case | Result, Any, None]
 
