@@ -21,7 +21,7 @@ from ray_h5.messages import printable
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.shuffle_cost import shuffle_effect
-from ray_h5.writing.layouts import TINY_BYTES, TINY_CHUNKS, Layout, holds_many_rows
+from ray_h5.writing.layouts import Layout
 
 if TYPE_CHECKING:
     from ray_h5.index.file_options import FileOptions
@@ -146,17 +146,11 @@ def _shuffles(index: RowIndex) -> Iterator[tuple[str, ...]]:
 
 
 def _repacks(columns: Sequence[ColumnReport]) -> Iterator[tuple[str, ...]]:
-    """Yield what a repack changes, by the rules that it has: rows of a chunk, and bytes decoded for a row."""
+    """Yield what a repack changes: rows of a chunk, bytes decoded for a row, and chunks."""
     yield "column", "rows a chunk", "after", "decoded for a row", "after", "chunks", "after"
     for column in columns:
-        if column.chunk_shape is None or not column.rows or not column.real_bytes:
-            continue
-        row_bytes, rows, across = column.real_bytes // column.rows, column.chunk_shape[0], chunks_of_row(column)
-        chunk_bytes, chunks = max(1, rows * row_bytes // across), across * -(-column.rows // rows)
-        is_tiny = chunk_bytes < TINY_BYTES and chunks >= TINY_CHUNKS
-        is_large = bool(column.pipeline) and holds_many_rows(rows, chunk_bytes, column.rows)
-        if is_tiny or is_large or across > 1:
-            after = Layout().rows_of_chunk(row_bytes)
+        if column.is_slow and column.chunk_shape is not None and column.real_bytes:
+            row_bytes, rows = column.real_bytes // column.rows, column.chunk_shape[0]
+            after, chunks = Layout().rows_of_chunk(row_bytes), chunks_of_row(column) * -(-column.rows // rows)
             decoded = size(rows * row_bytes), size(min(after, column.rows) * row_bytes)
-            counts = f"{chunks:,}", f"{-(-column.rows // after):,}"
-            yield column.name, f"{rows:,}", f"{after:,}", *decoded, *counts
+            yield column.name, f"{rows:,}", f"{after:,}", *decoded, f"{chunks:,}", f"{-(-column.rows // after):,}"

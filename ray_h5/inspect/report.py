@@ -36,23 +36,13 @@ class ColumnReport:
 
     Attributes
     ----------
-    name, kind, dtype : str
-        The name, the kind of values, and the dtype that a read delivers.
-    rows : int
-        Length of the first axis.
-    row_shape : tuple of int or None
-        Shape of a row.
-    storage : str
-        Layout class of the dataset.
-    chunk_shape : tuple of int, optional
-        Shape of a chunk, if chunked.
-    pipeline : tuple of str
-        The HDF5 filters of its chunks, with their levels.
-    stored_bytes : int
-        Bytes in the file. For values of varying length only their references are counted; a column that is made of
-        several datasets has those of its values.
-    real_bytes : int, optional
-        Bytes in memory; None where only reading would show it.
+    rows, row_shape : int, and tuple of int or None
+        Length of the first axis, and shape of the others.
+    storage, chunk_shape, pipeline : str, tuple of int, tuple of str
+        Layout class of the dataset, shape of a chunk, and the HDF5 filters with their levels.
+    stored_bytes, real_bytes : int
+        Bytes in the file and in memory, None where only reading would show it. For values of varying length only their
+        references are counted; a column that is made of several datasets has those of its values.
     direct : bool
         Whether it is decoded without libhdf5 and its lock.
     advice : tuple of str
@@ -80,6 +70,11 @@ class ColumnReport:
     enum: Mapping[str, int] = field(default_factory=dict)
     left_out: str | None = None
     follows_cf: bool = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether some advice is about its chunks, which a repack follows."""
+        return any("rite " in text and "chunk" in text for text in self.advice)
 
     @classmethod
     def of(
@@ -147,18 +142,12 @@ class Report:
 
     Attributes
     ----------
-    files : tuple of FileReport
-        The files that can be opened.
-    unreadable : tuple of Unreadable
-        The files that cannot.
-    delivery : Delivery, optional
-        What `read_h5` delivers from `files`; None if it refuses them.
-    problem : Unreadable, optional
-        Why it refuses them.
-    shuffle : str, optional
-        What a shuffle costs, if one was given.
-    store : StoreReport, optional
-        What files in a store cost, if there are any.
+    files, unreadable : tuple
+        The files that can be opened, and those that cannot.
+    delivery, problem : optional
+        What `read_h5` delivers from `files`, or why it refuses them.
+    shuffle, store : optional
+        What a shuffle costs, if one was given; and what files in a store cost, if there are any.
     suggestions : tuple of Suggestion
         What rows of the first file probably are, if they are along the first axis.
     """
@@ -220,16 +209,20 @@ def inspect_files(
             errors[path] = exc
     if not reports:
         raise errors[files.paths[0]]
-    unreadable = tuple(Unreadable.of(path, error) for path, error in errors.items())
-    found = _suggestions(files, reports)
-    report = Report(tuple(reports), unreadable, None, None, store=store_report(costs, None, 0), suggestions=found)
+    index, problem = None, None
     try:
         index = replace(files, paths=[each.path for each in reports]).plan()
     except RayH5Error as exc:
-        return replace(report, problem=Unreadable.of("read_h5", exc))
-    text = None if shuffle is None else _shuffled(index, shuffle)
-    store = store_report(costs, index, _stored_bytes(reports, index))
-    return replace(report, delivery=_delivery(index), shuffle=text, store=store)
+        problem = Unreadable.of("read_h5", exc)
+    return Report(
+        tuple(reports),
+        tuple(Unreadable.of(path, error) for path, error in errors.items()),
+        None if index is None else _delivery(index),
+        problem,
+        None if index is None or shuffle is None else _shuffled(index, shuffle),
+        store_report(costs, index, 0 if index is None else _stored_bytes(reports, index)),
+        _suggestions(files, reports),
+    )
 
 
 def to_dict(report: Report) -> dict[str, Any]:

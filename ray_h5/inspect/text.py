@@ -201,7 +201,7 @@ def _members(column: ColumnReport) -> str:
 
 def _advice(columns: Sequence[ColumnReport]) -> Iterator[str]:
     yield from _together((each.name, text) for each in columns for text in each.advice)
-    if any("rite " in text and "chunk" in text for each in columns for text in each.advice):
+    if any(each.is_slow for each in columns):
         yield "ray-h5 repack writes files with such chunks: see docs/writing.md."
 
 
