@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,15 @@ def commands() -> None:
     """Hold the commands."""
 
 
-def _command(name: str, text: str, flags: Sequence[click.Parameter]) -> Any:
+def _command(
+    name: str, text: str, flags: Sequence[click.Parameter]
+) -> Callable[[Callable[[Mapping[str, Any]], int]], None]:
     """Add a function to the commands; it gets the values of the flags by name."""
-    return lambda function: commands.add_command(
-        Command(name, callback=lambda **given: function(given), params=list(flags), help=text)
-    )
+
+    def add(function: Callable[[Mapping[str, Any]], int]) -> None:
+        commands.add_command(Command(name, callback=lambda **given: function(given), params=list(flags), help=text))
+
+    return add
 
 
 _INSPECT = [

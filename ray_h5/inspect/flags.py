@@ -122,13 +122,6 @@ _SOURCE = {**_OF_ROWS, **_OF_FILES}
 
 _SHORTER = {"index_dir": ("--dir",), "storage_options": ("--storage-option",)}
 
-_MAKERS: Mapping[str, Callable[[Any], Any]] = {
-    "dtypes": dict,
-    "storage_options": lambda texts: dict(map(_stored, texts)),
-    "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
-}
-"""Make the value of an option of what its flag returns; of several values, a list."""
-
 _OF_WINDOWS = {
     "episode": ("COLUMN", "a column with one value for each episode"),
     "episode_ends": ("COLUMN", "a dataset with the ends of episodes"),
@@ -192,7 +185,13 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `Source` in what the parameters of `file_flags` returned."""
     from ray_h5.tables.sidecar import Sidecar
 
-    makers = {**_MAKERS, "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables]}
+    # What makes an option of several values of a flag; others are lists.
+    makers: dict[str, Callable[[Any], Any]] = {
+        "dtypes": dict,
+        "storage_options": lambda texts: dict(map(_stored, texts)),
+        "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
+        "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables],
+    }
     chosen = {name: given[name] for name in _SOURCE if given.get(name) not in (None, (), False)}
     options = {
         name: makers.get(name, list)(value) if isinstance(value, tuple) else value for name, value in chosen.items()

@@ -122,7 +122,7 @@ def _some_rows(index: RowIndex) -> Iterator[tuple[Any, ...]]:
             try:
                 is_small = spec.row_bytes <= _MOST_ROW_BYTES
                 values = reader.read([spec.name], rows)[spec.name] if is_small else ()
-                shown = [*map(drawn, values)] or [f"{size(spec.row_bytes)}: not shown"]
+                shown: list[Any] = [*map(drawn, values)] or [f"{size(spec.row_bytes)}: not shown"]
             except RayH5Error as exc:
                 shown = [f"{type(exc).__name__}: {exc}"]
             yield spec.name, str(spec), *shown, *[""] * (len(rows) - len(shown))

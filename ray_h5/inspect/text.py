@@ -107,7 +107,7 @@ def _tree(file: FileReport, named: Collection[str]) -> Section:
     reports = {column.name: column for column in file.columns}
     nodes = list(_rows(_chosen(reports, named)))
     shown = nodes[:MAX_LINES]
-    table = [_HEAD]
+    table: list[tuple[str, ...]] = [_HEAD]
     for depth, node in shown:
         cells = _cells([reports[name] for name in node.columns]) if node.columns else ("",) * (len(_HEAD) - 1)
         table.append(tuple(map(printable, ("  " * depth + node.label, *cells))))
