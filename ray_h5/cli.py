@@ -14,7 +14,7 @@ import click
 
 from ray_h5 import __version__, inspect
 from ray_h5.errors import OptionError, RayH5Error
-from ray_h5.inspect.flags import Command, Flag, file_flags, options_of, row_kind
+from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
 from ray_h5.messages import counted, printable
 
 __all__ = ["commands", "main"]
@@ -139,11 +139,6 @@ _REPACK = [
     Flag("--chunk-rows", section=_LAYOUT, type=int, metavar="ROWS", help="rows of a chunk of each array"),
     Flag("--codec", section=_LAYOUT, metavar="NAME", help="zstd, lz4, gzip, blosc, none or keep, of each array"),
     Flag("--page", section=_LAYOUT, metavar="BYTES", help="paged file space: metadata at the front, for stores"),
-    Flag("--where", section="Rows", metavar="TEXT", help="which rows: 'label == 1 and quality >= 0.5'"),
-    Flag("--rows", section="Rows", metavar="KIND", help="a row, as in Python: 'Groups(\"data/demo_*\")', 'Grid(2)'"),
-    Flag("--shuffle-rows", section="Rows", type=int, metavar="SEED", help="a random order over all outputs"),
-    Flag("--rows-per-file", section="Rows", type=int, metavar="ROWS", help="rows of an output"),
-    Flag("--files", section="Rows", type=int, metavar="COUNT", help="number of outputs"),
     Flag("--drop", section="Safety", is_flag=True, help="leave out what cannot be kept, such as links to other files"),
     Flag("--no-verify", section="Safety", is_flag=True, help="do not read back what was written"),
     Flag("--no-measure", section="Safety", is_flag=True, help="do not measure a shuffled epoch before and after"),
@@ -151,22 +146,18 @@ _REPACK = [
     Flag("--overwrite", section="Safety", is_flag=True, help="replace outputs that are there"),
     Flag("--threads", section="Safety", type=int, metavar="COUNT", help="threads that decode and encode"),
 ]
-_AS_IN_PYTHON = {str(each.name) for each in _REPACK} - {"auto", "rows", "no_verify", "no_measure"}
+_AS_IN_PYTHON = {str(each.name) for each in _REPACK} - {"auto", "no_verify", "no_measure"}
 
 
 @_command(
     "repack",
     "Rewrite files so that shuffled rows are read fast. OUT is a folder, a file if its name ends in .h5, or s3://...",
-    [*file_flags()[:1], _OUT, *file_flags()[1:], *_REPACK],
+    [*file_flags(rows=False)[:1], _OUT, *file_flags(rows=False)[1:], *_REPACK],
 )
 def _repack(given: Mapping[str, Any]) -> int:
     from ray_h5.writing.repack.repack import repack
 
     options = options_of(given)
-    if given["rows"] is not None:
-        if options["rows"] is not None:
-            raise OptionError("--rows and --groups or --grid: expected one of them")
-        options["rows"] = row_kind(given["rows"])
     options |= {name: given[name] for name in _AS_IN_PYTHON}
     options |= {"verify": not given["no_verify"], "measure": not given["no_measure"]}
     with click.progressbar(length=1, show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:

@@ -160,22 +160,7 @@ def test_repack_writes_and_prints_what_it_gained(tmp_path, capsys):
     printed = capsys.readouterr()
     assert [line.split(":")[0] for line in printed.out.splitlines()[1:]] == ["chunks", "shuffled epoch, on a sample"]
     assert printed.err == ""
-    options = ["--where", "label == 1", "--codec", "lz4", "--files", "2", "--overwrite", "--no-measure"]
-    assert main(["repack", str(tmp_path / "a.h5"), str(out), *options]) == 0
-    assert "rows: 200" in capsys.readouterr().out
     assert main(["repack", str(tmp_path / "a.h5"), str(out)]) == 1
     shown = capsys.readouterr().err
     assert "OutputExistsError: " in shown
     assert "overwrite= is --overwrite, resume= is --resume" in shown
-
-
-def test_repack_takes_row_kinds_as_in_python(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(3):
-            file[f"data/demo_{i}/x"] = np.full((i + 1, 2), i)
-    command = ["repack", str(tmp_path / "a.h5"), str(tmp_path / "b.h5"), "--no-measure", "--rows"]
-    assert main([*command, 'Groups("data/demo_*", key="demo")']) == 0
-    assert "rows: 3" in capsys.readouterr().out
-    for wrong in ("Groups(open('x'))", "open('x')", "Groups(", "Windows({})", "Groups(1, 2, 3)"):
-        assert main([*command, wrong]) == 1
-        assert "OptionError: " in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -10,11 +9,11 @@ from typing import Any
 
 import click
 
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import OptionError
 from ray_h5.options import documented
 from ray_h5.source import Source
 
-__all__ = ["Command", "Flag", "file_flags", "options_of", "row_kind"]
+__all__ = ["Command", "Flag", "file_flags", "options_of"]
 
 _ROWS = "What a row is (docs/rows.md; by default an index of the first axis)"
 
@@ -247,19 +246,3 @@ def _windows(given: Mapping[str, Any]) -> Any:
     pad = given["pad"]
     options = {name: given[name] for name in ("stride", *_OF_WINDOWS) if given[name] not in (None, ())}
     return Windows(dict(map(_window, given["windows"])), pad=pad[0] if len(pad) == 1 else pad, **options)
-
-
-def row_kind(text: str) -> Any:
-    """Return the row kind that a text says as in Python, such as ``Groups("data/demo_*", key="demo")``."""
-    from ray_h5.index.suggested_calls import value_of
-    from ray_h5.rows.groups_and_grids import Grid, Groups
-
-    try:
-        kind = value_of(ast.parse(text.strip(), mode="eval").body)
-    except RayH5Error:
-        raise
-    except (SyntaxError, ValueError, TypeError, KeyError):
-        kind = None
-    if not isinstance(kind, (Grid, Groups)):
-        raise OptionError(f'--rows {text}: expected Groups("data/demo_*") or Grid(2), with values alone in brackets')
-    return kind

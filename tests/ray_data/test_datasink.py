@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
-from ray_h5 import Windows, csr, repack
+from ray_h5 import Windows, csr
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import (
@@ -343,8 +343,6 @@ def test_windows_of_sparse_rows_are_refused(tmp_path):
     blocks = [block for task in source.get_read_tasks(1) for block in task()]
     with pytest.raises(UnsupportedColumnError, match="'X' has windows of sparse rows"):
         write(H5Datasink(tmp_path / "out"), [blocks])
-    with pytest.raises(UnsupportedColumnError, match="'X' has windows of sparse rows"):
-        repack(tmp_path / "a.h5", tmp_path / "b.h5", drop=True, **options)
 
 
 def test_columns_are_chosen_and_names_are_checked(tmp_path):

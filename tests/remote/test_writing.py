@@ -107,8 +107,8 @@ def test_files_from_a_store_into_it(s3, options, tmp_path):
     (tmp_path / "b.h5").unlink()
     there = repack(tmp_path / "a.h5", "s3://bkt/from_disk", storage_options=options, chunk_rows=10)
     assert (read(there.paths, options)["x"].ravel() == np.arange(60000)).all()
-    rows = repack("s3://bkt/in/a.h5", tmp_path / "rows", storage_options=options, shuffle_rows=1, drop=True)
-    assert sorted(read(rows.paths, None)["x"][:, 0]) == list(range(0, 60000, 100))
+    back = repack("s3://bkt/in/a.h5", tmp_path / "back", storage_options=options)
+    assert (read(back.paths, None)["x"].ravel() == np.arange(60000)).all()
 
 
 def test_a_failed_upload_leaves_nothing(s3, options, tmp_path, monkeypatch):

@@ -31,9 +31,7 @@ with RowReader("a.h5") as reader:
 with h5py.File("a.h5") as file:
     assert np.array_equal(found, file["x"][:][[7, 3, 99]])
 ray_h5.repack("a.h5", "fast", chunk_rows=2, measure=True)
-ray_h5.repack("a.h5", "mixed", shuffle_rows=1)
-for folder in ("fast", "mixed"):
-    assert sorted(int(row) for batch in loader(folder, 16) for row in batch.row) == list(range(100))
+assert sorted(int(row) for batch in loader("fast", 16) for row in batch.row) == list(range(100))
 again = list(create_optimized_dataloader("a.h5", 16, num_workers=2, load_fields=["row"]))
 assert DataLoaderPerformanceMonitor().time_batch_loading(batches)["mean_batch_time"] > 0
 print(ray_h5.read_h5)
@@ -48,8 +46,7 @@ def test_rows_come_without_calls_of_linux(tmp_path):
         file["row"] = np.arange(100)
     for compiled in ("0", "1"):
         code = f"import os; os.environ['RAY_H5_COMPILED'] = '{compiled}'\n{REMOVED}{PROGRAM}"
-        for folder in ("fast", "mixed"):
-            subprocess.run(["rm", "-rf", folder], cwd=tmp_path, check=True)
+        subprocess.run(["rm", "-rf", "fast"], cwd=tmp_path, check=True)
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 

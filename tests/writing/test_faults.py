@@ -36,17 +36,16 @@ def in_child(work):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"shuffle_rows": 3, "rows_per_file": 50}], ids=["arrays", "rows"])
-def test_a_kill_at_any_moment(tmp_path, options):
+def test_a_kill_at_any_moment(tmp_path):
     paths, out = write_files(tmp_path / "in"), tmp_path / "out"
     began = time.monotonic()
-    repack(paths, tmp_path / "whole", **options)
+    repack(paths, tmp_path / "whole")
     seconds = time.monotonic() - began
     expected = read_all(str(tmp_path / "whole"))["id"].tolist()
     names = sorted(os.listdir(tmp_path / "whole"))
     draw, killed = random.Random(0), 0
     for turn in range(20):
-        child = in_child(lambda: repack(paths, out, overwrite=True, **options))
+        child = in_child(lambda: repack(paths, out, overwrite=True))
         time.sleep(draw.uniform(0, seconds))
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -58,7 +57,7 @@ def test_a_kill_at_any_moment(tmp_path, options):
             whole = read_all(str(tmp_path / "whole" / name))
             assert arrays["id"].tolist() == whole["id"].tolist()
         if turn % 4 == 3:
-            repack(paths, out, overwrite=True, **options)
+            repack(paths, out, overwrite=True)
             assert sorted(os.listdir(out)) == names
             assert read_all(str(out))["id"].tolist() == expected
     assert killed > 5
@@ -96,11 +95,10 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"where": "id >= 0", "chunk_rows": 1}], ids=["arrays", "rows"])
-def test_a_full_disk(tmp_path, small_disk, options):
+def test_a_full_disk(tmp_path, small_disk):
     paths = write_files(tmp_path / "in")
     with pytest.raises(WriteFailedError, match="the disk is full"):
-        repack(paths, small_disk / "out", codec="none", **{"chunk_rows": 4, **options})
+        repack(paths, small_disk / "out", codec="none", chunk_rows=4)
     assert not (small_disk / "out").exists()
     repack(paths, small_disk / "out")  # a good codec: it fits
 

@@ -123,10 +123,13 @@ class Copied:
     """What a copy did."""
 
     rewritten: int = 0
-    stored_bytes: int = 0
     dropped: list[str] = field(default_factory=list)
     chunks_before: int = 0
     chunks_after: int = 0
+    copied_bytes: int = 0
+    """Stored bytes of the input that are done."""
+    file_bytes: int = 0
+    """The size of the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class FileCopy:
         return self.result
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
-        """Write the copy. `progress` is called with bytes that are done."""
+        """Write the copy. `progress` is called with the bytes of the input that are done."""
         self.result = Copied()
         self._verbatim.clear()
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
@@ -271,7 +274,6 @@ class FileCopy:
             )
         facts = facts_of(path, dataset)
         self.result.chunks_before += facts.num_chunks
-        self.result.stored_bytes += stored
         new = None
         has_rows = bool(dataset.shape) and all(dataset.shape) and not dtype.hasobject
         if has_rows and _is_written(dataset, facts, stored) and not _has_unused_bits(dataset):
@@ -333,7 +335,7 @@ class FileCopy:
                     referring.append(path)
                 elif found.shape is not None:
                     self._verbatim.append(path)
-                progress(found.id.get_storage_size())
+                self._advance(found.id.get_storage_size(), progress)
         elif entry.what == "array":
             self._rewrite(path, file[path], out, reader, progress)
             self._attributes(path, file, out, referring)
@@ -393,7 +395,11 @@ class FileCopy:
             else:
                 with translated(self._source, f"reading {path!r}"):
                     array.append(_raw_rows(dataset, start, stop, stored))
-            progress((stop - start) * dataset.id.get_storage_size() // max(rows, 1))
+            self._advance((stop - start) * dataset.id.get_storage_size() // max(rows, 1), progress)
+
+    def _advance(self, nbytes: int, progress: Callable[[int], object]) -> None:
+        self.result.copied_bytes += nbytes
+        progress(self.result.copied_bytes)
 
     # Attributes and references ---------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
 from joblib import cpu_count
 
 from ray_h5.codecs.encode import as_codec
@@ -23,12 +22,10 @@ from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.repack.file_work import FileWork
 from ray_h5.writing.repack.rate import shuffled_rate
 from ray_h5.writing.repack.result import Repacked
-from ray_h5.writing.repack.row_work import RowChoice, RowWork
 from ray_h5.writing.repack.target import Target, target_of
-from ray_h5.writing.repack.work import Progress
+from ray_h5.writing.repack.work import Progress, Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,7 +33,22 @@ if TYPE_CHECKING:
     from ray_h5.storage.local import PathLike
 
 
-@takes_options_of(Source)
+_OF_ROWS = (
+    "zip_files", "columns", "group", "rows", "windows", "sidecar", "attrs", "decode_cf", "axes", "labels", "dtypes",
+    "casting",
+)  # fmt: skip
+
+_INSTEAD = {name: f"ray_h5.write_h5(ray_h5.read_h5(..., {name}=...), 'out')" for name in _OF_ROWS} | {
+    "where": "ray_h5.write_h5(ray_h5.read_h5(...).filter(expr=...), 'out')",
+    "shuffle_rows": "ray_h5.write_h5(ray_h5.read_h5(..., shuffle=True), 'out')",
+    "rows_per_file": "ray_h5.write_h5(ray_h5.read_h5(...), 'out', rows_per_file=...)",
+    "files": "ray_h5.write_h5(ray_h5.read_h5(...), 'out', rows_per_file=...)",
+}
+
+
+@takes_options_of(
+    Source, instead={name: f"A copy keeps all rows as they are. Write {call}." for name, call in _INSTEAD.items()}
+)
 def repack(
     paths: PathLike | Sequence[PathLike],
     out: str | os.PathLike[str],
@@ -45,10 +57,6 @@ def repack(
     chunk_bytes: int | str | None = None,
     codec: str | None = None,
     page: int | str | None = None,
-    where: str | pc.Expression | None = None,
-    shuffle_rows: int | None = None,
-    rows_per_file: int | None = None,
-    files: int | None = None,
     drop: bool = False,
     verify: bool = True,
     resume: bool = False,
@@ -61,17 +69,15 @@ def repack(
 ) -> Repacked:
     """Rewrite files so that shuffled rows are read fast from them.
 
-    Without options that choose or order rows, each file is copied array by array: groups, attributes, types, links and
-    dimension scales stay. Arrays whose layout is good are copied without decoding. With such options, rows are read as
-    `read_h5` reads them, and written as columns.
+    Each file is copied array by array: groups, attributes, types, links and dimension scales stay. Arrays whose layout
+    is good are copied without decoding. Rows that are chosen, ordered or made are written by `write_h5`.
 
-    Memory is bounded: 64 MiB of rows, or those that share one input chunk, and 32 MiB of chunks that are encoded. With
-    `shuffle_rows` also the rows of a run: 128 MiB, or a 256th of all rows if that is more.
+    Memory is bounded: 64 MiB of rows, or those that share one input chunk, and 32 MiB of chunks that are encoded.
 
     Parameters
     ----------
     **options
-        The options of `ray_h5.source.Source`, for the input.
+        The options of `ray_h5.source.Source` that say which files are read, and how they are reached.
     out : str or path-like
         A file, if it has an extension of HDF5 files or that of the input, or a folder; or the URL of one in a store.
     chunk_rows : int, optional
@@ -86,12 +92,6 @@ def repack(
     page : int or str, optional
         Bytes of a page of paged file space, such as ``"4MiB"``: metadata lie together, at the front. Planning a file in
         a store then takes few requests.
-    where : str or expression, optional
-        Which rows to take: ``"label == 1 and quality >= 0.5"``, or an expression as `H5Dataset` takes it.
-    shuffle_rows : int, optional
-        A seed: rows are in a random order over all outputs, so that reading in path order is mixed already.
-    rows_per_file, files : int, optional
-        The rows of an output, or the number of outputs. By default one for each input.
     drop : bool
         Leave out what cannot be kept, such as links to other files, instead of raising.
     verify : bool
@@ -133,7 +133,6 @@ def repack(
     >>> print(ray_h5.repack("raw/*.h5", "fast", codec="lz4"))  # doctest: +SKIP
     """
     layout = Layout(chunk_rows, chunk_bytes, None if codec is None else as_codec(codec, "keep"), page)
-    choice = RowChoice.of(where, shuffle_rows, rows_per_file, files, options)
     workers = cpu_count() if threads is None else as_integer("threads", threads, 1)
     paths = list_paths(paths)
     given = options.get("storage_options") if out_storage_options is None else out_storage_options
@@ -141,15 +140,13 @@ def repack(
         options.pop("storage_options", None)  # they are of `out`
     found = _readable(FileOptions.of(paths, threads=workers, **options))
     target = target_of(out, given, {Path(path).suffix for path in found.paths} - {""})
-    common = found, target, layout, drop, workers
-    work = RowWork(*common, choice) if choice.is_any else FileWork(*common)
+    work = Work(found, target, layout, bool(drop), workers)
     names = work.names()
     _check_apart(found, target, names)
     work.survey()
     with target:
         kept = target.begin(names, work.fingerprint(options), resume=bool(resume), overwrite=bool(overwrite))
-        work.run(kept, bool(verify), progress or _no_progress)
-    result = replace(work.result(), paths=[target.place(name) for name in names], kept=[target.place(n) for n in kept])
+        result = work.run(kept, bool(verify), progress or _no_progress)
     return _measured(result, found, target) if measure and not result.gains_nothing else result
 
 
@@ -166,9 +163,8 @@ def _readable(files: FileOptions) -> FileOptions:
 
 def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], options: SourceOptions) -> bool:
     """Return whether `out` is in a store, and nothing that is read can be."""
-    further = {"filesystem", "sidecar", "zip_files"} & options.keys()
     urls, _ = split_urls(os.fspath(path) for path in (out, *paths))
-    return not further and urls == [os.fspath(out)]
+    return "filesystem" not in options and urls == [os.fspath(out)]
 
 
 def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
@@ -193,9 +189,7 @@ def _check_apart(files: FileOptions, target: Target, names: Sequence[str]) -> No
                 f"out: {path} is an input, too. Write to another place, and rename it when you are content."
             )
     if target.is_file and len(names) > 1:
-        raise OptionError(
-            f"out={target.path!r}: {len(names)} files would be written; expected the name of a folder, or files=1"
-        )
+        raise OptionError(f"out={target.path!r}: {len(names)} files would be written; expected the name of a folder")
 
 
 def _no_progress(done: int, total: int) -> None:

@@ -17,8 +17,6 @@ class Repacked:
         The outputs.
     kept : list of str
         Those that an earlier repack had written.
-    rows : int, optional
-        Rows that were written; None if files were copied array by array.
     bytes_before, bytes_after : int
         Size of the files.
     chunks_before, chunks_after : int
@@ -29,13 +27,12 @@ class Repacked:
         Why these are 0, if the files cannot be read without more options.
     dropped : tuple of str
         What was left out.
-    rewritten : int, optional
-        Arrays that got another layout; None if rows were written.
+    rewritten : int
+        Arrays that got another layout.
     """
 
     paths: list[str]
     kept: list[str]
-    rows: int | None
     bytes_before: int
     bytes_after: int
     chunks_before: int = 0
@@ -44,7 +41,7 @@ class Repacked:
     rate_after: float = 0.0
     not_measured: str = ""
     dropped: tuple[str, ...] = ()
-    rewritten: int | None = None
+    rewritten: int = 0
 
     @property
     def gains_nothing(self) -> bool:
@@ -58,8 +55,6 @@ class Repacked:
         ]
         if self.kept:
             lines[0] += f"; {len(self.kept)} of them were there"
-        if self.rows is not None:
-            lines.append(f"rows: {self.rows}")
         if self.chunks_before:
             lines.append(f"chunks: {self.chunks_before} before, {self.chunks_after} after")
         if self.gains_nothing:

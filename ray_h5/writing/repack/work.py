@@ -1,102 +1,175 @@
-"""What the two kinds of repack have in common: inputs, the names of outputs, and how one is written."""
+"""Copies files array by array: inputs, the names of outputs, and how one is written."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from ray_h5.codecs.encode import CodecName
+from ray_h5.errors import OptionError
 from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.index.file_options import FileOptions
+from ray_h5.manifest.layout import FileState
 from ray_h5.storage.storage_of_path import storage_of
-from ray_h5.writing.layouts import Layout
+from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, WORTH_BYTES, Layout
 from ray_h5.writing.output import OutputFile
+from ray_h5.writing.repack.copying import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
 from ray_h5.writing.repack.result import Repacked
 from ray_h5.writing.repack.target import Target
 
-if TYPE_CHECKING:
-    from ray_h5.manifest.layout import FileState
-
 Progress = Callable[[int, int], object]
-"""Called with the bytes, or rows, that are done, and with all of them."""
+"""Called with the bytes that are done, and with all of them."""
+
+_PIECE = 8 << 20
 
 
 class Work:
-    """What a repack does; `FileWork` copies files, `RowWork` writes rows."""
+    """The copies of some files.
+
+    Parameters
+    ----------
+    files : FileOptions
+        The inputs.
+    target : Target
+        Where the outputs are.
+    layout : Layout
+        What the user says of chunks, codecs and pages.
+    drop : bool
+        Whether to leave out what cannot be kept, instead of raising.
+    threads : int
+        Threads that decode and encode.
+    """
 
     def __init__(self, files: FileOptions, target: Target, layout: Layout, drop: bool, threads: int) -> None:
-        self._files, self._target, self._layout = files, target, layout
-        self._drop, self._threads = drop, threads
-        self._before = self._after = 0
-        self._dropped: list[str] = []
+        self._paths, self._storage = files.paths, files.scope.storage
+        self._target, self._layout, self._drop, self._threads = target, layout, drop, threads
+        self._states = {path: files.states.get(path) or self._storage_of(path).check(path) for path in files.paths}
+        self._on_disk = [path for path in files.paths if not self._storage_of(path).is_fetched]
+
+    def _storage_of(self, path: str) -> Any:
+        return storage_of(path, self._storage)
 
     def names(self) -> list[str]:
-        """Return the names of the outputs."""
-        raise NotImplementedError
-
-    def survey(self) -> None:
-        """Raise for what cannot be kept, before something is written."""
-        raise NotImplementedError
-
-    def run(self, kept: Sequence[str], verify: bool, progress: Progress) -> None:
-        """Write the outputs, except those that are there."""
-        raise NotImplementedError
-
-    def result(self) -> Repacked:
-        """Return what was done."""
-        raise NotImplementedError
-
-    def fingerprint(self, options: Mapping[str, Any]) -> str:
-        """Return what decides the contents of the outputs."""
-        states = [(path, repr(self._state(path))) for path in self._files.paths]
-        said = {name: value for name, value in options.items() if name not in {"storage_options", "cache_dir"}}
-        text = repr((states, self._layout, self._drop, sorted(said.items(), key=str), self._further()))
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _further(self) -> Any:
-        return None
-
-    def _state(self, path: str) -> Any:
-        return self._files.states.get(path) or storage_of(path, self._files.scope.storage).check(path)
-
-    def _on_disk(self, paths: Iterable[str]) -> list[str]:
-        """Return those of some inputs that libhdf5 opens where they are."""
-        return [path for path in paths if not storage_of(path, self._files.scope.storage).is_fetched]
-
-    def _check_unchanged(self, states: Mapping[str, FileState]) -> None:
-        """Raise if inputs changed since they had these states. Requests for those in a store say which they want."""
-        for path in self._on_disk(states):
-            check_state(path, states[path], self._files.scope.storage)
-
-    def _input_names(self) -> list[str]:
-        """Return a name for each input: its path below the folder that all of them share."""
-        paths = self._files.paths
-        if len(paths) == 1:
-            return [os.path.basename(paths[0])]
-        folders = [path.split("/")[:-1] for path in paths]
+        """Return a name for each output: the path of its input below the folder that all of them share."""
+        if len(self._paths) == 1:
+            return [os.path.basename(self._paths[0])]
+        folders = [path.split("/")[:-1] for path in self._paths]
         shared = 0
         while all(len(each) > shared for each in folders) and len({each[shared] for each in folders}) == 1:
             shared += 1
-        return ["/".join(path.split("/")[shared:]) for path in paths]
+        return ["/".join(path.split("/")[shared:]) for path in self._paths]
 
-    def _write(
-        self,
-        name: str,
-        write: Callable[[OutputFile], object],
-        check: Callable[[str], object] | None,
-        creation: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    def survey(self) -> None:
+        """Raise for what cannot be kept, before something is written. Files in stores are looked at in their turn."""
+        for path in self._on_disk:
+            self._copy(path).survey()
+            self._creation(path)
+
+    def fingerprint(self, options: Mapping[str, Any]) -> str:
+        """Return what decides the contents of the outputs."""
+        states = [(path, repr(self._states[path])) for path in self._paths]
+        said = {name: value for name, value in options.items() if name not in {"storage_options", "cache_dir"}}
+        text = repr((states, self._layout, self._drop, sorted(said.items(), key=str)))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def run(self, kept: Sequence[str], verify: bool, progress: Progress) -> Repacked:
+        """Write the outputs, except those that are there; return what was done."""
+        total, before = sum(state.size for state in self._states.values()), 0
+        copies: list[Copied] = []
+        for path, name in zip(self._paths, self.names(), strict=True):
+            if name not in kept:
+                local = path if path in self._on_disk else self._fetched(path, name)
+                try:
+                    advance = partial(_advance, progress, before, total)
+                    copies.append(self._copy_file(path, local, name, verify, advance))
+                finally:
+                    if local != path:
+                        Path(local).unlink()
+            before += self._states[path].size
+            progress(before, total)
+        there = [self._target.place(name) for name in kept]
+        return Repacked(
+            [self._target.place(name) for name in self.names()],
+            there,
+            total,
+            sum(each.file_bytes for each in copies) + sum(Path(path).stat().st_size for path in there),
+            sum(each.chunks_before for each in copies),
+            sum(each.chunks_after for each in copies),
+            dropped=tuple(what for each in copies for what in each.dropped),
+            rewritten=sum(each.rewritten for each in copies),
+        )
+
+    def _copy(self, path: str) -> FileCopy:
+        return FileCopy(path, self._rule, drop=self._drop, threads=self._threads)
+
+    def _rule(self, facts: ArrayFacts) -> NewLayout | None:
+        """Return how an array is laid out; None if it stays as it is."""
+        layout = self._layout
+        says_chunks = layout.chunk_rows is not None or layout.chunk_bytes is not None
+        if not says_chunks and layout.codec in {None, "keep"} and not is_slow(facts):
+            return None
+        if facts.shape[0] * facts.row_bytes <= GOOD_BYTES and facts.chunks is None:
+            return None  # a small array is read as a whole
+        keeps_chunks = facts.chunks is not None and not facts.is_split and not says_chunks and not is_slow(facts)
+        rows = facts.chunks[0] if keeps_chunks and facts.chunks else layout.rows_of_chunk(facts.row_bytes)
+        codec = as_keepable(facts) if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
+        return NewLayout(rows, codec)
+
+    def _copy_file(self, path: str, local: str, name: str, verify: bool, progress: Callable[[int], object]) -> Copied:
         """Write an output, look at it, and give it its name."""
+        copy = self._copy(local)
+        copy.survey()
         temporary = self._target.temporary(name)
         page = cast("int | None", self._layout.page)
-        with OutputFile(temporary, threads=self._threads, page=page, **creation) as file:
-            write(file)
+        with OutputFile(temporary, threads=self._threads, page=page, **self._creation(local)) as file:
+            copy.write(file, progress)
+            if path in self._on_disk:  # requests to a store say which state they want
+                check_state(path, FileState(self._states[path]), self._storage)
             file.close()
-            if check is not None:
+            if verify:
                 file.verify()
-                check(temporary)
-            self._after += Path(temporary).stat().st_size
+                copy.verify(temporary)
+            copy.result.file_bytes = Path(temporary).stat().st_size
             self._target.put(temporary, name)
+        return copy.result
+
+    def _creation(self, path: str) -> dict[str, Any]:
+        """Return with which properties the copy of a file is created."""
+        found = creation_of(path)
+        if found["userblock_size"] and self._layout.page is not None:
+            if not self._drop:
+                raise OptionError(
+                    f"page={self._layout.page}: {path} begins with {found['userblock_size']} bytes that are not HDF5, "
+                    "as MATLAB writes them, and files of pages have none. Leave page= out, or pass drop=True."
+                )
+            found["userblock_size"] = 0
+        return found
+
+    def _fetched(self, url: str, name: str) -> str:
+        """Return a local copy of a file in a store."""
+        source = self._storage.open(url, self._states[url])
+        path = self._target.temporary(f"{name}.source")
+        with open(path, "xb") as file:
+            for start in range(0, source.size, _PIECE):
+                piece = bytearray(min(_PIECE, source.size - start))
+                source.read_into(start, memoryview(piece))
+                file.write(piece)
+        return path
+
+
+def is_slow(facts: ArrayFacts) -> bool:
+    """Return whether shuffled rows of an array are slow to read, and other chunks mend it."""
+    if facts.chunks is None:
+        return False
+    is_tiny = facts.chunk_bytes < TINY_BYTES and facts.num_chunks >= TINY_CHUNKS
+    # Half of it or less is then decoded for a row. Images of 3 KiB, gzip, 64 a chunk: 5.5 times the rows/s.
+    is_large = bool(facts.steps) and facts.chunks[0] > 1 and facts.chunk_bytes >= WORTH_BYTES
+    return is_tiny or is_large or facts.is_split or not facts.is_decoded_here
+
+
+def _advance(progress: Progress, before: int, total: int, done: int) -> None:
+    progress(min(before + done, total), total)
