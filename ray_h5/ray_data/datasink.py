@@ -17,7 +17,7 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.ray_data.arguments import as_resources, remote_options
 from ray_h5.ray_data.arrow.columns_of_blocks import as_names, columns_of
 from ray_h5.ray_data.own_errors import own_error
-from ray_h5.writing.folders import folder_of
+from ray_h5.writing.destination import folder_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.task_files import Part, PartWriter, check_mode, publish
 

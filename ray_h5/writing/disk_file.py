@@ -93,7 +93,7 @@ class DiskFile:
         return size
 
     def flush(self) -> None:
-        """Do nothing: `OutputFile.close` waits for the disk."""
+        """Do nothing: `sync` waits for the disk."""
 
     def close(self) -> None:
         """Close the file, after libhdf5 did."""

@@ -43,7 +43,7 @@ Corner: TypeAlias = tuple[int, ...]
 
 
 class OutputFile:
-    """A new HDF5 file. It is complete after `close`.
+    """A new HDF5 file. It is complete after `close`; the disk has it after `sync`.
 
     Parameters
     ----------
@@ -53,17 +53,12 @@ class OutputFile:
         Threads that encode.
     page : int, optional
         Bytes of a page of paged file space. Metadata then lie together, at the front of the file.
-    durable : bool
-        Whether `close` waits until the disk has it.
     **creation
         Further properties of the file, for `h5py.File`.
     """
 
-    def __init__(
-        self, path: str, *, threads: int = 1, page: int | None = None, durable: bool = True, **creation: Any
-    ) -> None:
+    def __init__(self, path: str, *, threads: int = 1, page: int | None = None, **creation: Any) -> None:
         self.path = path
-        self._durable = durable
         self._arrays: dict[str, OutputArray] = {}
         self._waiting: deque[tuple[OutputArray, Corner, Future[tuple[Any, int, int]], int]] = deque()
         self._waiting_bytes = 0
@@ -177,8 +172,6 @@ class OutputFile:
             self._is_open = False
         self._disk.close()
         self._pool.shutdown()
-        if self._durable:
-            sync(self.path)
 
     def abandon(self) -> None:
         """Close and remove the file."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ray_h5.errors import OptionError, OutputExistsError, SchemaMismatchError
+from ray_h5.writing.destination import Destination
 from ray_h5.writing.file_arrays import Form, TableWriter, part_of
-from ray_h5.writing.folders import Folder
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.output import OutputFile
 
@@ -27,7 +27,7 @@ class Part:
     Attributes
     ----------
     token : str
-        What `Folder.publish` takes.
+        What `Destination.publish` takes.
     task, number : int
         Which task, and which file of it.
     rows : int
@@ -48,7 +48,7 @@ class PartWriter:
 
     Parameters
     ----------
-    folder : Folder
+    folder : Destination
         Where.
     task : int
         The number of the task.
@@ -61,7 +61,7 @@ class PartWriter:
     """
 
     def __init__(
-        self, folder: Folder, task: int, layout: Layout, rows_per_file: int | None = None, threads: int = 1
+        self, folder: Destination, task: int, layout: Layout, rows_per_file: int | None = None, threads: int = 1
     ) -> None:
         self._folder, self._task, self._layout = folder, task, layout
         self._rows_per_file, self._threads = rows_per_file, threads
@@ -90,8 +90,7 @@ class PartWriter:
             assert self._forms is not None
             path = self._folder.temporary(f"part-{self._task}-{len(self.parts)}.h5")
             page = cast("int | None", self._layout.page)
-            # The disk has it when `Folder.publish` returns.
-            self._file = OutputFile(path, threads=self._threads, page=page, durable=False)
+            self._file = OutputFile(path, threads=self._threads, page=page)
             self._table = TableWriter(self._file, self._forms, self._layout)
         return self._table
 
@@ -139,7 +138,7 @@ def check_same(expected: Mapping[str, Form], found: Mapping[str, Form], what: st
     )
 
 
-def check_mode(folder: Folder, mode: str) -> bool:
+def check_mode(folder: Destination, mode: str) -> bool:
     """Return whether to write; raise if the folder holds something, and nothing says what to do with it."""
     if mode not in MODES:
         raise OptionError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
@@ -153,7 +152,7 @@ def check_mode(folder: Folder, mode: str) -> bool:
     )
 
 
-def publish(folder: Folder, parts: Sequence[Part], mode: str) -> None:
+def publish(folder: Destination, parts: Sequence[Part], mode: str) -> None:
     """Give the files of all tasks their names, ``part-{task}-{number}.h5``.
 
     Raises
@@ -172,6 +171,7 @@ def publish(folder: Folder, parts: Sequence[Part], mode: str) -> None:
     first = _next_task(present) if mode == "append" else 0
     names = {part.token: f"part-{first + part.task}-{part.number}.h5" for part in parts}
     folder.publish(names, present if mode == "overwrite" else ())
+    folder.abandon()
 
 
 def _next_task(names: Iterable[str]) -> int:

@@ -195,7 +195,7 @@ def test_two_repacks_into_one_place(tmp_path):
 
     def meanwhile(*_):
         if not errors:
-            with pytest.raises(OutputExistsError, match="another repack") as error:
+            with pytest.raises(OutputExistsError, match="another write") as error:
                 repack(paths, out, overwrite=True)
             errors.append(error)
 

@@ -21,10 +21,11 @@ from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths
 from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.writing.destination import Destination, output_of
 from ray_h5.writing.layouts import Layout
+from ray_h5.writing.repack.outputs import Outputs
 from ray_h5.writing.repack.rate import shuffled_rate
 from ray_h5.writing.repack.result import Repacked
-from ray_h5.writing.repack.target import Target, target_of
 from ray_h5.writing.repack.work import Progress, Work
 
 if TYPE_CHECKING:
@@ -139,15 +140,19 @@ def repack(
     if _is_in_store_alone(out, paths, options):
         options.pop("storage_options", None)  # they are of `out`
     found = _readable(FileOptions.of(paths, threads=workers, **options))
-    target = target_of(out, given, {Path(path).suffix for path in found.paths} - {""})
-    work = Work(found, target, layout, bool(drop), workers)
-    names = work.names()
-    _check_apart(found, target, names)
+    folder, name = output_of(out, given, {Path(path).suffix for path in found.paths} - {""})
+    work = Work(found, layout, bool(drop), bool(verify), workers)
+    names = [name] if name else work.names()
+    if len(names) < len(found.paths):
+        raise OptionError(
+            f"out={folder.place(name)!r}: {len(found.paths)} files would be written; expected the name of a folder"
+        )
+    _check_apart(found, folder, names)
     work.survey()
-    with target:
-        kept = target.begin(names, work.fingerprint(options), resume=bool(resume), overwrite=bool(overwrite))
-        result = work.run(kept, bool(verify), progress or _no_progress)
-    return _measured(result, found, target) if measure and not result.gains_nothing else result
+    with Outputs(folder, names, work.fingerprint(options)) as outputs:
+        outputs.begin(resume=bool(resume), overwrite=bool(overwrite))
+        result = work.run(outputs, progress or _no_progress)
+    return _measured(result, found, folder) if measure and not result.gains_nothing else result
 
 
 def _readable(files: FileOptions) -> FileOptions:
@@ -167,9 +172,9 @@ def _is_in_store_alone(out: str | os.PathLike[str], paths: Sequence[PathLike], o
     return "filesystem" not in options and urls == [os.fspath(out)]
 
 
-def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
+def _measured(result: Repacked, files: FileOptions, folder: Destination) -> Repacked:
     """Return the result with the rows a second of a shuffled epoch, before and after."""
-    after = FileOptions.of(result.paths, storage_options=target.storage_options)
+    after = FileOptions.of(result.paths, storage_options=folder.storage_options)
     try:
         for each in (files, after):
             each.index()
@@ -180,16 +185,13 @@ def _measured(result: Repacked, files: FileOptions, target: Target) -> Repacked:
     return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))
 
 
-def _check_apart(files: FileOptions, target: Target, names: Sequence[str]) -> None:
-    """Raise if an output is an input, or several are one file."""
+def _check_apart(files: FileOptions, folder: Destination, names: Sequence[str]) -> None:
+    """Raise if an output is an input."""
     inputs = {storage_of(path, files.scope.storage).real_path(path) for path in files.paths}
-    for path in map(target.place, names):
-        if target.real_path(path) in inputs:
-            raise OptionError(
-                f"out: {path} is an input, too. Write to another place, and rename it when you are content."
-            )
-    if target.is_file and len(names) > 1:
-        raise OptionError(f"out={target.path!r}: {len(names)} files would be written; expected the name of a folder")
+    if name := next((name for name in names if folder.real_path(name) in inputs), None):
+        raise OptionError(
+            f"out: {folder.place(name)} is an input, too. Write to another place, and rename it when you are content."
+        )
 
 
 def _no_progress(done: int, total: int) -> None:

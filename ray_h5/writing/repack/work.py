@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,8 @@ from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, WORTH_BYTES, Layout
 from ray_h5.writing.output import OutputFile
 from ray_h5.writing.repack.copying import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
+from ray_h5.writing.repack.outputs import Outputs
 from ray_h5.writing.repack.result import Repacked
-from ray_h5.writing.repack.target import Target
 
 Progress = Callable[[int, int], object]
 """Called with the bytes that are done, and with all of them."""
@@ -34,19 +34,19 @@ class Work:
     ----------
     files : FileOptions
         The inputs.
-    target : Target
-        Where the outputs are.
     layout : Layout
         What the user says of chunks, codecs and pages.
     drop : bool
         Whether to leave out what cannot be kept, instead of raising.
+    verify : bool
+        Whether to read back what was written, and to compare it.
     threads : int
         Threads that decode and encode.
     """
 
-    def __init__(self, files: FileOptions, target: Target, layout: Layout, drop: bool, threads: int) -> None:
+    def __init__(self, files: FileOptions, layout: Layout, drop: bool, verify: bool, threads: int) -> None:
         self._paths, self._storage = files.paths, files.scope.storage
-        self._target, self._layout, self._drop, self._threads = target, layout, drop, threads
+        self._layout, self._drop, self._verify, self._threads = layout, drop, verify, threads
         self._states = {path: files.states.get(path) or self._storage_of(path).check(path) for path in files.paths}
         self._on_disk = [path for path in files.paths if not self._storage_of(path).is_fetched]
 
@@ -76,24 +76,24 @@ class Work:
         text = repr((states, self._layout, self._drop, sorted(said.items(), key=str)))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def run(self, kept: Sequence[str], verify: bool, progress: Progress) -> Repacked:
+    def run(self, outputs: Outputs, progress: Progress) -> Repacked:
         """Write the outputs, except those that are there; return what was done."""
         total, before = sum(state.size for state in self._states.values()), 0
         copies: list[Copied] = []
-        for path, name in zip(self._paths, self.names(), strict=True):
-            if name not in kept:
-                local = path if path in self._on_disk else self._fetched(path, name)
+        for path, name in zip(self._paths, outputs.names, strict=True):
+            if name not in outputs.kept:
+                local = path if path in self._on_disk else self._fetched(path, outputs.temporary(f"{name}.source"))
                 try:
                     advance = partial(_advance, progress, before, total)
-                    copies.append(self._copy_file(path, local, name, verify, advance))
+                    copies.append(self._copy_file(path, local, outputs, name, advance))
                 finally:
                     if local != path:
                         Path(local).unlink()
             before += self._states[path].size
             progress(before, total)
-        there = [self._target.place(name) for name in kept]
+        there = [outputs.place(name) for name in outputs.kept]
         return Repacked(
-            [self._target.place(name) for name in self.names()],
+            [outputs.place(name) for name in outputs.names],
             there,
             total,
             sum(each.file_bytes for each in copies) + sum(Path(path).stat().st_size for path in there),
@@ -119,22 +119,24 @@ class Work:
         codec = as_keepable(facts) if layout.codec == "keep" else cast(CodecName, layout.codec or "zstd")
         return NewLayout(rows, codec)
 
-    def _copy_file(self, path: str, local: str, name: str, verify: bool, progress: Callable[[int], object]) -> Copied:
+    def _copy_file(
+        self, path: str, local: str, outputs: Outputs, name: str, progress: Callable[[int], object]
+    ) -> Copied:
         """Write an output, look at it, and give it its name."""
         copy = self._copy(local)
         copy.survey()
-        temporary = self._target.temporary(name)
+        temporary = outputs.temporary(name)
         page = cast("int | None", self._layout.page)
         with OutputFile(temporary, threads=self._threads, page=page, **self._creation(local)) as file:
             copy.write(file, progress)
             if path in self._on_disk:  # requests to a store say which state they want
                 check_state(path, FileState(self._states[path]), self._storage)
             file.close()
-            if verify:
+            if self._verify:
                 file.verify()
                 copy.verify(temporary)
             copy.result.file_bytes = Path(temporary).stat().st_size
-            self._target.put(temporary, name)
+            outputs.put(temporary, name)
         return copy.result
 
     def _creation(self, path: str) -> dict[str, Any]:
@@ -149,10 +151,9 @@ class Work:
             found["userblock_size"] = 0
         return found
 
-    def _fetched(self, url: str, name: str) -> str:
+    def _fetched(self, url: str, path: str) -> str:
         """Return a local copy of a file in a store."""
         source = self._storage.open(url, self._states[url])
-        path = self._target.temporary(f"{name}.source")
         with open(path, "xb") as file:
             for start in range(0, source.size, _PIECE):
                 piece = bytearray(min(_PIECE, source.size - start))
