@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from ray_h5.buffers import objects
 from ray_h5.codecs.encode import CodecName
-from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.writing.layouts import Layout
-from ray_h5.writing.output import TEXT, OutputArray, OutputFile, stored_dtype
+from ray_h5.writing.output import TEXT, OutputArray, OutputFile
 
 _TEXT_BYTES = 32
 
@@ -27,56 +25,17 @@ class Form:
 
     Attributes
     ----------
-    kind : {"plain", "text", "ragged", "sparse", "optional"}
-        Values of one type and shape; texts of any length; arrays of varying length; rows of a sparse matrix; values
-        of one type that may be missing.
+    kind : {"plain", "text", "ragged", "sparse"}
+        Values of one type and shape; texts of any length; arrays of varying length; rows of a sparse matrix.
     dtype : numpy.dtype
         The type of a value; objects for text.
     shape : tuple of int
         Of a row; for ragged ones: of an item of it; for sparse ones: its length.
-    attributes : mapping of str to object
-        The attributes of the column.
-    fill : object, optional
-        The fill value.
-    layout : Layout, optional
-        How this column is laid out, if not as the others.
     """
 
     kind: str
     dtype: np.dtype
     shape: tuple[int, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    fill: Any = field(default=None, compare=False)
-    layout: Layout | None = field(default=None, compare=False)
-
-    @classmethod
-    def of(cls, spec: ColumnSpec) -> Form:
-        """Return the form of a column that is read."""
-        if spec.kind in {"number", "bool", "binary", "struct", "time"}:
-            if spec.dtype.hasobject:
-                raise UnsupportedColumnError(
-                    f"column {spec.name!r} has {spec.dtype}: texts or lists in compound values cannot be written. "
-                    "Leave it out with columns=[...]."
-                )
-            return cls("plain", stored_dtype(spec.dtype), spec.row_shape)
-        if spec.kind == "string":
-            return cls("text", np.dtype(object), spec.row_shape)
-        assert spec.element is not None
-        if spec.kind in {"list", "ragged"}:
-            inner = spec.ragged_shape[1:] if spec.kind == "ragged" else ()
-            if spec.row_shape or None in inner:
-                raise varies(spec.name, spec.shown_shape)
-            return cls("ragged", _element(spec.element), cast(tuple[int, ...], inner))
-        if spec.kind == "sparse":
-            if len(spec.ragged_shape) > 1:
-                raise windows_of_sparse_rows(spec.name)
-            return cls("sparse", stored_dtype(spec.element), (int(spec.ragged_shape[0] or 0),))
-        if spec.row_shape:
-            raise UnsupportedColumnError(
-                f"column {spec.name!r} has {spec.kind} values of shape {spec.row_shape}; one a row can be written. "
-                "Pass dtypes= to read them as numbers, or leave it out."
-            )
-        return cls("optional", _element(spec.element))
 
     def __str__(self) -> str:
         dtype = "text" if self.dtype.hasobject else str(self.dtype)
@@ -99,10 +58,6 @@ def windows_of_sparse_rows(name: str) -> UnsupportedColumnError:
     )
 
 
-def _element(dtype: np.dtype) -> np.dtype:
-    return np.dtype(object) if dtype.kind in "SOU" else stored_dtype(dtype)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
     """Rows of varying length.
@@ -117,14 +72,6 @@ class Ranges:
 
     offsets: np.ndarray
     values: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Iterable[np.ndarray], form: Form) -> Ranges:
-        """Return rows that are arrays of their own."""
-        rows = list(map(np.asarray, rows))
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-        dtype = object if form.dtype.hasobject else form.dtype
-        return cls(offsets, np.concatenate([*rows, np.empty((0, *form.shape), dtype)]))
 
 
 ColumnValues: TypeAlias = "np.ndarray | Ranges | SparseBatch"
@@ -141,16 +88,6 @@ def part_of(values: ColumnValues, start: int, stop: int) -> ColumnValues:
         part = slice(int(offsets[0]), int(offsets[-1]))
         return SparseBatch(offsets - offsets[0], values.indices[part], values.data[part], values.width)
     return values[start:stop]
-
-
-class ColumnWriter(Protocol):
-    """Writes one column."""
-
-    def append(self, values: Any) -> None:
-        """Add rows: an array, or `Ranges` or a `SparseBatch`, as the form says."""
-
-    def finish(self, rows: int) -> None:
-        """Write what is known at the end; `rows` are all rows."""
 
 
 class TableWriter:
@@ -172,7 +109,10 @@ class TableWriter:
         check_paths(forms)
         if any(form.kind not in {"plain", "text"} for form in forms.values()):
             file.group("/", {"encoding-type": "ray_h5", "encoding-version": "1"})  # groups that are columns are read so
-        self._columns = {name: _writer(file, name, form, form.layout or layout) for name, form in forms.items()}
+        self._columns = {
+            name: (_Plain if form.kind in {"plain", "text"} else _Runs)(file, name, form, layout)
+            for name, form in forms.items()
+        }
 
     def append(self, columns: Mapping[str, ColumnValues], rows: int) -> None:
         """Add rows: an array for each column."""
@@ -200,48 +140,17 @@ def check_paths(names: Sequence[str] | Mapping[str, Any]) -> None:
                 )
 
 
-def _writer(file: OutputFile, name: str, form: Form, layout: Layout) -> ColumnWriter:
-    made: dict[str, Callable[[OutputFile, str, Form, Layout], ColumnWriter]] = {
-        "plain": _Plain,
-        "text": _Plain,
-        "ragged": _Ragged,
-        "sparse": _Sparse,
-        "optional": _Optional,
-    }
-    return made[form.kind](file, name, form, layout)
-
-
-def _array(
-    file: OutputFile,
-    name: str,
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    layout: Layout,
-    attributes: Mapping[str, Any] | None = None,
-    fill: Any = None,
-) -> OutputArray:
+def _array(file: OutputFile, name: str, dtype: np.dtype, shape: tuple[int, ...], layout: Layout) -> OutputArray:
     is_text = dtype.hasobject
     row_bytes = (_TEXT_BYTES if is_text else dtype.itemsize) * max(1, math.prod(shape))
     codec = cast(CodecName, layout.codec or "zstd")
-    return file.array(
-        name,
-        TEXT if is_text else dtype,
-        shape,
-        chunk_rows=layout.rows_of_chunk(row_bytes),
-        codec=codec,
-        attributes=attributes,
-        fill=fill,
-    )
+    return file.array(name, TEXT if is_text else dtype, shape, layout.rows_of_chunk(row_bytes), codec)
 
 
 def _values(values: np.ndarray, form: Form, name: str) -> np.ndarray:
-    if form.dtype.hasobject:
-        return as_texts(values, name)
-    return values.view(form.dtype) if values.dtype.kind in "Mm" else values
-
-
-def as_texts(values: np.ndarray, name: str) -> np.ndarray:
-    """Return texts as objects that h5py stores."""
+    """Return values as h5py stores them."""
+    if not form.dtype.hasobject:
+        return values.view(form.dtype) if values.dtype.kind in "Mm" else values
     found = values.astype(object) if values.dtype.kind in "SU" else values
     for value in found.reshape(-1).tolist():
         if value is None:
@@ -258,112 +167,56 @@ class _Plain:
 
     def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
         self._name, self._form = name, form
-        self._array = _array(file, name, form.dtype, form.shape, layout, form.attributes, form.fill)
+        self._array = _array(file, name, form.dtype, form.shape, layout)
 
-    def append(self, values: np.ndarray) -> None:
+    def append(self, values: Any) -> None:
         self._array.append(_values(values, self._form, self._name))
 
     def finish(self, rows: int) -> None:
         pass
 
 
-class _Ragged:
-    """Arrays of varying length, as AnnData writes those of awkward: a group of offsets and values."""
+class _Runs:
+    """Rows of varying length: a group of offsets and values.
+
+    Arrays of varying length are as AnnData writes those of awkward, sparse rows as it writes a CSR matrix.
+    """
 
     def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
         self._file, self._name, self._form = file, name, form
         self._total = 0
         file.group(name)
-        self._offsets = _array(file, f"{name}/node0-offsets", np.dtype(np.int64), (), layout)
+        if form.kind == "sparse":
+            offsets, values, shape = "indptr", "data", ()
+            self._indices = _array(file, f"{name}/indices", index_dtype(*form.shape), (), layout)
+        else:
+            offsets, values, shape = "node0-offsets", "node1-data", form.shape
+        self._offsets = _array(file, f"{name}/{offsets}", np.dtype(np.int64), (), layout)
         self._offsets.append(np.zeros(1, np.int64))
-        self._data = _array(file, f"{name}/node1-data", form.dtype, form.shape, layout)
+        self._data = _array(file, f"{name}/{values}", form.dtype, shape, layout)
 
     def append(self, values: Any) -> None:
-        found = values if isinstance(values, Ranges) else Ranges.of(values, self._form)
-        self._offsets.append(self._total + found.offsets[1:])
-        self._total += int(found.offsets[-1])
-        self._data.append(_values(found.values, self._form, self._name))
+        if isinstance(values, SparseBatch):
+            offsets, data = values.indptr.astype(np.int64), values.data
+            self._indices.append(values.indices.astype(self._indices.dtype))
+        else:
+            offsets, data = values.offsets, _values(values.values, self._form, self._name)
+        self._offsets.append(self._total + offsets[1:])
+        self._total += int(offsets[-1])
+        self._data.append(data)
 
     def finish(self, rows: int) -> None:
-        content: dict[str, Any] = {"class": "NumpyArray", "primitive": _primitive(self._form.dtype)}
-        content |= {"inner_shape": list(self._form.shape), "parameters": {}, "form_key": "node1"}
-        form = {"class": "ListOffsetArray", "offsets": "i64", "content": content, "parameters": {}, "form_key": "node0"}
-        said: dict[str, Any] = {"encoding-type": "awkward-array", "encoding-version": "0.1.0"}
-        said |= {"form": json.dumps(form), "length": rows}
-        self._file.group(self._name, {**said, **self._form.attributes})
-
-
-class _Sparse:
-    """Rows of a sparse matrix, as AnnData writes them."""
-
-    def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
-        self._file, self._name, self._form = file, name, form
-        self._total = 0
-        (self._width,) = form.shape
-        file.group(name)
-        self._data = _array(file, f"{name}/data", form.dtype, (), layout)
-        self._indices = _array(file, f"{name}/indices", index_dtype(self._width), (), layout)
-        self._indptr = _array(file, f"{name}/indptr", np.dtype(np.int64), (), layout)
-        self._indptr.append(np.zeros(1, np.int64))
-
-    def append(self, values: Any) -> None:
-        batch = values
-        if not isinstance(batch, SparseBatch):
-            spec = ColumnSpec(self._name, "sparse", np.dtype(object), (), self._form.dtype, ragged_shape=(self._width,))
-            batch = SparseBatch.of(batch, spec)
-        self._indptr.append(self._total + batch.indptr[1:].astype(np.int64))
-        self._total += len(batch.data)
-        self._indices.append(batch.indices.astype(index_dtype(self._width)))
-        self._data.append(batch.data)
-
-    def finish(self, rows: int) -> None:
-        said = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
-        self._file.group(self._name, {**said, "shape": np.array([rows, self._width]), **self._form.attributes})
-
-
-class _Optional:
-    """Values that may be missing, as AnnData writes them: categories for text and floats, else values and a mask."""
-
-    def __init__(self, file: OutputFile, name: str, form: Form, layout: Layout) -> None:
-        self._file, self._name, self._form = file, name, form
-        self._is_text = form.dtype.hasobject
-        self._of_codes = form.dtype.kind not in "biu"
-        self._categories: dict[Any, int] = {}
-        self._layout = layout
-        file.group(name)
-        if self._of_codes:
-            self._codes = _array(file, f"{name}/codes", np.dtype(np.int32), (), layout)
+        """Say what the group is."""
+        said: dict[str, Any] = {"encoding-version": "0.1.0"}
+        if self._form.kind == "sparse":
+            said |= {"encoding-type": "csr_matrix", "shape": np.array([rows, *self._form.shape])}
         else:
-            self._values = _array(file, f"{name}/values", form.dtype, (), layout)
-            self._mask = _array(file, f"{name}/mask", np.dtype(bool), (), layout)
-
-    def append(self, values: np.ndarray) -> None:
-        missing = np.fromiter((each is None for each in values.tolist()), bool, len(values))
-        if self._of_codes:
-            known = self._categories
-            texts = (None if each is None else _text(each) for each in values.tolist())
-            codes = (-1 if each is None else known.setdefault(each, len(known)) for each in texts)
-            self._codes.append(np.fromiter(codes, np.int32, len(values)))
-            return
-        found = np.zeros(len(values), self._form.dtype)
-        found[~missing] = values[~missing].astype(self._form.dtype)
-        self._values.append(found)
-        self._mask.append(missing)
-
-    def finish(self, rows: int) -> None:  # noqa: ARG002  as the other columns have it
-        said: dict[str, Any] = {"encoding-version": "0.2.0" if self._of_codes else "0.1.0"}
-        if self._of_codes:
-            said |= {"encoding-type": "categorical", "ordered": False}
-            categories = objects(self._categories)
-            found = _array(self._file, f"{self._name}/categories", self._form.dtype, (), self._layout)
-            found.append(categories if self._is_text else categories.astype(self._form.dtype))
-        else:
-            said["encoding-type"] = "nullable-boolean" if self._form.dtype.kind == "b" else "nullable-integer"
-        self._file.group(self._name, {**said, **self._form.attributes})
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+            content: dict[str, Any] = {"class": "NumpyArray", "primitive": _primitive(self._form.dtype)}
+            content |= {"inner_shape": list(self._form.shape), "parameters": {}, "form_key": "node1"}
+            form = {"class": "ListOffsetArray", "offsets": "i64", "content": content}
+            form |= {"parameters": {}, "form_key": "node0"}
+            said |= {"encoding-type": "awkward-array", "form": json.dumps(form), "length": rows}
+        self._file.group(self._name, said)
 
 
 def _primitive(dtype: np.dtype) -> str:

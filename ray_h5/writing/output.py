@@ -8,9 +8,9 @@ import math
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,11 +20,12 @@ import numpy as np
 from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
 from ray_h5.codecs.filters import FLETCHER32
-from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
+from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.writing.disk_file import DiskFile
+from ray_h5.writing.objects import new_links
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,19 +87,12 @@ class OutputFile:
         """Return a group, which is made if it is not there; set attributes of it."""
         with self.writing():
             group = self.file.require_group(name or "/")
-            _set_attributes(group, attributes)
+            for attribute, value in (attributes or {}).items():
+                group.attrs[attribute] = value
         return group
 
     def array(
-        self,
-        name: str,
-        dtype: np.dtype,
-        row_shape: tuple[int, ...] = (),
-        *,
-        chunk_rows: int,
-        codec: CodecName = "zstd",
-        attributes: Attributes | None = None,
-        fill: Any = None,
+        self, name: str, dtype: np.dtype, row_shape: tuple[int, ...], chunk_rows: int, codec: CodecName = "zstd"
     ) -> OutputArray:
         """Add an array that grows along its first axis.
 
@@ -114,21 +108,17 @@ class OutputFile:
             Rows of a chunk; fewer if the array has fewer rows.
         codec : str
             How chunks are encoded; see `Encoder`.
-        attributes : mapping of str to object, optional
-            Its attributes.
-        fill : object, optional
-            The fill value.
         """
-        made = self._arrays[name] = OutputArray(self, name, dtype, row_shape, chunk_rows, codec, attributes, fill)
+        encoder = Encoder(codec, max(1, dtype.itemsize))
+        made = self._arrays[name] = OutputArray(self, name, dtype, row_shape, chunk_rows, encoder)
         return made
 
     def array_of(self, dataset: h5py.Dataset, dtype: np.dtype, codec: CodecName) -> OutputArray:
         """Return what writes the rows of a chunked dataset of this file, whose chunks are whole rows."""
         name = str(dataset.name).strip("/")
-        made = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], codec, None, None)
+        encoder = Encoder(codec, max(1, dtype.itemsize), checksum=has_checksum(dataset))
+        made = self._arrays[name] = OutputArray(self, name, dtype, dataset.shape[1:], dataset.chunks[0], encoder)
         made.dataset, made._extent = dataset, dataset.shape[0]
-        made._encoder = replace(made._encoder, checksum=has_checksum(dataset))
-        self._arrays[name] = made
         return made
 
     def submit(self, array: OutputArray, corner: Corner, chunk: np.ndarray) -> None:
@@ -225,9 +215,7 @@ class OutputArray:
         dtype: np.dtype,
         row_shape: tuple[int, ...],
         chunk_rows: int,
-        codec: CodecName,
-        attributes: Attributes | None,
-        fill: Any,
+        encoder: Encoder,
     ) -> None:
         self.name, self.dtype, self.row_shape = name, dtype, row_shape
         self.rows = 0
@@ -240,8 +228,7 @@ class OutputArray:
         self._is_direct = not dtype.hasobject
         self._row_bytes = dtype.itemsize * math.prod(row_shape)
         self._chunk_rows = max(1, chunk_rows)
-        self._encoder = Encoder(codec if self._row_bytes and self._is_direct else "none", max(1, dtype.itemsize))
-        self._attributes, self._fill = attributes, fill
+        self._encoder = encoder
         self._rest = np.empty((0, *row_shape), dtype)
 
     def append(self, values: np.ndarray) -> None:
@@ -298,8 +285,6 @@ class OutputArray:
             if self.dataset is None:
                 self._chunk_rows = len(self._rest)
             chunk = np.zeros((self._chunk_rows, *self.row_shape), self.dtype)
-            if self._fill is not None:
-                chunk[...] = self._fill
             chunk[: len(self._rest)] = self._rest
             self._rest = self._rest[:0]
             self._submit(chunk)
@@ -316,21 +301,13 @@ class OutputArray:
         return self.dataset
 
     def _new(self) -> h5py.Dataset:
+        file = self._file.file
         if not all(self.row_shape):  # rows without values cannot be chunked
-            shape = (self.rows, *self.row_shape)
-            dataset = self._file.file.create_dataset(self.name, shape, self.dtype, fillvalue=self._fill)
-        else:
-            dataset = new_chunked(
-                self._file.file,
-                self.name,
-                (0, *self.row_shape),
-                h5py.h5t.py_create(self.dtype, logical=True),
-                (self._chunk_rows, *self.row_shape),
-                self._encoder.steps,
-                fill=self._fill,
-            )
-        _set_attributes(dataset, self._attributes)
-        return dataset
+            return file.create_dataset(self.name, (self.rows, *self.row_shape), self.dtype)
+        type_ = h5py.h5t.py_create(self.dtype, logical=True)
+        chunks = (self._chunk_rows, *self.row_shape)
+        steps = self._encoder.steps if self._is_direct else ()
+        return new_chunked(file, self.name, (0, *self.row_shape), type_, chunks, steps)
 
     def verify(self, file: h5py.File, pool: ThreadPoolExecutor) -> None:
         """Compare what a file holds with what was appended."""
@@ -342,7 +319,17 @@ class OutputArray:
                 if sum_of_objects(dataset[start:stop]) != expected:
                     self._differs(f"rows {start} to {stop - 1}")
             return
-        check_sums(dataset, self.sums, pool, self._differs)
+        if not self.sums:
+            return
+        size = self._chunk_rows * self._row_bytes
+        decoder = ChunkDecoder(FilterPipeline(steps_of(dataset.id.get_create_plist())), size)
+        most = max(2, IN_FLIGHT_BYTES // max(size, 1))
+        for start in range(0, len(self.sums), most):
+            part = self.sums[start : start + most]
+            stored = [dataset.id.read_direct_chunk(corner) for corner, _ in part]
+            for (corner, expected), found in zip(part, pool.map(partial(_sum_of, decoder, size), stored), strict=True):
+                if found != expected:
+                    self._differs(f"the chunk at {corner}")
 
     def _differs(self, what: str) -> None:
         raise VerifyError(
@@ -351,51 +338,9 @@ class OutputArray:
         )
 
 
-def check_sums(
-    dataset: h5py.Dataset,
-    sums: list[tuple[Corner, int]],
-    pool: ThreadPoolExecutor,
-    differs: Callable[[str], None],
-    steps: tuple[FilterStep, ...] | None = None,
-) -> None:
-    """Compare the values of chunks with their checksums; with no `steps`, their stored bytes are not decoded."""
-    if not sums:
-        return
-    plist = dataset.id.get_create_plist()
-    pipeline = FilterPipeline(steps if steps is not None else steps_of(plist))
-    size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    decoder = ChunkDecoder(pipeline, size) if decodes(pipeline) else None
-    waiting: deque[tuple[Corner, int, Future[int]]] = deque()
-    most = max(2, IN_FLIGHT_BYTES // max(size, 1))
-
-    def check() -> None:
-        corner, expected, future = waiting.popleft()
-        if future.result() != expected:
-            differs(f"the chunk at {corner}")
-
-    for corner, expected in sums:
-        mask, data = dataset.id.read_direct_chunk(corner)
-        if decoder is None:
-            waiting.append((corner, expected, pool.submit(_sum_by_library, dataset, corner)))
-        else:
-            waiting.append((corner, expected, pool.submit(_sum_of, decoder, size, data, mask)))
-        if len(waiting) > most:
-            check()
-    while waiting:
-        check()
-
-
-def _sum_by_library(dataset: h5py.Dataset, corner: Corner) -> int:
-    """Return the checksum of a chunk that libhdf5 decodes."""
-    values = np.zeros(dataset.chunks, dataset.dtype)
-    part = dataset[tuple(slice(at, at + n) for at, n in zip(corner, dataset.chunks, strict=True))]
-    values[tuple(map(slice, part.shape))] = part
-    return zlib.crc32(values.tobytes())
-
-
-def _sum_of(decoder: ChunkDecoder, size: int, data: bytes, mask: int) -> int:
+def _sum_of(decoder: ChunkDecoder, size: int, stored: tuple[int, bytes]) -> int:
     """Return the checksum of the values of a chunk; -1 if it cannot be decoded."""
-    out = np.empty(size, np.uint8)
+    (mask, data), out = stored, np.empty(size, np.uint8)
     try:
         decoder.decode(np.frombuffer(data, np.uint8), mask, out, lambda _, n: np.empty(n, np.uint8))
     except DecodeError:
@@ -423,7 +368,6 @@ def new_chunked(
     steps: tuple[FilterStep, ...],
     maxshape: tuple[int | None, ...] | None = None,
     plist: h5py.h5p.PropDCID | None = None,
-    fill: Any = None,
 ) -> h5py.Dataset:
     """Return a new chunked dataset. Its first axis can grow, unless `maxshape` says otherwise.
 
@@ -434,8 +378,6 @@ def new_chunked(
     made.set_chunk(chunks)
     made.set_fill_time(h5py.h5d.FILL_TIME_IFSET)
     made.set_alloc_time(h5py.h5d.ALLOC_TIME_INCR)  # others allocate all chunks at the first write
-    if fill is not None:
-        made.set_fill_value(np.asarray(fill, type_.dtype))
     for step in steps:
         if step.id == h5py.h5z.FILTER_SHUFFLE:
             made.set_shuffle()
@@ -447,15 +389,7 @@ def new_chunked(
             made.set_filter(step.id, _OPTIONAL, step.client_data)
     limits = (None, *shape[1:]) if maxshape is None else maxshape
     space = h5py.h5s.create_simple(shape, tuple(h5py.h5s.UNLIMITED if n is None else n for n in limits))
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    links.set_char_encoding(h5py.h5t.CSET_UTF8)
-    return h5py.Dataset(h5py.h5d.create(parent.id, name.encode(), type_, space, dcpl=made, lcpl=links))
-
-
-def _set_attributes(found: h5py.Group | h5py.Dataset, attributes: Attributes | None) -> None:
-    for name, value in (attributes or {}).items():
-        found.attrs[name] = value
+    return h5py.Dataset(h5py.h5d.create(parent.id, name.encode(), type_, space, dcpl=made, lcpl=new_links()))
 
 
 def sum_of_objects(values: np.ndarray) -> int:

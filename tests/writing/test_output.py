@@ -39,35 +39,32 @@ def test_h5py_reads_what_was_appended(tmp_path_factory, dtype, row_shape, rows, 
     path = tmp_path_factory.mktemp("out") / "a.h5"
     values = values_of(dtype, (rows, *row_shape))
     with OutputFile(str(path), threads=2, page=page) as file:
-        array = file.array("g/x", values.dtype, row_shape, chunk_rows=chunk_rows, codec=codec, attributes={"unit": "m"})
+        array = file.array("g/x", values.dtype, row_shape, chunk_rows, codec)
         for part in np.split(values, sorted(min(cut, rows) for cut in cuts)):
             array.append(part)
     file.verify()
     with h5py.File(path) as found:
         assert found["g/x"].dtype == values.dtype
         assert found["g/x"][()].tobytes() == values.tobytes()
-        assert found["g/x"].attrs["unit"] == "m"
     if rows and values.size:
         with RowReader(str(path)) as reader:
             assert reader.read(["g/x"])["g/x"].tobytes() == values.tobytes()
 
 
-def test_texts_and_fill_values(tmp_path):
+def test_texts(tmp_path):
     path = str(tmp_path / "a.h5")
     texts = np.array(["a", "ü" * 40, ""], object)
     with OutputFile(path) as file:
-        file.array("t", h5py.string_dtype(), chunk_rows=2).append(texts)
-        file.array("x", np.dtype("f4"), chunk_rows=4, fill=-1.0).append(np.arange(6, dtype="f4"))
+        file.array("t", h5py.string_dtype(), (), 2).append(texts)
     file.verify()
     with h5py.File(path) as found:
         assert found["t"].asstr()[:].tolist() == texts.tolist()
-        assert found["x"].fillvalue == -1
 
 
 def test_noise_is_stored_as_it_is(tmp_path):
     path, noise = str(tmp_path / "a.h5"), np.frombuffer(os.urandom(4000), "u1")
     with OutputFile(path) as file:
-        file.array("x", noise.dtype, chunk_rows=1000).append(noise)
+        file.array("x", noise.dtype, (), 1000).append(noise)
     with h5py.File(path) as found:
         assert found["x"].id.get_storage_size() == 4000
         assert (found["x"][:] == noise).all()
@@ -76,7 +73,7 @@ def test_noise_is_stored_as_it_is(tmp_path):
 def test_a_changed_byte_is_found(tmp_path):
     path = str(tmp_path / "a.h5")
     with OutputFile(path) as file:
-        file.array("x", np.dtype("u4"), chunk_rows=10, codec="none").append(np.arange(30, dtype="u4"))
+        file.array("x", np.dtype("u4"), (), 10, "none").append(np.arange(30, dtype="u4"))
     with h5py.File(path) as found:
         at = found["x"].id.get_chunk_info(1).byte_offset
     with open(path, "r+b") as raw:
@@ -88,7 +85,7 @@ def test_a_changed_byte_is_found(tmp_path):
 
 def test_a_failed_write_leaves_nothing(tmp_path):
     file = OutputFile(str(tmp_path / "a.h5"))
-    file.array("x", np.dtype("u4"), chunk_rows=10).append(np.arange(30, dtype="u4"))
+    file.array("x", np.dtype("u4"), (), 10).append(np.arange(30, dtype="u4"))
     with pytest.raises(KeyError), file:
         raise KeyError
     assert not os.listdir(tmp_path)
