@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer, is_integer
 from ray_h5.transforms.keyed_random import is_tensor
-from ray_h5.transforms.moment_sums import in_two, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +22,9 @@ Axis: TypeAlias = "int | tuple[int, ...] | None"
 
 NanPolicy: TypeAlias = Literal["raise", "omit"]
 
+_BLOCK_VALUES = 262_144
+"""Values converted to float64 at a time, so that they stay in the caches; measured."""
+
 _TOO_LARGE = "values are too large for their squares in float64; scale them first"
 
 
@@ -32,12 +35,10 @@ class Moments:
     Parameters
     ----------
     count : ndarray of int64
-        Number of values. All four arrays have the shape of a row with 1 for each axis that was reduced, so that they
+        Number of values. All three arrays have the shape of a row with 1 for each axis that was reduced, so that they
         broadcast against a row and against a batch of rows.
     mean : ndarray of float64
         Mean of the values.
-    low : ndarray of float64
-        Rounding error of the mean. Merging subtracts the means of two parts, and needs their low digits.
     m2 : ndarray of float64
         Sum of the squared deviations from the mean.
     axis : tuple of int
@@ -46,13 +47,12 @@ class Moments:
 
     count: np.ndarray[Any, np.dtype[np.int64]]
     mean: np.ndarray[Any, np.dtype[np.float64]]
-    low: np.ndarray[Any, np.dtype[np.float64]]
     m2: np.ndarray[Any, np.dtype[np.float64]]
     axis: tuple[int, ...]
 
     def __post_init__(self) -> None:
         # For a scalar column numpy's arithmetic returns numbers instead of arrays, which torch does not take.
-        for name in ("count", "mean", "low", "m2"):
+        for name in ("count", "mean", "m2"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
 
     @classmethod
@@ -62,7 +62,7 @@ class Moments:
         Parameters
         ----------
         batch : ndarray or tensor, shape (n, ...)
-            Numbers or booleans; computed in float64.
+            Numbers or booleans; computed in float64, which rounds integers beyond 2**53.
         axis : int, tuple of int or None
             The axes to reduce, as in numpy's ``mean``. It must include 0, the rows.
         nan_policy : {"raise", "omit"}
@@ -86,22 +86,49 @@ class Moments:
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:
             return cls._of_none(batch.shape, axes)
-        moments = cls(*moments_of(batch, axes, omit_nan=nan_policy == "omit" and batch.dtype.kind == "f"), axes)
-        if not np.isfinite(moments.m2).all():
-            raise NonFiniteError(_non_finite_message(batch, nan_policy, row_ids))
-        return moments
+        omit_nan = nan_policy == "omit" and batch.dtype.kind == "f"
+        rows = max(1, _BLOCK_VALUES // batch[0].size)
+        try:
+            parts = (cls._of_block(batch[row : row + rows], axes, omit_nan) for row in range(0, len(batch), rows))
+            return reduce(cls.merge, parts)
+        except NonFiniteError:
+            raise NonFiniteError(_non_finite_message(batch, nan_policy, row_ids)) from None
+
+    @classmethod
+    def _of_block(cls, block: np.ndarray[Any, Any], axes: tuple[int, ...], omit_nan: bool) -> Moments:
+        """Return the moments of some rows: those of the deviations from one of the values, so that 0 stays 0."""
+        # The first value may be NaN, the least one is not; it is 0 where all are NaN.
+        first = block[tuple(slice(1) if axis in axes else slice(None) for axis in range(block.ndim))]
+        origin = np.fmin.reduce(block, axis=axes, keepdims=True) if omit_nan else first
+        origin = origin.astype(np.float64)
+        count = np.full(origin.shape, block.size // origin.size, np.int64)
+        deviations = block.astype(np.float64)
+        # An overflow or a NaN shows in the result.
+        with np.errstate(invalid="ignore", over="ignore"):
+            if omit_nan:
+                origin[np.isnan(origin)] = 0
+                missing = np.isnan(block)
+                np.copyto(deviations, origin, where=missing)
+                count -= missing.sum(axis=axes, keepdims=True)
+            deviations -= origin
+            average = deviations.sum(axis=axes, keepdims=True) / np.maximum(count, 1)
+            # About the mean, from squares about `origin`; rounding may make it slightly negative.
+            squares = np.square(deviations, out=deviations).sum(axis=axes, keepdims=True)
+            m2 = np.maximum(squares - count * np.square(average), 0)
+        if not np.isfinite(m2).all():
+            raise NonFiniteError(_TOO_LARGE)
+        return cls(count[0], (origin + average)[0], m2[0], axes)
 
     @classmethod
     def _of_none(cls, shape: tuple[int, ...], axes: tuple[int, ...]) -> Moments:
         kept = tuple(1 if axis in axes else shape[axis] for axis in range(1, len(shape)))
-        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), np.zeros(kept), axes)
+        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values.
 
         Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances,
-        COMPSTAT 1982. Means have twice the digits of float64, so that the difference of two large means has all
-        digits of float64.
+        COMPSTAT 1982.
 
         Raises
         ------
@@ -120,14 +147,12 @@ class Moments:
         share = other.count / np.maximum(count, 1)
         # An overflow shows in the result. With this order of products a part without values adds 0 to a large mean.
         with np.errstate(invalid="ignore", over="ignore"):
-            high, rest = other.mean - self.mean, other.low - self.low
-            delta = high + rest
+            delta = other.mean - self.mean
             m2 = self.m2 + other.m2 + delta * (delta * (self.count * share))
-            # Not delta: where this part has no values, delta is the other's mean without its low digits.
-            mean, low = in_two(self.mean, high * share, self.low + rest * share)
+            mean = self.mean + delta * share
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
-        return Moments(count, mean, low, m2, self.axis)
+        return Moments(count, mean, m2, self.axis)
 
     def std(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return the standard deviation, as numpy's with ``ddof=0``; 0 where there are no values."""
@@ -139,18 +164,21 @@ class Moments:
         return np.asarray(self.std() == 0)
 
     def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return count, mean, low and m2 as one array, shape (4, ...); counts are exact up to 2**53."""
-        return np.stack([self.count.astype(np.float64), self.mean, self.low, self.m2])
+        """Return count, mean and m2 as one array, shape (3, ...); counts are exact up to 2**53."""
+        return np.stack([self.count.astype(np.float64), self.mean, self.m2])
 
     @classmethod
     def unpack(cls, packed: np.ndarray[Any, np.dtype[np.float64]], axis: Iterable[int]) -> Moments:
-        """Return the moments that `pack` was called on; `axis` as they had it."""
-        count, mean, low, m2 = np.array(packed, dtype=np.float64)
-        return cls(np.asarray(count).astype(np.int64), mean, low, m2, tuple(axis))
+        """Return the moments that `pack` was called on; `axis` as they had it.
+
+        Version 2 of scaler files has a fourth array, the rounding error of the mean, before the last.
+        """
+        count, mean, *_, m2 = np.array(packed, dtype=np.float64)
+        return cls(np.asarray(count).astype(np.int64), mean, m2, tuple(axis))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the moments as lists and numbers, which JSON stores exactly."""
-        arrays = {"count": self.count, "mean": self.mean, "low": self.low, "m2": self.m2}
+        arrays = {"count": self.count, "mean": self.mean, "m2": self.m2}
         flat = {name: array.ravel().tolist() for name, array in arrays.items()}
         return flat | {"shape": list(self.mean.shape), "axis": list(self.axis)}
 
@@ -165,14 +193,14 @@ class Moments:
         """
         try:
             shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
-            count, mean, low, m2 = (
-                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "low", "m2")
+            count, mean, m2 = (
+                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
             )
         except (KeyError, TypeError, ValueError) as exc:
             raise OptionError(f"expected a result of Moments.to_dict, found something else: {exc}") from exc
-        _check_state(count, mean, low, m2, axis)
+        _check_state(count, mean, m2, axis)
         # Counts are not taken from the floats above, which are exact only up to 2**53.
-        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, low, m2, axis)
+        return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
 
 
 def _as_array(batch: Any) -> np.ndarray[Any, Any]:
@@ -186,12 +214,11 @@ def _as_array(batch: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _check_state(count: Any, mean: Any, low: Any, m2: Any, axis: tuple[int, ...]) -> None:
+def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
     """Raise an OptionError unless these can be moments; NaN cannot."""
     for name, fits, wanted in (
         ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
         ("mean", np.isfinite(mean), "finite numbers"),
-        ("low", np.isfinite(low), "finite numbers"),
         ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
     ):
         if not np.all(fits):

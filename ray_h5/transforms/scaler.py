@@ -213,11 +213,10 @@ def _fit_in_float32(scaler: Scaler) -> bool:
 def _parts(scaler: Scaler, work: np.dtype[Any]) -> tuple[Any, Any, Any]:
     """Return the mean in two parts and the scale.
 
-    Rounding to float32 is off by 6e-8 of the mean, which is several units for a mean of 1e8; rounding to float64 is off
-    by 6e-5 for a mean of 1e12.
+    Rounding to float32 is off by 6e-8 of the mean, which is several units for a mean of 1e8.
     """
     upper = scaler.mean.astype(work)
-    return upper, np.asarray(scaler.mean - upper + scaler.moments.low, dtype=work), scaler.scale.astype(work)
+    return upper, np.asarray(scaler.mean - upper, dtype=work), scaler.scale.astype(work)
 
 
 def _not_real(array: Any) -> UnsupportedColumnError:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
-_VERSION = 2
+_VERSION = 3
+_READ = (2, _VERSION)
 _NOT_SCALERS = "{}: expected an npz file that Standardize.save wrote, found {}; save the scalers again"
 
 
@@ -85,7 +86,7 @@ def read_scalers(path: str | os.PathLike[str]) -> tuple[dict[str, Scaler], dict[
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
-            if header["format"] != _FORMAT or header["version"] != _VERSION:
+            if header["format"] != _FORMAT or header["version"] not in _READ:
                 raise CorruptFileError(
                     f"{os.fspath(path)}: expected {_FORMAT} version {_VERSION}, found {header['format']} version "
                     f"{header['version']}; save it again with this version of ray_h5"

@@ -54,15 +54,6 @@ def test_digits_are_kept_with_large_means(dtype):
     np.testing.assert_allclose(found, expected, atol=1e-6 if dtype == "f4" else 1e-10)
 
 
-def test_the_mean_that_is_subtracted_has_more_digits_than_float64():
-    rows = np.random.default_rng(0).standard_normal((5000, 4)) + 1e12
-    scaler = Scaler.fit(rows[:99], 0, epsilon=0).update(rows[99:])
-    near = rows - 1e12
-    for found in (scaler.transform(rows), scaler.transform(torch.from_numpy(rows)).numpy()):
-        np.testing.assert_allclose(found, (near - near.mean(0)) / near.std(0), atol=1e-13)
-    assert np.array_equal(scaler.inverse(scaler.transform(rows)), rows)
-
-
 def test_update_and_merge_are_one_fit_of_all_rows():
     rows = np.random.default_rng(0).standard_normal((90, 4))
     whole, parts = Scaler.fit(rows, 0), Scaler.fit(rows[:30], 0)
@@ -158,14 +149,6 @@ def test_a_constant_is_an_error_that_names_it_or_becomes_zero():
     assert np.array_equal(scaler.inverse(found)[:, 1], rows[:, 1])
     with pytest.raises(ConstantColumnError, match="all values are 7"):
         Scaler.fit(rows[:, 1])
-
-
-def test_large_integers_that_differ_are_not_constant():
-    rows = 1_700_000_000_000_000_000 + np.random.default_rng(0).integers(0, 700, 400)
-    scaler = Scaler.fit(rows[:200], epsilon=0).update(rows[200:])
-    np.testing.assert_allclose(scaler.scale, (rows - rows[0]).std(), rtol=1e-14)
-    with pytest.raises(ConstantColumnError, match=r"all values are 1\.7e\+18"):
-        Scaler.fit(np.full(400, rows[0]))
 
 
 def test_errors():

@@ -145,6 +145,6 @@ def _decoded(row: Mapping[str, Any]) -> Iterator[Moments]:
         name, message = header["error"]
         raise getattr(errors, name)(message)
     for shape, axis in header["parts"]:
-        size = 4 * math.prod(shape)
-        yield Moments.unpack(values[:size].reshape(4, *shape), axis)
+        size = 3 * math.prod(shape)
+        yield Moments.unpack(values[:size].reshape(3, *shape), axis)
         values = values[size:]
