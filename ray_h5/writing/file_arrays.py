@@ -186,14 +186,16 @@ class _Runs:
         self._file, self._name, self._form = file, name, form
         self._total = 0
         file.group(name)
+        item: tuple[int, ...] = ()
         if form.kind == "sparse":
-            offsets, values, shape = "indptr", "data", ()
-            self._indices = _array(file, f"{name}/indices", index_dtype(*form.shape), (), layout)
+            (width,) = form.shape
+            self._indices = _array(file, f"{name}/indices", index_dtype(width), item, layout)
+            offsets, values = "indptr", "data"
         else:
-            offsets, values, shape = "node0-offsets", "node1-data", form.shape
+            item, offsets, values = form.shape, "node0-offsets", "node1-data"
         self._offsets = _array(file, f"{name}/{offsets}", np.dtype(np.int64), (), layout)
         self._offsets.append(np.zeros(1, np.int64))
-        self._data = _array(file, f"{name}/{values}", form.dtype, shape, layout)
+        self._data = _array(file, f"{name}/{values}", form.dtype, item, layout)
 
     def append(self, values: Any) -> None:
         if isinstance(values, SparseBatch):
