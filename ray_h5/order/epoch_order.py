@@ -97,7 +97,7 @@ class Order(ComparedByContent):
     @property
     def may_repeat(self) -> bool:
         """Whether an epoch may have a row more than once."""
-        return self.epoch_rows > self.num_rows or (self.draws is not None and self.draws.may_repeat)
+        return self.epoch_rows > self.num_rows or self.draws is not None
 
     def with_drawn_seed(self, seed: int | None) -> Order:
         """Return the order with the seed of the run that is resumed, if its own was drawn; else the order itself."""
@@ -122,7 +122,7 @@ class Order(ComparedByContent):
             int64: ordinals among the selected rows, which are in path order.
         """
         if self.shuffle is None:
-            return positions if self.draws is None else self.draws.selected_indices(positions, 0, epoch, self.num_rows)
+            return positions
         if self.runs is None:
             return self._by_shuffle(positions, epoch)
         assert self.shuffle.seed is not None
@@ -138,7 +138,7 @@ class Order(ComparedByContent):
             raise OptionError(f"epoch {epoch} of {count} rows each: the rows of all epochs cannot be counted")
         if self.draws is not None:
             assert self.shuffle.seed is not None
-            return self.draws.selected_indices(positions, self.shuffle.seed, epoch, count)
+            return self.draws.selected_indices(positions, self.shuffle.seed, epoch)
         # One long sequence of permutations, cut into epochs.
         passes, positions = np.divmod(positions + epoch * count, self.num_rows)
         found = np.empty_like(positions)
@@ -189,7 +189,7 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     if shuffle.weights is not None:
         from ray_h5.order.draws.weights_to_draws import make_draws
 
-        order = _with_draws(order, make_draws(index, selection, shuffle), shuffle)
+        order = _with_draws(order, make_draws(index, selection, shuffle.weights), shuffle)
     else:
         order = replace(order, shuffle=replace(base, rows_per_epoch=shuffle.rows_per_epoch))
     if shuffle.by_length is None:
@@ -222,7 +222,7 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
                 "one of kfold, in place of a Subset; or pass weights as an array"
             )
         check_length(weights, num_rows, "the dataset", WEIGHTS)
-        order = _with_draws(order, weighted_draws(weights, shuffle), shuffle)
+        order = _with_draws(order, weighted_draws(weights), shuffle)
     if shuffle.by_length is None:
         return order
     from ray_h5.order.draws.length_runs import plain_runs
@@ -232,12 +232,10 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
 
 def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
     """Return an order with draws, which replace the weights of the shuffle: an array of them may be large."""
-    from ray_h5.order.draws.weighted_draws import IndependentDraws
-
     assert order.shuffle is not None
-    count = shuffle.rows_per_epoch or draws.default_rows(order.num_rows)
+    count = shuffle.rows_per_epoch or order.num_rows
     order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=count))
-    if isinstance(draws, IndependentDraws) and order.chunk_groups is not None:
+    if order.chunk_groups is not None:
         assert order.window_rows is not None
         assert order.chunk_group_rows is not None
         groups = max(1, round(order.window_rows / order.chunk_group_rows))
@@ -300,14 +298,14 @@ def _range_window(index: RowIndex, num_rows: int) -> int:
 
 
 def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
-    """Return what is drawn: rows if each can be read alone, or weights need it, else chunks."""
+    """Return what is drawn: rows if each can be read alone, or classes and files have shares, else chunks."""
     if shuffle is None:
         return None
-    if shuffle.draws_single_rows:
-        return "rows"
     if shuffle.unit != "auto":
         return shuffle.unit
-    return "rows" if chunk_group_rows == 1 and not _is_said(shuffle) else "chunks"
+    # Rows of a class or file are often neighbours: few chunks have rows of few of them.
+    has_shares = not isinstance(shuffle.weights, (str, np.ndarray, type(None)))
+    return "rows" if (chunk_group_rows == 1 or has_shares) and not _is_said(shuffle) else "chunks"
 
 
 def _is_said(shuffle: Shuffle) -> bool:

@@ -243,10 +243,9 @@ def make_plan(
     rows = block_rows_of(order, row_bytes, positions, block_rows, num_blocks)
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
-        from ray_h5.order.draws.length_runs import length_columns
-        from ray_h5.order.draws.weights_to_draws import weighing_columns
+        from ray_h5.order.draws.weights import named_columns
 
-        named = [*named, *weighing_columns(index, shuffle.weights), *length_columns(index, shuffle.by_length)]
+        named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)
     joined = None if index.joined is None else index.joined.planned(columns, index.files, selection, index.labels)

@@ -63,21 +63,13 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
         Rows of a chunk of the widest column.
     """
     effect, runs = _effect(plan, chunk_group_rows), plan.order.runs
-    if effect is not None and _draws_independently(plan):
+    if effect is not None and plan.order.draws is not None:
         chunks, decoded = _decoded(plan, chunk_group_rows)
         effect = replace(effect, chunks=chunks, chunks_decoded=decoded, reads_per_byte=decoded / chunks)
     if effect is None or runs is None:
         return effect
     window = min(runs.window_rows, plan.epoch_rows)
     return replace(effect, sorted_rows=window, run_rows=min(runs.run_rows, window))
-
-
-def _draws_independently(plan: ReadPlan) -> bool:
-    if plan.order.draws is None:
-        return False
-    from ray_h5.order.draws.weighted_draws import BalancedDraws, IndependentDraws
-
-    return isinstance(plan.order.draws, (BalancedDraws, IndependentDraws))
 
 
 def _decoded(plan: ReadPlan, chunk_group_rows: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class WeightedSampler(OrderSampler):
     num_samples : int
         Samples of an epoch, of all ranks together.
     replacement : bool
-        True draws each sample independently. False draws each sample at most once an epoch, heavy samples early.
+        Each sample is drawn independently: it is True.
     generator : torch.Generator, optional
         The seed of the draws is the one that it was made with. Its state is neither used nor changed.
     seed : int
@@ -39,8 +40,7 @@ class WeightedSampler(OrderSampler):
     Raises
     ------
     OptionError
-        If a weight is negative, infinite or NaN, all are zero, or fewer weights are above zero than samples are to be
-        drawn without replacement.
+        If a weight is negative, infinite or NaN, all are zero, or `replacement` is False.
 
     Examples
     --------
@@ -68,19 +68,17 @@ class WeightedSampler(OrderSampler):
                 "H5Dataset are drawn by OrderSampler(dataset, shuffle=Shuffle(weights=...))"
             )
         num_samples = as_integer("num_samples", num_samples, 1)
+        if replacement is not True:
+            raise OptionError(
+                f"replacement={replacement!r}: OrderSampler draws each sample once an epoch"
+            )
         if generator is not None:
             own = generator.initial_seed() % (1 << 64)
             if seed not in (0, own):
                 raise OptionError(f"seed={seed!r}: generator= has a seed of its own, {own}; leave seed= out")
             seed = own
-        shuffle = Shuffle("rows", seed, weights=checked, rows_per_epoch=num_samples, replacement=replacement)
-        super().__init__(
-            range(len(checked)),
-            shuffle=shuffle,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-            run_length=run_length,
-        )
+        shuffle = Shuffle("rows", seed, weights=checked, rows_per_epoch=num_samples)
+        ranks: Any = {"rank": rank, "world_size": world_size, "drop_last": drop_last, "run_length": run_length}
+        super().__init__(range(len(checked)), shuffle=shuffle, **ranks)
         self.weights, self.replacement, self.generator = weights, replacement, generator
         self.advance_epochs()

@@ -30,7 +30,6 @@ SHUFFLES = {
     "shares of classes": partial(Shuffle, "rows", weights=balance("label", {0: 0.5, 1: 0.25, 2: 0.25})),
     "weights by a column": partial(Shuffle, "rows", weights="label"),
     "weights by chunks": partial(Shuffle, "chunks", window_rows=32, weights="label"),
-    "weights, each once": partial(Shuffle, "rows", weights="label", replacement=False),
     "shares of files": partial(Shuffle, "rows", weights={"*run_0.h5": 0.5, "*run_[12].h5": 0.5}),
     "fewer rows": partial(Shuffle, "rows", rows_per_epoch=40),
     "more rows": partial(Shuffle, "rows", rows_per_epoch=120),

@@ -3,7 +3,6 @@
 import itertools
 import pickle
 from collections import Counter
-from fractions import Fraction
 from itertools import chain
 
 import h5py
@@ -17,11 +16,9 @@ from scipy import stats
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
-from ray_h5.order.draws.class_turns import make_pattern
-from ray_h5.order.draws.shuffle import Shuffle, make_key
-from ray_h5.order.draws.weighted_draws import hashed, minus_log, permute_each
+from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
-from ray_h5.order.epoch_order import Order, plain_order
+from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
@@ -80,12 +77,7 @@ def is_likely(found, expected):
 # Independent draws ------------------------------------------------------------------------------
 
 
-HALVED = pc.field("w") / pc.scalar(2)
-
-
-@pytest.mark.parametrize(
-    "weights", ["w", HALVED, WEIGHTS, WEIGHTS.tolist(), WEIGHTS.astype("f4"), WEIGHTS.astype("u1")]
-)
+@pytest.mark.parametrize("weights", ["w", WEIGHTS, WEIGHTS.tolist(), WEIGHTS.astype("f4"), WEIGHTS.astype("u1")])
 def test_rows_are_drawn_by_their_weights(files, weights):
     plan = plan_of(files, Shuffle("rows", 3, weights=weights, rows_per_epoch=20_000))
     found = epoch_of(plan)
@@ -146,132 +138,50 @@ def test_auto_is_what_it_is_without_weights(files, monkeypatch):
     monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
     assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "chunks"
     assert plan_of(files, Shuffle(weights=balance("label"))).order.shuffle.unit == "rows"
-    assert plan_of(files, Shuffle(weights="w", replacement=False)).order.shuffle.unit == "rows"
-
-
-# Each row at most once --------------------------------------------------------------------------
-
-
-def test_without_replacement_each_row_comes_once(files):
-    plan = plan_of(files, Shuffle("rows", 3, weights="w", replacement=False))
-    first, second = epoch_of(plan), epoch_of(plan, 1)
-    drawable = np.flatnonzero(WEIGHTS).tolist()
-    assert sorted(first) == sorted(second) == drawable
-    assert first.tolist() != second.tolist()
-    part = plan_of(files, Shuffle("rows", 3, weights="w", replacement=False, rows_per_epoch=10))
-    assert epoch_of(part).tolist() == first[:10].tolist()
-
-
-def test_without_replacement_heavy_rows_come_early():
-    weights = np.array([1, 2, 3, 0, 4.0])
-    pairs = Counter()
-    for seed in range(6_000):
-        order = plain_order(5, Shuffle("rows", seed, weights=weights, replacement=False, rows_per_epoch=2))
-        pairs[tuple(order.selected_indices(np.arange(2), 0).tolist())] += 1
-    some = [(i, j) for i in range(5) for j in range(5) if i != j and weights[i] and weights[j]]
-    expected = [weights[i] / 10 * weights[j] / (10 - weights[i]) for i, j in some]
-    assert is_likely([pairs[pair] for pair in some], expected)
-    assert sum(pairs[pair] for pair in some) == 6_000
-
-
-def test_a_logarithm_without_the_library_of_the_machine():
-    numbers = np.concatenate([2.0 ** -np.arange(54), np.random.default_rng(0).random(10_000)])
-    np.testing.assert_allclose(minus_log(numbers), -np.log(numbers), rtol=1e-15, atol=1e-16)
 
 
 # Balance ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows_per_epoch", [None, 9, 10, 100])
-def test_each_window_has_each_class_and_each_pass_each_row(files, rows_per_epoch):
-    plan = plan_of(files, Shuffle(seed=2, weights=balance("label"), rows_per_epoch=rows_per_epoch))
-    assert plan.num_positions == (rows_per_epoch or 40)
-    epochs = [epoch_of(plan, epoch) for epoch in range(20)]
-    windows = [LABELS[each[i : i + 3]].tolist() for each in epochs for i in range(0, len(each), 3)]
-    assert all(len(set(window)) == len(window) for window in windows)
-    assert len({tuple(window) for window in windows if len(window) == 3}) == 6
-    found = np.concatenate(epochs)  # the epochs continue each other
-    for label, rows in Counter(LABELS.tolist()).items():
-        drawn = found[LABELS[found] == label]
-        passes = drawn[: len(drawn) // rows * rows].reshape(-1, rows)
-        assert all(sorted(each) == np.flatnonzero(label == LABELS).tolist() for each in passes.tolist())
-        assert len({tuple(each) for each in passes.tolist()}) > min(len(passes), 30) // 2
-
-
-def test_several_columns_make_a_class_of_each_combination(files):
-    found = epoch_of(plan_of(files, Shuffle(weights=balance(["label", "site"]), rows_per_epoch=60)))
-    classes = list(zip(LABELS[found].tolist(), SITES[found].tolist(), strict=True))
-    assert all(len(set(classes[start : start + 6])) == 6 for start in range(0, 60, 6))
-    shares = balance(["label", "site"], {("a", 1): 0.75})
-    found = epoch_of(plan_of(files, Shuffle(weights=shares, rows_per_epoch=200)))
-    assert Counter(zip(LABELS[found].tolist(), SITES[found].tolist(), strict=True))[("a", 1)] == 150
-
-
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
+        (None, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
         ({"a": 0.5}, {"a": 0.5, "b": 0.25, "c": 0.25}),
         ({"a": 0.2, "b": 0.3, "c": 0.5}, {"a": 0.2, "b": 0.3, "c": 0.5}),
         ({np.str_("a"): 0.0}, {"b": 0.5, "c": 0.5}),
         ({"a": 1}, {"a": 1.0}),
-        ({"a": 1 / 3}, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
     ],
 )
-def test_shares_of_classes(files, shares, expected):
-    found = LABELS[epoch_of(plan_of(files, Shuffle(weights=balance("label", shares), rows_per_epoch=1_200)))]
-    for count in (300, 600, 1_200):
-        for label in "abc":
-            assert abs((found[:count] == label).sum() - count * expected.get(label, 0)) <= 2
-    assert Counter(found.tolist()) == {label: round(1_200 * share) for label, share in expected.items()}
+@pytest.mark.parametrize("unit", ["auto", "rows"])
+def test_classes_are_drawn_by_their_shares_and_rows_of_a_class_equally(files, unit, shares, expected):
+    plan = plan_of(files, Shuffle(unit, 2, weights=balance("label", shares), rows_per_epoch=20_000))
+    assert plan.order.shuffle.unit == "rows"
+    weights = np.array([expected.get(label, 0) / (label == LABELS).sum() for label in LABELS.tolist()])
+    assert is_likely(np.bincount(epoch_of(plan), minlength=40), weights)
+
+
+def test_several_columns_make_a_class_of_each_combination(files):
+    shares = balance(["label", "site"], {("a", 1): 0.75})
+    found = epoch_of(plan_of(files, Shuffle(weights=shares, rows_per_epoch=20_000)))
+    counts = Counter(zip(LABELS[found].tolist(), SITES[found].tolist(), strict=True))
+    expected = {(label, site): 0.75 if (label, site) == ("a", 1) else 0.05 for label in "abc" for site in (0, 1)}
+    assert is_likely([counts[each] for each in expected], [*expected.values()])
 
 
 def test_shares_by_file(files):
     folder = files[0].rsplit("/", 2)[0]
     for shares in ({"a/*.h5": 0.3, "b/*.h5": 0.7}, {f"{folder}/a/*": 0.3, "b/f*": 0.7}):
-        plan = plan_of(files, Shuffle(weights=shares, rows_per_epoch=280))
-        found = epoch_of(plan)
-        assert np.count_nonzero(found < 12) == 84
-        assert set(Counter(found[found < 12].tolist()).values()) == {7}  # 84 draws of 12 rows
+        found = epoch_of(plan_of(files, Shuffle(weights=shares, rows_per_epoch=20_000)))
+        assert is_likely(np.bincount(found, minlength=40), np.repeat([0.3 / 12, 0.7 / 28], [12, 28]))
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_a_pattern_never_lacks_more_than_one_of_a_class(counts):
-    shares = [Fraction(count, sum(counts)) for count in counts]
-    pattern = make_pattern(shares)
-    had = (pattern[:, None] == np.arange(len(counts))).cumsum(axis=0)
-    ideal = np.arange(1, len(pattern) + 1)[:, None] * np.array([float(share) for share in shares])
-    assert (np.abs(had - ideal) < 1).all()
-    assert [Fraction(int(count), len(pattern)) for count in had[-1]] == shares
-
-
-@pytest.mark.slow
-def test_shares_of_large_denominators_are_rounded():
-    shares = [Fraction(1, 1_000_003), Fraction(1_000_002, 1_000_003)]
-    assert np.bincount(make_pattern(shares)).tolist() == [1, (1 << 16) - 1]
-    many = [Fraction(1, 3)] + [Fraction(2, 3 * 70_001)] * 70_001
-    counts = np.bincount(make_pattern(many))
-    assert abs(counts[0] / counts.sum() - 1 / 3) < 1e-4
-    assert counts[1:].min() >= 1
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 64, 65, 1000, (1 << 16) + 1])
-def test_small_and_large_permutations_with_keys_of_their_own(size):
-    keys = np.full(size, hashed(make_key(4), np.array([size]))[0])
-    found = permute_each(np.arange(size), np.full(size, size), keys)
-    assert np.array_equal(np.sort(found), np.arange(size))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 40, 65])
-def test_all_permutations_are_equally_likely(size):
-    keys = hashed(make_key(1), np.arange(50_000))
-    places = range(size) if size <= 5 else (0, size - 1)
-    codes = sum(
-        permute_each(np.full(len(keys), i), np.full(len(keys), size), keys) * size**n for n, i in enumerate(places)
-    )
-    expected = len(list(itertools.permutations(range(size), len(places))))
-    counts = np.unique(codes, return_counts=True)[1]
-    assert len(counts) == expected
-    assert is_likely(counts, np.ones(expected))
+def test_classes_of_chunks_are_drawn_if_that_is_said(files):
+    plan = plan_of(files, Shuffle("chunks", 5, 16, weights=balance("label")))
+    assert plan.order.draws.window_groups == 4
+    drawn = np.concatenate([epoch_of(plan, epoch) for epoch in range(3_000)])[::16]
+    counts = [(LABELS[drawn] == label).sum() for label in "abc"]
+    assert is_likely(counts, np.ones(3))
 
 
 # Virtual epochs ---------------------------------------------------------------------------------
@@ -292,7 +202,6 @@ def test_epochs_of_other_lengths_continue_each_other(files, unit, count):
 ALL = {
     "weights": {"weights": "w"},
     "chunks": {"unit": "chunks", "window_rows": 8, "weights": "w", "rows_per_epoch": 50},
-    "once": {"weights": "w", "replacement": False},
     "balance": {"weights": balance("label")},
     "shares": {"weights": balance("label", {"a": 0.5}), "rows_per_epoch": 53},
     "by file": {"weights": {"a/*.h5": 0.3, "b/*.h5": 0.7}, "rows_per_epoch": 61},
@@ -324,9 +233,7 @@ def test_any_access_gives_the_same(files, shuffle):
 
 
 def _options(shuffle):
-    return {
-        name: getattr(shuffle, name) for name in ("unit", "window_rows", "weights", "rows_per_epoch", "replacement")
-    }
+    return {name: getattr(shuffle, name) for name in ("unit", "window_rows", "weights", "rows_per_epoch")}
 
 
 def shares_of(plan, remainder):
@@ -428,10 +335,6 @@ def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
         ("zero", "sum of the weights of 40 selected rows is 0"),
         ("label", r"column of numbers, found .*weights=balance\('label'\)"),
         ("x", r"column 'x' holds an array of shape \(8,\) a row"),
-        (pc.field("label"), r"weights=label: expected a column of numbers, found .*string"),
-        (pc.field("w") - pc.scalar(2), r"f0.h5, row 0: weights=subtract_checked\(w, 2\) is -2.0: expected a weight"),
-        (pc.field("w") * pc.field("label"), r"multiply_checked\(w, label\) cannot be computed from w: double"),
-        (pc.field("w") * pc.field("x"), r"weights=multiply_checked\(w, x\): a column holds an array a row"),
         (np.zeros(40), "is 0"),
         (np.full(40, 1e308), "is infinite"),
         (np.ones(39), "expected 40, one for each row of the files"),
@@ -456,8 +359,6 @@ def test_what_a_predicate_leaves_out_may_have_any_weight(files):
         plan_of(files, Shuffle(weights=balance("label", {"a": 0.5})), predicate=pc.field("label") == "c")
     with pytest.raises(UnknownColumnError, match="wight"):
         plan_of(files, Shuffle("rows", weights="wight"))
-    with pytest.raises(OptionError, match="only 32 of 40 selected rows have a weight above 0"):
-        plan_of(files, Shuffle("rows", weights="w", replacement=False, rows_per_epoch=33))
     index, plan = plan_files(files, columns=["x"])
     with pytest.raises(OptionError, match="only 5 rows are in an epoch"):
         make_plan(index, plan.columns, None, Shuffle("rows", rows_per_epoch=5), 8, None, Tail("drop", 16))
@@ -479,16 +380,10 @@ def test_what_a_predicate_leaves_out_may_have_any_weight(files):
         ({"weights": {"a": -0.5, "b": 1.5}}, "'a': share -0.5: expected a number from 0 to 1"),
         ({"rows_per_epoch": 0}, "rows_per_epoch=0: expected an integer of 1 or more"),
         ({"rows_per_epoch": 1.5}, "rows_per_epoch=1.5"),
-        ({"replacement": False}, "replacement=False: is used only with weights"),
-        ({"weights": "w", "replacement": 1}, "replacement=1: expected True or False"),
-        ({"weights": balance("a"), "replacement": False}, "rows of small classes come again"),
-        (
-            {"weights": balance("a"), "unit": "chunks"},
-            r"balance\('a'\)\): these weights draw rows; expected unit='rows'$",
-        ),
+        ({"replacement": False}, "no option 'replacement'. Weights draw each position independently"),
+        ({"weights": pc.field("w") * 2}, r"weights=.*: expected the name of a numeric column.*pass it as an array"),
+        ({"by_length": pc.field("w") * 2}, r"by_length=.*: expected the name of a column.*pass it as an array"),
         ({"weights": "w", "unit": "files"}, "expected unit='rows' or 'chunks'"),
-        ({"weights": "w", "unit": "chunks", "replacement": False}, "expected unit='rows'$"),
-        ({"weights": balance("a"), "window_rows": 8}, "without windows"),
     ],
 )
 def test_options_that_cannot_be_used(options, said):
@@ -514,7 +409,7 @@ def test_balance_that_cannot_be_used(arguments, said):
 
 
 def test_shuffles_with_weights_are_values():
-    for weights in ("w", HALVED, np.arange(3), balance("a", {1: 0.5}), {"a": 1.0}):
+    for weights in ("w", np.arange(3), balance("a", {1: 0.5}), {"a": 1.0}):
         one, other = Shuffle(weights=weights), Shuffle(weights=weights)
         assert one == other
         assert hash(one) == hash(other)
@@ -523,7 +418,7 @@ def test_shuffles_with_weights_are_values():
     assert repr(Shuffle("rows", 7)) == "Shuffle(unit='rows', seed=7, window_rows=None)"  # in the hash of plans
     text = repr(Shuffle(weights=balance("a", {1: 0.5}), rows_per_epoch=5))
     assert text.endswith("window_rows=None, weights=balance('a', {1: 0.5}), rows_per_epoch=5)")
-    assert repr(Shuffle(weights=np.arange(3), replacement=False)).endswith("weights=<3 numbers>, replacement=False)")
+    assert repr(Shuffle(weights=np.arange(3))).endswith("weights=<3 numbers>)")
 
 
 def test_epochs_that_cannot_be_counted():

@@ -97,10 +97,8 @@ def test_a_run_with_fewer_rows_is_of_any_length(files):
     assert len({int(each.mean()) // 60 for each in last}) > 4
 
 
-@pytest.mark.parametrize(
-    "lengths", [FRAMES, FRAMES.tolist(), FRAMES.astype("f8"), pc.field("n_frames") * pc.scalar(1), "n_frames"]
-)
-def test_lengths_are_a_column_an_expression_or_an_array(files, lengths):
+@pytest.mark.parametrize("lengths", [FRAMES, FRAMES.tolist(), FRAMES.astype("f8"), "n_frames"])
+def test_lengths_are_a_column_or_an_array(files, lengths):
     expected = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames")))
     assert epoch_of(plan_of(files, Shuffle("rows", 3, by_length=lengths))).tolist() == expected.tolist()
 
@@ -131,7 +129,6 @@ def test_lengths_go_with_weights(files):
     for options in (
         {"unit": "rows", **drawn},
         {"unit": "chunks", "window_rows": 512, **drawn},
-        {"unit": "rows", "replacement": False, **drawn},
         {"weights": balance("label"), "rows_per_epoch": 960},
         {"weights": {"f0.h5": 0.25, "f[123].h5": 0.75}},
         {"unit": "rows", "rows_per_epoch": 777},
@@ -141,8 +138,6 @@ def test_lengths_go_with_weights(files):
             found = epoch_of(plan_of(files, other), epoch)
             assert Counter(found) == Counter(epoch_of(plan_of(files, one), epoch))
             assert padding_of(FRAMES[found], 10) < 0.12
-    windowed = plan_of(files, Shuffle(weights=balance("label"), window_rows=300, by_length="n_frames"))
-    assert np.bincount(epoch_of(windowed)[300:600] % 3).tolist() == [100, 100, 100]
 
 
 def test_a_predicate_chooses_what_is_sorted(files):
@@ -292,8 +287,6 @@ def test_the_log_says_that_rows_come_by_length(files):
         ("below", r"f0.h5, row 0: column 'below' is -30: expected a length"),
         ("text", r"by_length='text': expected a column of numbers, found .*string"),
         ("x", r"by_length: column 'x' holds an array of shape \(8,\) a row; expected one value a row"),
-        (pc.field("x") + pc.field("label"), "a column holds an array a row"),
-        (pc.field("label") - pc.scalar(1), "f0.h5, row 0: by_length=.* is -1"),
         (np.ones(39), "by_length=<39 numbers>: expected 2000, one for each row of the files"),
     ],
 )

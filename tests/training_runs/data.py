@@ -165,8 +165,8 @@ class Data:
         if name == "none":
             return False
         if name == "weights":
-            column, seed, replacement = rest
-            return Shuffle("rows", seed, weights=column, replacement=replacement)
+            column, seed = rest
+            return Shuffle("rows", seed, weights=column)
         if name == "length":
             return Shuffle("rows", rest[0], by_length="length", window_rows=8, run_rows=3)
         seed, window = rest

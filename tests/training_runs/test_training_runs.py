@@ -133,7 +133,7 @@ class TrainingRun(RuleBasedStateMachine):
         shuffle=st.one_of(
             st.just(("none",)),
             st.tuples(st.sampled_from(["rows", "chunks", "files"]), st.integers(0, 3), st.sampled_from([4, 9])),
-            st.tuples(st.just("weights"), st.just("w"), st.integers(0, 3), st.booleans()),
+            st.tuples(st.just("weights"), st.just("w"), st.integers(0, 3)),
             st.tuples(st.just("length"), st.integers(0, 3)),
         ),
     )
@@ -167,7 +167,7 @@ class TrainingRun(RuleBasedStateMachine):
     def check_once(self, keys, rows):
         if self.data.kind == "patches":
             assert Counter(number for number, _ in keys) == dict.fromkeys(rows, PER_FILE)
-        elif self.data.shuffle[0] == "weights" and self.data.shuffle[3]:
+        elif self.data.shuffle[0] == "weights":
             assert len(keys) == len(rows)
             assert set(keys) <= set(rows)
         else:

@@ -16,7 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
 from ray_h5.order.draws.shuffle import Shuffle, make_key, permute
-from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, columns_of, row_values
+from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
 from ray_h5.order.draws.weighted_draws import hashed, uniform
 from ray_h5.predicates.virtual_columns import virtual_spec
 from ray_h5.predicates.virtual_names import Length, virtual_name
@@ -192,11 +192,6 @@ def make_runs(
     elif selection is not None:
         lengths = lengths[selection]
     return runs_of(lengths, shuffle.run_rows, rows, window_rows)
-
-
-def length_columns(index: RowIndex, by_length: object) -> tuple[str, ...]:
-    """Return the columns that lengths are made from."""
-    return columns_of(index, by_length, LENGTHS)
 
 
 def plain_runs(num_rows: int, shuffle: Shuffle, rows: int) -> LengthRuns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
@@ -12,7 +11,7 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, is_number, names_options
+from ray_h5.options import as_integer, is_number, takes_options
 from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
@@ -24,17 +23,16 @@ _TABLE_ROWS = 1 << 16
 
 _PIECE = 1 << 14
 
-_LENGTHS = (
-    "expected the name of a column with the length of each row, an expression over such columns, or an array with a "
-    "number for each row"
-)
+_LENGTHS = "expected the name of a column with the length of each row, or an array with a number for each row"
+
+_REPLACEMENT = "Weights draw each position independently. Shuffle(rows_per_epoch=n) draws no row twice before all came."
 
 
 class UnusableRowsError(OptionError):
     """A selected row has a value that an option cannot use; a filter may leave the row out."""
 
 
-@names_options
+@takes_options(instead={"replacement": _REPLACEMENT})
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shuffle(ComparedByContent):
     """How rows are drawn. Each epoch has another order.
@@ -54,18 +52,14 @@ class Shuffle(ComparedByContent):
         For ``chunks``: rows that are mixed with each other. By default about the rows of a block. With `by_length`:
         rows that are sorted together. By default all up to 128,000, and else 64,000; for ``chunks`` about the rows of
         a block, and 8192 or more.
-    weights : str, expression, array, Balance or dict, optional
-        How often rows are drawn; None draws each equally often. The name of a numeric column, an expression of Ray or
-        pyarrow over such columns (``col("w") * 2``), or an array with a number for each row id give each row a
-        probability. `balance` of columns draws classes equally often, and a
-        dict of shares by file, ``{"a/*.h5": 0.3, "b/*.h5": 0.7}``, files; these two are exact, see `balance`.
+    weights : str, array, Balance or dict, optional
+        How often rows are drawn, each position independently; None draws each equally often. The name of a numeric
+        column, or an array with a number for each row id, give each row a probability. `balance` of columns draws
+        classes equally often, and a dict of shares by file, ``{"a/*.h5": 0.3, "b/*.h5": 0.7}``, files.
     rows_per_epoch : int, optional
         Rows of an epoch; by default the number of selected rows. Without weights, an epoch continues where the last
         one ended: all rows come before one comes again.
-    replacement : bool
-        With weights of rows: True draws each position independently. False draws each row at most once an epoch, heavy
-        rows early, and never those of weight 0; each process then sorts the rows once an epoch.
-    by_length : str, expression or array, optional
+    by_length : str or array, optional
         The length of each row, as for `weights` by column. Rows of similar length then follow each other, so that a
         batch needs little padding: the rows of each window are sorted by length and cut into runs, and the runs are
         shuffled. Each row comes as often as without. A column of varying shape has the lengths of its rows.
@@ -84,7 +78,7 @@ class Shuffle(ComparedByContent):
     The same (files, columns, predicate, seed, epoch) give the same order in Ray and in plain
     PyTorch, whatever the number of tasks and workers.
 
-    With independent draws and ``chunks``, each window of positions draws chunk groups by their summed weights, and then
+    With weights and ``chunks``, each window of positions draws chunk groups by their summed weights, and then
     rows of these by weight. A row has the same probability at each position, but the rows of a window come from few
     chunks.
     """
@@ -94,7 +88,6 @@ class Shuffle(ComparedByContent):
     window_rows: int | None = None
     weights: Any = field(default=None, kw_only=True)
     rows_per_epoch: int | None = field(default=None, kw_only=True)
-    replacement: bool = field(default=True, kw_only=True)
     by_length: Any = field(default=None, kw_only=True)
     run_rows: int | None = field(default=None, kw_only=True)
     batch_values: float | None = field(default=None, kw_only=True)
@@ -117,35 +110,15 @@ class Shuffle(ComparedByContent):
             count = as_integer("Shuffle: rows_per_epoch", count, 1, instead=", or None")
             object.__setattr__(self, "rows_per_epoch", count)
         if self.weights is not None:
-            from ray_h5.order.draws.weights import as_weights
+            from ray_h5.order.draws.weights import as_weights, shown
 
             object.__setattr__(self, "weights", as_weights(self.weights))
-        self._check_draws()
+            if self.unit == "files":
+                raise OptionError(
+                    f"Shuffle(unit='files', weights={shown(self.weights)}): weights draw rows; expected unit='rows' or "
+                    "'chunks'"
+                )
         self._check_lengths()
-
-    def _check_draws(self) -> None:
-        if not isinstance(self.replacement, bool):
-            raise OptionError(f"Shuffle: replacement={self.replacement!r}: expected True or False")
-        if self.weights is None and not self.replacement:
-            raise OptionError("Shuffle: replacement=False: is used only with weights; without, each row comes once")
-        if self.weights is None:
-            return
-        from ray_h5.order.draws.weights import Balance, shown
-
-        is_exact = isinstance(self.weights, (Balance, Mapping))
-        if is_exact and not self.replacement:
-            raise OptionError(
-                f"Shuffle: weights={shown(self.weights)}, replacement=False: rows of small classes come again. To see "
-                "no row twice, let rows_per_epoch be the number of classes * the rows of the smallest"
-            )
-        draws_rows = self.draws_single_rows
-        if self.unit == "files" or (draws_rows and self.unit == "chunks"):
-            raise OptionError(
-                f"Shuffle(unit={self.unit!r}, weights={shown(self.weights)}): these weights draw rows; expected "
-                f"unit='rows'{'' if draws_rows else ' or ' + repr('chunks')}"
-            )
-        if draws_rows and self.window_rows is not None and self.by_length is None:
-            raise OptionError(f"Shuffle: window_rows={self.window_rows}: these weights draw rows, without windows")
 
     def _check_lengths(self) -> None:
         run = self.run_rows
@@ -176,22 +149,13 @@ class Shuffle(ComparedByContent):
                 f"Shuffle: run_rows={run}, window_rows={self.window_rows}: expected a window of many runs"
             )
 
-    @property
-    def draws_single_rows(self) -> bool:
-        """Whether the weights draw rows one by one, and not within windows."""
-        if self.weights is None:
-            return not self.replacement
-        from ray_h5.order.draws.weights import Balance
-
-        return isinstance(self.weights, (Balance, Mapping)) or not self.replacement
-
     def once(self, unit: Unit | None = None) -> Shuffle:
         """Return the shuffle that has each selected row once an epoch, and knows no lengths; of another unit."""
         unit = unit or self.unit
         window = None if unit in ("rows", "files") else self.window_rows
         options: dict[str, Any] = {"weights": None, "rows_per_epoch": None, "by_length": None, "run_rows": None}
         options["batch_values"] = None
-        return replace(self, unit=unit, window_rows=window, replacement=True, **options)
+        return replace(self, unit=unit, window_rows=window, **options)
 
     def __repr__(self) -> str:
         parts = [f"unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}"]
@@ -200,8 +164,6 @@ class Shuffle(ComparedByContent):
             parts.append(f"weights={_shown(self.weights)}")
         if self.rows_per_epoch is not None:
             parts.append(f"rows_per_epoch={self.rows_per_epoch}")
-        if not self.replacement:
-            parts.append("replacement=False")
         if self.by_length is not None:
             parts.append(f"by_length={_shown(self.by_length)}")
         if self.run_rows is not None:

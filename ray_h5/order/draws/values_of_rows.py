@@ -1,19 +1,17 @@
-"""A number for each selected row, which an option of a `Shuffle` names: a column, an expression or an array."""
+"""A number for each selected row, which an option of a `Shuffle` names: a column or an array."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.errors import OptionError, PredicateError
+from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex
-from ray_h5.index.select_rows import named_columns
 from ray_h5.order.draws.shuffle import UnusableRowsError
-from ray_h5.order.draws.weights import Computed, first_wrong, shown
-from ray_h5.predicates.evaluate import project
+from ray_h5.order.draws.weights import first_wrong, shown
 
 
 class Option(NamedTuple):
@@ -26,22 +24,7 @@ class Option(NamedTuple):
     """What to write instead of a column without numbers; it may have a place for the name of the column."""
 
 
-def columns_of(index: RowIndex, value: Any, option: Option) -> tuple[str, ...]:
-    """Return the columns that the numbers are made from."""
-    if isinstance(value, Computed):
-        try:
-            return tuple(named_columns(index, index.columns, value.expression))
-        except PredicateError as exc:
-            raise OptionError(
-                f"Shuffle: {option.name}={value!r}: a column holds an array a row; expected one value a row. Pass what "
-                "you compute from it as an array with a number for each row."
-            ) from exc
-    return (value,) if isinstance(value, str) else ()
-
-
-def row_values(
-    index: RowIndex, selection: np.ndarray | None, value: str | Computed | np.ndarray, option: Option
-) -> np.ndarray:
+def row_values(index: RowIndex, selection: np.ndarray | None, value: str | np.ndarray, option: Option) -> np.ndarray:
     """Return a number for each selected row.
 
     Raises
@@ -54,16 +37,10 @@ def row_values(
     if isinstance(value, np.ndarray):
         check_length(value, index.num_rows, "the files", option)
         return value if selection is None else value[selection]
-    names = columns_of(index, value, option)
-    if isinstance(value, str):
-        spec = index.find(names)[value]
-        if spec.has_one_value:  # before it is read: lists may be large
-            _check_numbers(spec.kept_type, value, value, option)
-        column, what = scalars(index, names, option)[value], f"column {value!r}"
-    else:
-        columns = scalars(index, names, option)
-        column, what = _computed(value, columns, index.num_rows, option), f"{option.name}={value!r}"
-        _check_numbers(column.type, value, names[0] if names else "", option)
+    spec, what = index.find([value])[value], f"column {value!r}"
+    if spec.has_one_value:  # before it is read: lists may be large
+        _check_numbers(spec.kept_type, value, option)
+    column = scalars(index, [value], option)[value]
     check_present(index, column, selection, what)
     values = as_array(column).to_numpy(zero_copy_only=False)
     values = values if selection is None else values[selection]
@@ -77,9 +54,9 @@ def row_values(
     return values
 
 
-def _check_numbers(found: pa.DataType, value: str | Computed, name: str, option: Option) -> None:
+def _check_numbers(found: pa.DataType, value: str, option: Option) -> None:
     if not (pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found)):
-        advice = option.advice.format(name)
+        advice = option.advice.format(value)
         raise OptionError(f"Shuffle: {option.name}={value!r}: expected a column of numbers, found {found}; {advice}")
 
 
@@ -120,14 +97,3 @@ def check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarra
 def as_array(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _computed(
-    value: Computed, columns: Mapping[str, pa.ChunkedArray], num_rows: int, option: Option
-) -> pa.ChunkedArray:
-    table = pa.table(dict(columns) or {"": pa.nulls(num_rows)})
-    try:
-        return project(value.expression, table)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-        raise OptionError(f"Shuffle: {option.name}={value!r} cannot be computed from {types}: {exc}") from exc

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError
@@ -18,8 +17,8 @@ _SUM_TOLERANCE = 1e-6
 """Shares are written as decimals: 0.333333 three times is one."""
 
 _EXPECTED = (
-    "expected the name of a numeric column, an expression over such columns, an array with a number for each row, "
-    "balance(column), or a dict of shares by file"
+    "expected the name of a numeric column, an array with a number for each row, balance(column), or a dict of shares "
+    "by file"
 )
 
 
@@ -43,41 +42,19 @@ class Balance:
         return f"balance({columns!r}{f', {dict(self.shares)!r}' if self.shares else ''})"
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """Numbers of rows that an expression computes from columns.
-
-    Attributes
-    ----------
-    text : str
-        The expression, as pyarrow shows it: two with the same text are the same.
-    expression : pyarrow.compute.Expression
-        The expression.
-    """
-
-    text: str
-    expression: pc.Expression = field(compare=False)
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-RowValues: TypeAlias = "str | Computed | np.ndarray"
-"""A number for each row: a column, an expression, or a number for each row id."""
+RowValues: TypeAlias = "str | np.ndarray"
+"""A number for each row: a column, or a number for each row id."""
 
 Weights: TypeAlias = "RowValues | Balance | Mapping[str, float] | None"
-"""Checked weights: a column, an expression, a number for each row id, classes, or shares by file."""
+"""Checked weights: a column, a number for each row id, classes, or shares by file."""
 
 
 @names_options
 def balance(columns: str | Sequence[str], shares: Mapping[Any, float] | None = None) -> Balance:
     """Return weights that draw each class equally often, or by shares.
 
-    The draws are exact. With equal shares, each window of as many positions as there are classes has each class once;
-    windows begin with the epoch. The rows of a class are gone through in shuffled order, and all of them come before
-    one comes again. This goes on over the epochs: the next epoch continues where the last one ended. With other shares,
-    a window has the share of each class rounded up or down, by less than two rows. A class may come several times in
-    a window, and then the last rows of one pass mix with the first rows of the next pass inside that window.
+    Each position is drawn independently: a class by its share, and a row of this class. So a row may come several times
+    in an epoch, and small batches have their shares about.
 
     Parameters
     ----------
@@ -86,7 +63,7 @@ def balance(columns: str | Sequence[str], shares: Mapping[Any, float] | None = N
         a class.
     shares : mapping, optional
         Class to share: ``{"rare": 0.5}``. The other classes share the rest equally. Of several columns a class is a
-        tuple of values. Shares with large denominators are rounded to 1/65536.
+        tuple of values.
 
     Raises
     ------
@@ -137,10 +114,10 @@ def as_row_values(option: str, values: Any, expected: str) -> RowValues:
     OptionError
         If it cannot be used; it names the first number that is negative, infinite or NaN.
     """
-    if isinstance(values, (str, Computed)):
+    if isinstance(values, str):
         return values
     if isinstance(values, pc.Expression) or hasattr(values, "to_pyarrow"):
-        return _as_computed(option, values)
+        raise OptionError(f"Shuffle: {option}={values}: {expected}. Compute an expression, and pass it as an array.")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as exc:  # RuntimeError: of a tensor on a GPU, or with a gradient
@@ -164,18 +141,14 @@ def first_wrong(weights: np.ndarray) -> int | None:
     return None if is_good.all() else int(np.argmin(is_good))
 
 
+def named_columns(weights: Weights) -> tuple[str, ...]:
+    """Return the columns that weights, or lengths, are made from."""
+    return weights.columns if isinstance(weights, Balance) else (weights,) if isinstance(weights, str) else ()
+
+
 def shown(weights: Weights) -> str:
     """Return weights, or lengths, as a user writes them; an array by its length."""
     return f"<{len(weights)} numbers>" if isinstance(weights, np.ndarray) else repr(weights)
-
-
-def _as_computed(option: str, values: Any) -> Computed:
-    """Return an expression of pyarrow, or of Ray, as numbers of rows."""
-    try:
-        expression = values.to_pyarrow() if hasattr(values, "to_pyarrow") else values
-    except (TypeError, ValueError, pa.ArrowInvalid) as exc:
-        raise OptionError(f"Shuffle: {option}={values}: pyarrow has no such expression: {exc}") from exc
-    return Computed(str(expression), expression)
 
 
 def _as_file_shares(shares: Mapping[Any, Any]) -> dict[str, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
@@ -16,17 +16,15 @@ import pyarrow.compute as pc
 from ray_h5.errors import OptionError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.messages import few
-from ray_h5.order.draws.class_turns import make_pattern, turns_of
-from ray_h5.order.draws.shuffle import Shuffle, UnusableRowsError
+from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.draws.values_of_rows import (
     Option,
     as_array,
     check_present,
-    columns_of,
     row_values,
     scalars,
 )
-from ray_h5.order.draws.weighted_draws import BalancedDraws, Draws, IndependentDraws, RankedDraws
+from ray_h5.order.draws.weighted_draws import Draws
 from ray_h5.order.draws.weights import Balance, Weights
 from ray_h5.predicates.evaluate import comparable_type
 
@@ -35,10 +33,13 @@ _MAX_TABLE = 1 << 24
 
 _PIECE = 1 << 20
 
+_ROUNDED = 1e-5
+"""Shares are written as decimals: 0.33333 three times is one."""
+
 WEIGHTS = Option("weights", "weight", "to draw each class equally often, write weights=balance({!r})")
 
 
-def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Draws:
+def make_draws(index: RowIndex, selection: np.ndarray | None, weights: Weights) -> Draws:
     """Return the draws of a shuffle with weights.
 
     Raises
@@ -48,35 +49,28 @@ def make_draws(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) 
     UnknownColumnError
         If there is no such column.
     """
-    weights = shuffle.weights
     if isinstance(weights, Balance):
-        return _balanced_by_column(index, selection, weights)
+        return weighted_draws(_by_class(index, selection, weights))
     if isinstance(weights, Mapping):
-        return _balanced_by_file(index, selection, weights)
+        return weighted_draws(_by_file(index, selection, weights))
     assert weights is not None
-    return weighted_draws(row_values(index, selection, weights, WEIGHTS), shuffle)
+    return weighted_draws(row_values(index, selection, weights, WEIGHTS))
 
 
-def weighted_draws(weights: np.ndarray, shuffle: Shuffle) -> Draws:
-    """Return the draws of rows by their weights: independent, or each row once.
+def weighted_draws(weights: np.ndarray) -> Draws:
+    """Return the draws of rows by their weights.
 
     Raises
     ------
     OptionError
-        If all weights are zero, their sum is infinite, or more rows are to be drawn than there are.
+        If all weights are zero, or their sum is infinite.
     """
-    if not shuffle.replacement:
-        drawable = int(np.count_nonzero(weights))
-        _check_sum(float(drawable), len(weights))
-        if (shuffle.rows_per_epoch or 1) > drawable:
-            raise OptionError(
-                f"Shuffle: rows_per_epoch={shuffle.rows_per_epoch}, replacement=False: only {drawable} of "
-                f"{len(weights)} selected rows have a weight above 0; lower rows_per_epoch, or pass replacement=True"
-            )
-        return RankedDraws(weights)
     ends = _cumulative(weights)
-    _check_sum(float(ends[-1]), len(weights))
-    return IndependentDraws(ends)
+    total = float(ends[-1])
+    if not 0 < total < np.inf:
+        what = "infinite" if total else "0"
+        raise OptionError(f"Shuffle: weights: the sum of the weights of {len(weights)} selected rows is {what}")
+    return Draws(ends)
 
 
 def _cumulative(weights: np.ndarray) -> np.ndarray:
@@ -92,17 +86,6 @@ def _cumulative(weights: np.ndarray) -> np.ndarray:
     return ends
 
 
-def _check_sum(total: float, rows: int) -> None:
-    if not 0 < total < np.inf:
-        what = "infinite" if total else "0"
-        raise OptionError(f"Shuffle: weights: the sum of the weights of {rows} selected rows is {what}")
-
-
-def weighing_columns(index: RowIndex, weights: Weights) -> tuple[str, ...]:
-    """Return the columns that weights are made from."""
-    return weights.columns if isinstance(weights, Balance) else columns_of(index, weights, WEIGHTS)
-
-
 @dataclass(frozen=True, slots=True)
 class _Classes:
     """The class of each selected row, and the values of the classes."""
@@ -111,13 +94,15 @@ class _Classes:
     values: list[Any]
 
 
-def _balanced_by_column(index: RowIndex, selection: np.ndarray | None, weights: Balance) -> Draws:
+def _by_class(index: RowIndex, selection: np.ndarray | None, weights: Balance) -> np.ndarray:
+    """Return the weight of each selected row: the share of its class, divided by the rows of the class."""
     columns = scalars(index, weights.columns, WEIGHTS)
     for name, column in columns.items():
         check_present(index, column, selection, f"column {name!r}")
     found = [_encoded(index, column, selection, name) for name, column in columns.items()]
     classes = found[0] if len(found) == 1 else _combined(found)
-    return _balanced(classes.codes, _shares(weights, classes.values))
+    shares = _shares(weights, classes.values)
+    return (shares / np.bincount(classes.codes, minlength=len(shares)))[classes.codes]
 
 
 def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
@@ -167,34 +152,36 @@ def _renumbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return numbers[codes], present
 
 
-def _shares(weights: Balance, values: list[Any]) -> list[Fraction]:
+def _shares(weights: Balance, values: list[Any]) -> np.ndarray:
     """Return the share of each class; those that are not named share the rest equally."""
     numbers = {value: number for number, value in enumerate(values)}
-    given: dict[int, Fraction] = {}
+    found = np.full(len(values), np.nan)
     for value, share in weights.shares:
-        number = numbers.get(value)
-        if number is None:
+        if value not in numbers:
             raise OptionError(
                 f"{weights!r}: no selected row is of class {value!r}; there are {len(values)} classes: "
                 f"{few([repr(each) for each in values])}"
             )
-        given[number] = Fraction(share).limit_denominator(10**6)
-    rest, others = 1 - sum(given.values(), Fraction()), len(values) - len(given)
-    if not others and abs(rest) > Fraction(1, 10**5):
+        found[numbers[value]] = share
+    others = np.isnan(found)
+    rest = 1 - math.fsum(found[~others].tolist())
+    if not others.any() and abs(rest) > _ROUNDED:
         raise OptionError(f"{weights!r}: all {len(values)} classes have a share; expected the sum 1")
-    each = max(rest, Fraction()) / others if others else Fraction()
-    return [given.get(number, each) for number in range(len(values))]
+    found[others] = max(rest, 0.0) / max(int(others.sum()), 1)
+    return found
 
 
-def _balanced_by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str, float]) -> Draws:
+def _by_file(index: RowIndex, selection: np.ndarray | None, shares: Mapping[str, float]) -> np.ndarray:
+    """Return the weight of each selected row: the share of its files, divided by their selected rows."""
     files = index.files
     groups = _file_groups(files.all_paths(), list(shares))
     rows = np.diff(files.starts if selection is None else np.searchsorted(selection, files.starts))
+    counts = np.bincount(groups, rows, minlength=len(shares))
     for number, pattern in enumerate(shares):
-        if not rows[groups == number].sum():
+        if not counts[number]:
             why = "no selected row" if (groups == number).any() else "no file"
             raise OptionError(f"Shuffle: weights={dict(shares)!r}: {pattern!r} has {why} of {len(files)} files")
-    return _balanced(np.repeat(groups, rows), [Fraction(share).limit_denominator(10**6) for share in shares.values()])
+    return np.repeat((np.array([*shares.values()]) / counts)[groups], rows)
 
 
 def _file_groups(paths: Sequence[str], patterns: Sequence[str]) -> np.ndarray:
@@ -212,16 +199,3 @@ def _file_groups(paths: Sequence[str], patterns: Sequence[str]) -> np.ndarray:
 def _matches(path: str, pattern: str) -> bool:
     """Return whether a path, or its last parts, match a pattern. ``*`` of an absolute pattern matches folders too."""
     return fnmatch.fnmatchcase(path, pattern) or PurePath(path).match(pattern)
-
-
-def _balanced(codes: np.ndarray, shares: list[Fraction]) -> BalancedDraws:
-    """Return draws of classes, given the class of each selected row and the share of each class."""
-    counts = np.bincount(codes, minlength=len(shares))
-    small = np.min_scalar_type(len(shares))  # numpy sorts 16 bits in linear time
-    members = np.argsort(codes.astype(small), kind="stable")
-    drawn = [number for number, share in enumerate(shares) if share > 0]
-    total = sum((shares[number] for number in drawn), Fraction())
-    pattern = np.array(drawn)[make_pattern([shares[number] / total for number in drawn])]
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    as_stored = members.astype(np.min_scalar_type(max(len(members), 1)))
-    return BalancedDraws(as_stored, starts, pattern, turns_of(pattern), len(drawn))
