@@ -17,10 +17,10 @@ from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.varying.row_entries import RowEntries
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
-from ray_h5.splitmix import GOLDEN, mix_in_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,9 +47,8 @@ class DrawnEntries(KeptParts):
 def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Return a key for each row of a file and its draw: uint64. They depend on the name of the file."""
     of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
-    state = mix_in_place(np.array([seed, of_file], np.uint64) + np.uint64(GOLDEN))
-    words = mix_in_place(rows.astype(np.uint64) * np.uint64(GOLDEN) + state[0])
-    return mix_in_place((words ^ state[1]) + draws.astype(np.uint64) * np.uint64(GOLDEN))
+    first, second = word_at(np.array([seed, of_file], np.uint64), np.ones(2))
+    return word_at(word_at(first, rows) ^ second, draws)
 
 
 def taken_of(reader: RowReader, made: RowPart, values: Values, column: Callable[[str], Values]) -> Values:

@@ -10,11 +10,11 @@ import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
+from ray_h5.hashing import RoundKeys, make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
-from ray_h5.order.draws.shuffle import RoundKeys, Shuffle, Unit, make_key, permute
-from ray_h5.splitmix import mix_in_place
+from ray_h5.order.draws.shuffle import Shuffle, Unit
 
 if TYPE_CHECKING:
     from ray_h5.order.draws.chunk_groups import ChunkGroups

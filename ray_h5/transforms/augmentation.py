@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.hashing import Words, constant, is_tensor, mix, shift_right
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
-from ray_h5.transforms.keyed_random import Words, as_words, is_tensor, states_of, stream_id
 
-__all__ = ["ROW_KEY", "Augmentation", "as_numpy", "check_column", "check_probability", "kind_of"]
+__all__ = ["ROW_KEY", "Augmentation", "as_numpy", "chance", "check_column", "check_probability", "kind_of"]
 
 ROW_KEY: Final = "row_key"
 """The column of a batch that holds the keys of its rows."""
@@ -114,14 +115,48 @@ class Augmentation(ABC):
             )
 
     def _states(self, array: Any, keys: Any) -> Words:
-        """Return the states of the generators of the rows, on the device of a tensor."""
-        words = as_words(keys)
+        """Return the states of the generators of the rows, on the device of a tensor. Each transform has its own."""
+        words = _as_words(keys)
         if words.shape != array.shape[:1]:
             raise SchemaMismatchError(
                 f"{type(self).__name__}({self.column!r}): {array.shape[0] if array.ndim else 'no'} rows, but keys of "
                 f"shape {tuple(words.shape)}; expected one key for each row"
             )
-        return states_of(_like(array, words), stream_id(self.kind, self.column, self.salt))
+        digest = hashlib.blake2b(f"{self.kind}\0{self.column}\0{self.salt}".encode(), digest_size=8).digest()
+        words = _like(array, words)
+        return mix(words ^ constant(int.from_bytes(digest, "little"), words))
+
+
+def _as_words(keys: Any) -> Words:
+    """Return keys as words: an array or a tensor of integers of 64 bits.
+
+    Raises
+    ------
+    OptionError
+        If `keys` are not integers of 64 bits.
+    """
+    if is_tensor(keys):
+        return _tensor_words(keys)
+    array = np.asarray(keys)
+    if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype == np.uint64:
+        return array
+    if array.dtype == np.int64 and (array.ndim or int(array) >= 0):
+        # Keys that come from torch are int64 with the same bits.
+        return array.view(np.uint64)
+    raise OptionError(
+        f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one for each row; "
+        "read_h5(..., include_row_keys=True) adds them as the column row_key"
+    )
+
+
+def _tensor_words(keys: Any) -> Words:
+    import torch
+
+    if keys.dtype not in (torch.uint64, torch.int64):
+        raise OptionError(f"keys have dtype {keys.dtype}: expected torch.uint64 or torch.int64, one for each row")
+    return keys.view(torch.int64)
 
 
 def _like(array: Any, words: Any) -> Words:
@@ -156,6 +191,12 @@ def kind_of(array: Any) -> str:
         return "f" if name == "bfloat16" else np.dtype(name).kind
     except TypeError:
         return "V"
+
+
+def chance(words: Words, probability: float) -> Words:
+    """Return True with `probability` for each word, from its upper 53 bits."""
+    # 53 bits, the digits of a float: the bound is then exact for every probability.
+    return shift_right(words, 11) < constant(round(probability * 2**53), words)
 
 
 def check_column(column: object) -> None:

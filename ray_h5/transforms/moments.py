@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.hashing import is_tensor
 from ray_h5.options import as_integer, is_integer
-from ray_h5.transforms.keyed_random import is_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,9 +13,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
+from ray_h5.hashing import Words, below, is_tensor, words_of
 from ray_h5.options import as_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
-from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
 
 __all__ = ["GaussianNoise"]
 

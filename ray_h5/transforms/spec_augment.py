@@ -11,9 +11,9 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
+from ray_h5.hashing import Words, below, is_tensor, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, check_column, check_probability, kind_of
-from ray_h5.transforms.keyed_random import Words, below, chance, is_tensor, words_of
+from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
 
 __all__ = ["SpecAugment"]
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ray_h5.hashing import make_key
 from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
-from ray_h5.order.draws.shuffle import Shuffle, make_key
+from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import (
     Order,
     decide_unit,

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from ray_h5 import hashing
 from ray_h5.errors import OptionError
-from ray_h5.order.draws import shuffle as shuffling
-from ray_h5.order.draws.shuffle import Shuffle, make_key, permute, unpermute
+from ray_h5.hashing import make_key, permute, unpermute
+from ray_h5.order.draws.shuffle import Shuffle
 
 TABLE = 1 << 16
 SIZES = [1, 2, 3, 7, 1000, TABLE - 1, TABLE, TABLE + 1, TABLE + 77, 3 * TABLE, (1 << 18) + 1, 300_007]
@@ -28,9 +29,9 @@ def test_a_permutation_and_its_inverse(n):
 def test_the_network_is_a_bijection_also_where_a_table_is_used_instead(n, seed, epoch):
     key = make_key(seed, epoch)
     positions = np.arange(n)
-    values = shuffling._walk(positions, n, key, backwards=False)
+    values = hashing._walk(positions, n, key, backwards=False)
     assert np.array_equal(np.sort(values), positions)
-    assert np.array_equal(shuffling._walk(values, n, key, backwards=True), positions)
+    assert np.array_equal(hashing._walk(values, n, key, backwards=True), positions)
     assert np.array_equal(positions, np.arange(n))  # the argument is left as it was
 
 
@@ -99,7 +100,7 @@ def test_each_value_is_as_likely_at_each_position(draw, n):
     cells = np.zeros((n, n), int)
     for seed in range(draws):
         key = make_key(seed, 0)
-        values = permute(np.arange(n), n, key) if draw == "table" else shuffling._walk(np.arange(n), n, key, False)
+        values = permute(np.arange(n), n, key) if draw == "table" else hashing._walk(np.arange(n), n, key, False)
         cells[np.arange(n), values] += 1
     expected = draws / n
     chi_square = ((cells - expected) ** 2 / expected).sum()
@@ -154,7 +155,7 @@ def test_neighbours_know_nothing_of_each_other(n):
 def test_memory_does_not_grow_with_n():
     code = """
 import resource, numpy as np
-from ray_h5.order.draws.shuffle import make_key, permute
+from ray_h5.hashing import make_key, permute
 permute(np.arange(1 << 17), 1 << 17, make_key(0, 0))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 permute(np.arange(1 << 17), 1 << 60, make_key(0, 0))

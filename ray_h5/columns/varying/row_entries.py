@@ -8,9 +8,9 @@ import numpy as np
 
 from ray_h5.columns.made_columns import Cut
 from ray_h5.errors import UnknownColumnError
+from ray_h5.hashing import word_at
 from ray_h5.manifest.row_requests import units_of
 from ray_h5.read.arrays.taken_column import runs_of_positions
-from ray_h5.splitmix import GOLDEN, mix_in_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ class RowEntries:
             if length <= self.at:
                 found.append(np.arange(length))
                 continue
-            words = mix_in_place(np.arange(length, dtype=np.uint64) * np.uint64(GOLDEN) + key)
+            words = word_at(key, np.arange(length))
             found.append(np.sort(np.argpartition(words, self.at)[: self.at]))
         return found
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
+from ray_h5.hashing import RoundKeys, permute, unpermute
 from ray_h5.lru import LRU
-from ray_h5.order.draws.shuffle import RoundKeys, permute, unpermute
 
 
 class ChunkGroups(Protocol):

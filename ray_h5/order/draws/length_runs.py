@@ -13,11 +13,11 @@ from ray_h5.columns.made_columns import RowPart
 from ray_h5.columns.row_parts import entries_of
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
+from ray_h5.hashing import hashed, make_key, permute, uniform
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
-from ray_h5.order.draws.shuffle import Shuffle, make_key, permute
+from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
-from ray_h5.order.draws.weighted_draws import hashed, uniform
 from ray_h5.predicates.virtual_columns import virtual_spec
 from ray_h5.predicates.virtual_names import Length, virtual_name
 

@@ -1,28 +1,18 @@
-"""Permutations as functions of (seed, epoch, position). No memory grows with the size of the dataset."""
+"""`Shuffle`: how rows are drawn."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal, TypeAlias, cast
-
-import numpy as np
+from typing import Any, Literal, cast
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number, takes_options
-from ray_h5.splitmix import GOLDEN, mix_in_place
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
 _UNITS = ("auto", "rows", "chunks", "files")
-_ROUNDS = 8
-_TABLE_ROWS = 1 << 16
-"""Up to this length a permutation is a table of at most half a megabyte."""
-
-_PIECE = 1 << 14
-
 _LENGTHS = "expected the name of a column with the length of each row, or an array with a number for each row"
 
 _REPLACEMENT = "Weights draw each position independently. Shuffle(rows_per_epoch=n) draws no row twice before all came."
@@ -202,125 +192,3 @@ def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Sh
         f"shuffle={shuffle!r}: expected True, False, 'rows', 'chunks', 'files' or a Shuffle"
         + (f"; write Shuffle(weights={shuffle!r})" if type(shuffle).__name__ == "Balance" else "")
     )
-
-
-RoundKeys: TypeAlias = tuple[int, ...]
-"""Keys of the rounds of a permutation; see `make_key`."""
-
-
-def make_key(*words: int) -> RoundKeys:
-    """Return the round keys of a permutation.
-
-    `numpy.random.SeedSequence` combines the words. A sum would give (seed 42, epoch 1) and (seed 43, epoch 0) the same
-    order. It cuts words into 32 bits each, and missing words are zeros. So each word is preceded by its length:
-    otherwise (5, 1, 0), (5, 1) and (5 + 2**32,) would have the same key.
-    """
-    if min(words) < 0:
-        raise OptionError(f"a seed or an epoch is negative: {min(words)}; expected zero or more")
-    entropy = [part for word in words for part in (-(-max(word.bit_length(), 1) // 32), word)]
-    return tuple(np.random.SeedSequence(entropy).generate_state(_ROUNDS, np.uint64).tolist())
-
-
-def permute(positions: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
-    """Return the values of a permutation of ``range(n)`` at `positions`, without making the whole permutation.
-
-    Up to 65,536 the permutation is a table: the order of keyed hashes. Above, it is a Feistel network of two halves
-    of about sqrt(n) values each. Few results are `n` or more; these are permuted again until they are less (Black &
-    Rogaway 2002, "Ciphers with arbitrary finite domains"; for halves of different sizes: Hoang & Rogaway 2010, "On
-    generalized Feistel networks").
-
-    Parameters
-    ----------
-    positions : numpy.ndarray
-        Integers in ``range(n)``, of any shape.
-    n : int
-        Length of the permutation, at most 2**62.
-    key : RoundKeys
-        From `make_key`.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64, of the shape of `positions`.
-
-    Raises
-    ------
-    OptionError
-        If a position is outside.
-    """
-    positions = _checked(positions, n)
-    if n <= _TABLE_ROWS:
-        return _table(n, key)[positions]
-    return _walk(positions, n, key, backwards=False)
-
-
-def unpermute(values: np.ndarray, n: int, key: RoundKeys) -> np.ndarray:
-    """Return the positions that `permute` maps to `values`."""
-    values = _checked(values, n)
-    if n <= _TABLE_ROWS:
-        table = _table(n, key)
-        positions = np.empty(n, np.int64)
-        positions[table] = np.arange(n)
-        return positions[values]
-    return _walk(values, n, key, backwards=True)
-
-
-def _checked(positions: np.ndarray, n: int) -> np.ndarray:
-    positions = np.asarray(positions)
-    if positions.size and (positions.min() < 0 or positions.max() >= n):
-        raise OptionError(f"permute: expected positions of 0 to {n - 1}, found {positions.min()} to {positions.max()}")
-    return positions if positions.size else positions.astype(np.int64)
-
-
-@lru_cache(maxsize=16)
-def _table(n: int, key: RoundKeys) -> np.ndarray:
-    hashes = np.arange(n, dtype=np.uint64)
-    hashes *= np.uint64(GOLDEN)
-    hashes += np.uint64(key[0])
-    mix_in_place(hashes)
-    hashes ^= np.uint64(key[1])
-    table = np.argsort(mix_in_place(hashes))  # no two hashes are equal: any sort gives the same
-    table.setflags(write=False)
-    return table
-
-
-def _walk(values: np.ndarray, n: int, key: RoundKeys, backwards: bool) -> np.ndarray:
-    bits = (n - 1).bit_length() // 2
-    upper = -(-n >> bits)
-    found = np.asarray(values).astype(np.uint64).reshape(-1)
-    # Piece by piece: the intermediate values stay in the cache of the processor.
-    for start in range(0, len(found), _PIECE):
-        piece = found[start : start + _PIECE]
-        _feistel(piece, bits, upper, key, backwards)
-        beyond = np.flatnonzero(piece >= n)
-        while len(beyond):
-            again = piece[beyond]
-            _feistel(again, bits, upper, key, backwards)
-            piece[beyond] = again
-            beyond = beyond[again >= n]
-    return found.astype(np.int64).reshape(np.shape(values))
-
-
-def _feistel(values: np.ndarray, bits: int, upper: int, key: RoundKeys, backwards: bool) -> None:
-    """Permute ``range(upper << bits)`` in place. The low half has `bits` bits, the high half has `upper` values."""
-    shift, mask, size = np.uint64(bits), np.uint64((1 << bits) - 1), np.uint64(upper)
-    low, high = values & mask, values >> shift
-    for turn in reversed(range(_ROUNDS)) if backwards else range(_ROUNDS):
-        if turn % 2 == 0:
-            step = mix_in_place(high ^ np.uint64(key[turn]))
-            low = (low - step if backwards else low + step) & mask
-        else:
-            step = _below(mix_in_place(low ^ np.uint64(key[turn])), size)
-            # Modulo `size`, without a division. The numbers are unsigned: they must not become negative.
-            high += size - step if backwards else step
-            high -= np.where(high >= size, size, np.uint64(0))
-    np.left_shift(high, shift, out=values)
-    values |= low
-
-
-def _below(hashes: np.ndarray, size: np.uint64) -> np.ndarray:
-    """Map hashes evenly to ``range(size)``, for sizes below 2**32 (Lemire 2019, without rejection)."""
-    hashes >>= np.uint64(32)
-    hashes *= size
-    hashes >>= np.uint64(32)
-    return hashes

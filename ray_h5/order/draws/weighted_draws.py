@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
+from ray_h5.hashing import below, hashed, make_key, uniform
 from ray_h5.order.draws.chunk_groups import ChunkGroups
-from ray_h5.order.draws.shuffle import RoundKeys, make_key
-from ray_h5.splitmix import GOLDEN, mix_in_place
 
 _INDEPENDENT, _SLOTS, _GROUPS = range(100, 103)
 """The purposes of keys; those of an order without weights are below."""
@@ -44,10 +43,7 @@ class Draws(ComparedByContent):
         numbers = uniform(hashed(make_key(seed, epoch, _INDEPENDENT), positions))
         if self.chunk_groups is None:
             return self._rows(numbers * self.ends[-1], self.ends[-1])
-        slots = hashed(make_key(seed, epoch, _SLOTS), positions)
-        slots >>= np.uint64(32)
-        slots *= np.uint64(self.window_groups)
-        slots >>= np.uint64(32)
+        slots = below(hashed(make_key(seed, epoch, _SLOTS), positions), self.window_groups)
         drawn = hashed(make_key(seed, epoch, _GROUPS), positions // self.window_rows, slots)
         # A row that is drawn by weight is in a chunk group that is drawn by its summed weight.
         first, stop = self.chunk_groups.bounds(self._rows(uniform(drawn) * self.ends[-1], self.ends[-1]))
@@ -72,18 +68,3 @@ def digest_of(*parts: bytes | np.ndarray) -> bytes:
         found.update(b"%d " % len(part))
         found.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
     return found.digest()
-
-
-def hashed(key: RoundKeys, *words: np.ndarray) -> np.ndarray:
-    """Return a uint64 hash of a key and of the integers at each place of some arrays."""
-    found = np.full(np.shape(words[0]), key[0], np.uint64)
-    for word, salt in zip(words, key[1:], strict=False):
-        found += np.asarray(word).astype(np.uint64) * np.uint64(GOLDEN)
-        mix_in_place(found)
-        found ^= np.uint64(salt)
-    return mix_in_place(found)
-
-
-def uniform(hashes: np.ndarray) -> np.ndarray:
-    """Return numbers from 0 to less than 1, of the 53 bits that a float has."""
-    return (hashes >> np.uint64(11)) * 2.0**-53

@@ -17,6 +17,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Taken, Values, read_units
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hashing import below, mix, word_at
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.block_column import BlockAddress, block_layout
@@ -27,7 +28,6 @@ from ray_h5.rows.kinds.boxes import any_in_windows
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.splitmix import GOLDEN, mix_in_place
 
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
@@ -311,25 +311,24 @@ class PatchRows:
         low, counts = np.zeros_like(last), last + 1
         if self._kind.align:
             step = self._aligned_to
-            return _below(self._hashes(rows, axes), last // step + 1) * step
+            return below(self._hashes(rows, axes), last // step + 1) * step
         if self._kind.where_any is None:
-            return _below(self._hashes(rows, axes), counts)
+            return below(self._hashes(rows, axes), counts)
         hashes = self._hashes(rows, axes + 1)
-        picked = self.chosen[_below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
+        picked = self.chosen[below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
         cell = self._cell
         begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
         ends = np.minimum(begins + cell, self._arrays[1])
         low = np.maximum(ends - self._kind.block, 0)
-        return low + _below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
+        return low + below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
 
     def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
         """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
         name = zlib.crc32(self._name.encode("utf-8", "surrogateescape"))
         name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
-        state = mix_in_place(np.array([self._kind.seed, name], np.uint64) + np.uint64(GOLDEN))
+        first, second = word_at(np.array([self._kind.seed, name], np.uint64), np.ones(2))
         words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-        words = mix_in_place(words * np.uint64(GOLDEN) + state[0])
-        return mix_in_place(words ^ state[1])
+        return mix(word_at(first, words) ^ second)
 
     @property
     def _aligned_to(self) -> np.ndarray:
@@ -396,8 +395,3 @@ def _stored(values: Values) -> Stored | None:
     """Return values as they are stored; None for those of several datasets."""
     stored = values.values if isinstance(values, CF) else values
     return stored if isinstance(stored, Stored) else None
-
-
-def _below(hashes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Map hashes evenly to numbers below `counts`, which are below 2**32."""
-    return ((hashes >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
