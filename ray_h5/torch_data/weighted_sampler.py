@@ -69,9 +69,7 @@ class WeightedSampler(OrderSampler):
             )
         num_samples = as_integer("num_samples", num_samples, 1)
         if replacement is not True:
-            raise OptionError(
-                f"replacement={replacement!r}: OrderSampler draws each sample once an epoch"
-            )
+            raise OptionError(f"replacement={replacement!r}: OrderSampler draws each sample once an epoch")
         if generator is not None:
             own = generator.initial_seed() % (1 << 64)
             if seed not in (0, own):
