@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray_h5.errors import NotFoundError, OptionError, OutputExistsError
 from ray_h5.options import DEFAULT_EXTENSIONS
+from ray_h5.storage.addresses import Address, check_slashes, is_url
 from ray_h5.storage.local import LOCAL
-from ray_h5.storage.place_to_write import place_to_write
 from ray_h5.storage.storage_of_path import storage_for, whole_path
 from ray_h5.writing.hidden_folder import JOURNAL, HiddenFolder
 from ray_h5.writing.output import sync, writing
@@ -33,7 +33,7 @@ _SYNCS = 8
 
 def folder_of(path: Any, storage_options: Mapping[str, object] | None = None) -> Destination:
     """Return the folder at a path or URL, for the files of many tasks."""
-    text, is_in_store = place_to_write("path", path, "a folder")
+    text, is_in_store = _place_to_write("path", path, "a folder")
     is_folder = os.path.isdir(text)
     if not is_folder and (_is_hdf5_name(text) or os.path.isfile(text)):
         raise OptionError(
@@ -60,13 +60,32 @@ def output_of(
     extensions : collection of str
         Further extensions of files: those of the inputs, such as ``.nc``.
     """
-    path, is_in_store = place_to_write("out", out, "a file or folder")
+    path, is_in_store = _place_to_write("out", out, "a file or folder")
     name = os.path.basename(path)
     if os.path.isdir(path) or not (_is_hdf5_name(name) or Path(path).suffix in extensions):
         folder, name, hidden = path, "", _REPACK
     else:
         folder, hidden = os.path.dirname(path), f"{_REPACK}-{name}"
     return _at(folder, hidden, storage_options) if is_in_store else LocalDestination(folder, hidden), name
+
+
+def _place_to_write(option: str, path: Any, expected: str) -> tuple[str, bool]:
+    """Return the path or URL of a place to write to, without a slash at its end, and whether it is in a store.
+
+    Raises
+    ------
+    OptionError
+        If it is none, or in a store that only reads.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise OptionError(f"{option}={path!r}: expected the path or URL of {expected}")
+    check_slashes(text)
+    if not is_url(text):
+        return os.path.abspath(text.removeprefix("local://")), False
+    if Address.of(text).kind == "https":
+        raise OptionError(f"{option}={whole_path(text)!r}: cannot write by HTTP; expected s3://, gs:// or az://")
+    return text.rstrip("/"), True
 
 
 def _at(url: str, hidden: str, storage_options: Mapping[str, object] | None) -> StoreDestination:

@@ -14,6 +14,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import counted, few, printable
+from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:
     from ray_h5.index.file_options import FileOptions
@@ -27,6 +28,12 @@ _MAX_COLUMNS = 256
 """To look at the attributes of a column takes about as long as to open it."""
 
 _MAX_LISTED = 5
+
+_MAX_FILES, _MAX_REMOTE = 32, 2
+"""Files whose variables are compared, spread evenly: to read the names of one takes some milliseconds, and requests in
+a store."""
+
+_MAX_COPIED, _MAX_NAMED = 8, 40
 
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
@@ -141,10 +148,8 @@ def _other_rows(index: RowIndex) -> str:
 
 def _of_names(index: RowIndex) -> str:
     """Return what to say of matrices whose variables differ from file to file."""
-    from ray_h5.index.facts.var_names import differing_names
-
     try:
-        return differing_names(index)
+        return _differing_names(index)
     except RayH5Error as exc:
         logger.debug("%s", exc)  # a file that cannot be read is reported where it is read
         return ""
@@ -175,3 +180,78 @@ def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, Col
     state = FileState(index.files.identity(file))
     with index.scope.open(index.files.path(file), state, index.tables[file] if index.tables else None, known) as reader:
         return reader.notes(names)
+
+
+# AnnData files whose variables have other names, or another order: the same position means another gene.
+
+
+def _differing_names(index: RowIndex) -> str:
+    """Return what to say of matrices whose columns mean other variables in some of the files."""
+    matrix = _matrix_of_variables(index)
+    if matrix is None or len(index.files) < 2:
+        return ""
+    is_fetched = storage_of(index.files.path(0), index.scope.storage).is_fetched
+    count = min(len(index.files), _MAX_REMOTE if is_fetched else _MAX_FILES)
+    files = sorted({*np.linspace(0, len(index.files) - 1, count).astype(int).tolist()})
+    first = _names_of_variables(index, files[0])
+    if first is None:
+        return ""
+    name, texts = first
+    shared, other = dict.fromkeys(texts), ""
+    for file in files[1:]:
+        found = _names_of_variables(index, file)
+        if found is None or found[1] == texts:
+            continue
+        other = other or index.files.path(file)
+        here = {*found[1]}
+        shared = {each: None for each in shared if each in here}
+    if not other:
+        return ""
+    return (
+        f"{index.files.path(0)}: the positions of a row of {matrix!r} are variables of other names, or in another "
+        f"order, in {other} ({name!r}). Rows are delivered as stored. {_how(index, matrix, name, list(shared))}"
+    )
+
+
+def _matrix_of_variables(index: RowIndex) -> str | None:
+    """Return the matrix of observations and variables that is read without the names of variables; None if none is."""
+    named = {each.name for each in index.scope.columns if _has_names(each)}
+    for name, spec in index.columns.items():
+        is_matrix = spec.kind == "sparse" or (spec.kind == "number" and len(spec.row_shape) == 1)
+        if (name == "X" or name.startswith("layers/")) and is_matrix and name not in named:
+            return name
+    return None
+
+
+def _has_names(made: object) -> bool:
+    """Return whether a user says which variables are read, by name or by position."""
+    return (
+        getattr(made, "names", None) is not None or bool(getattr(made, "axes", ())) or bool(getattr(made, "take", ()))
+    )
+
+
+def _names_of_variables(index: RowIndex, file: int) -> tuple[str, list[str]] | None:
+    """Return the dataset that has the names of variables, and these; None for files that have none."""
+    path, state = index.files.path(file), FileState(index.files.identity(file))
+    known = index.known[file] if index.known else None
+    with index.scope.reader(path, state, known) as reader:
+        encoding = reader.encoding("var") if reader.form == "anndata" else None
+        if encoding is None or not encoding.index:
+            return None
+        name = f"var/{encoding.index}"
+        found = reader.encoding(name)  # as pandas 3 has texts: values, and which of them are missing
+        path = name if found is None else found.values
+        values = reader.read([path])[path].tolist()
+    return name, [each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else str(each) for each in values]
+
+
+def _how(index: RowIndex, matrix: str, name: str, shared: Sequence[str]) -> str:
+    if not shared:
+        return "They have no names in common: read the files by themselves."
+    names = repr(list(shared)) if len(shared) <= _MAX_COPIED else "genes"
+    is_sparse = index.columns[matrix].kind == "sparse"
+    chosen = f"ray_h5.csr({matrix!r}, take={names}" if is_sparse else f"ray_h5.part({matrix!r}, {{0: {names}}}"
+    others = [repr(each) for each in index.columns if each != matrix]
+    listed = ", ".join([f"{chosen}, names={name!r})", *(others if len(others) < _MAX_NAMED else [])])
+    what = f" where genes is a list of names; {len(shared)} are in all: {few(shared, 3)}." if names == "genes" else ""
+    return f"To read the same ones in one order, pass columns=[{listed}]{',' if what else '.'}{what}"
