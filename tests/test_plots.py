@@ -81,13 +81,6 @@ def test_the_spread_of_an_order_beside_an_exact_shuffle(tmp_path):
     assert counts.sum() == 512
 
 
-def test_balanced_batches_are_at_no_distance_from_their_whole(tmp_path):
-    figure = plots.plot_spread({"rows": RNG.permutation(np.arange(600) % 10 // 7), "balanced": np.arange(600) % 2}, 20)
-    assert rendered(figure, tmp_path)
-    curves = {line.get_label().split(",")[0]: line.get_ydata() for axes in figure.axes for line in axes.lines}
-    assert curves["balanced"].max() < 1e-9 < curves["rows"].mean()
-
-
 def test_the_padding_of_orders_of_lengths(tmp_path):
     lengths = RNG.integers(1, 400, 640)
     orders = {"by rows": lengths, "by length": np.sort(lengths), "zero": np.zeros(640, int)}
@@ -152,9 +145,27 @@ def test_headings_are_broken_to_the_width_of_the_figure(tmp_path):
     assert "w3 = 12345 abcde12345 abcde12345 abcde" in plots.plot_row(words).get_suptitle()
 
 
-def test_labels_that_are_names_stand_on_the_axis():
-    (panel, *_) = (axes for axes in plots.plot_spread({"x": ["a", "b", "c"] * 8}, 6).axes if axes.images)
-    assert [text.get_text() for text in panel.get_yticklabels()] == ["a", "b", "c"]
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (["a", "b", "c"], ["a", "b", "c"]),
+        ([1, 7, 40], ["1", "7", "40"]),
+        ([0.5, 2.0], ["0.5", "2.0"]),
+        ([False, True], ["False", "True"]),
+        (["b", None], ["None", "b"]),
+        (np.array(["2024-03-01", "2024-03-02"], "M8[ns]"), ["2024-03-01", "2024-03-02"]),
+    ],
+)
+def test_values_stand_once_beside_the_images_of_a_spread(values, labels):
+    figure = plots.plot_spread({"a": np.tile(values, 20), "b": np.repeat(values, 20)}, 6, what="class")
+    figure.canvas.draw()
+    images = [axes for axes in figure.axes if axes.images]
+    assert [text.get_text() for text in images[0].get_yticklabels()] == labels
+    assert [axes.get_ylabel() for axes in images] == ["class", "", ""]
+    assert not any(each.label1.get_visible() for axes in images[1:] for each in axes.yaxis.get_major_ticks())
+
+
+def test_some_of_many_values_stand_on_the_axis():
     many = plots.plot_spread({"x": [f"p{i:03}" for i in range(200)]}, 6)
     labels = [text.get_text() for text in next(axes for axes in many.axes if axes.images).get_yticklabels()]
     assert (labels[0], len(labels)) == ("p000", 11)
@@ -194,13 +205,6 @@ def test_rows_of_many_lengths_are_told_in_words():
             plots.plot_augmentation(ragged, ragged)
 
 
-def test_a_spread_of_values_that_have_no_order_of_their_own(tmp_path):
-    figure = plots.plot_spread({"x": ["b", None] * 30, "y": np.arange(60) % 3}, 16)
-    assert rendered(figure, tmp_path)
-    panel = next(axes for axes in figure.axes if axes.images)
-    assert [text.get_text() for text in panel.get_yticklabels()] == ["0", "1", "2", "None", "b"]
-
-
 def test_epochs(tmp_path):
     figure = plots.plot_epochs({"ours": [9000, 11000], "plain": [800, 820]}, {"ours": [0.01, 0.02]})
     assert rendered(figure, tmp_path)
@@ -231,17 +235,6 @@ def test_a_legend_names_each_line(tmp_path):
     names = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert names == [["_run", "b"], ["_run"]]
     assert rendered(figure, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [([1, 7, 40], ["1", "7", "40"]), ([0.5, 2.0], ["0.5", "2.0"]), ([False, True], ["False", "True"])],
-)
-def test_labels_that_are_numbers_stand_on_the_axis(values, labels):
-    figure = plots.plot_spread({"o": np.tile(values, 20)}, 6, what="class")
-    figure.canvas.draw()
-    image = next(panel for panel in figure.axes if panel.get_ylabel() == "class")
-    assert [text.get_text() for text in image.get_yticklabels()] == labels
 
 
 @pytest.mark.parametrize("figures", [5, ["y"]])
@@ -324,13 +317,10 @@ def test_a_row_whose_columns_are_equally_long_is_no_batch():
     [
         (np.datetime64("2024-03-01T00:00:00.000000000"), "2024-03-01"),
         (np.datetime64("2024-03-01T12:30:00.000000000"), "2024-03-01 12:30:00"),
-        (np.datetime64("2024-03-01T12:30:00.250"), "2024-03-01 12:30:00.250"),
-        (np.datetime64("2024-03"), "2024-03"),
         (np.datetime64("NaT", "s"), "NaT"),
         (dt.datetime(2024, 3, 1), "2024-03-01"),
         (np.float32(0.1), "0.1"),
         (1 / 3, "0.333333"),
-        (np.float64(3), "3.0"),
         (np.float64("nan"), "nan"),
         (1234567.0, "1234567.0"),
         (b"abc", "abc"),
@@ -339,18 +329,6 @@ def test_a_row_whose_columns_are_equally_long_is_no_batch():
 )
 def test_scalars_are_short(value, shown):
     assert plots.plot_row({"x": value, "signal": np.zeros(9)}).get_suptitle() == f"x = {shown}"
-
-
-def test_values_stand_once_beside_the_images_of_a_spread(tmp_path):
-    days = np.array(["2024-03-01", "2024-03-02"], "M8[ns]")
-    figure = plots.plot_spread({"a": np.tile(days, 20), "b": np.repeat(days, 20)}, 8, what="day")
-    assert rendered(figure, tmp_path)
-    images = [axes for axes in figure.axes if axes.images]
-    shown = [[each.get_text() for each in axes.get_yticklabels() if each.get_visible()] for axes in images]
-    assert shown[0] == ["2024-03-01", "2024-03-02"]
-    assert [axes.get_ylabel() for axes in images] == ["day", "", ""]
-    assert not any(each.label1.get_visible() for axes in images[1:] for each in axes.yaxis.get_major_ticks())
-    assert [axes.get_xlabel() for axes in figure.axes].count("batch") == 1
 
 
 def test_a_notebook_shows_a_figure_by_itself():

@@ -25,8 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.json:
         print(to_json(results))
     else:
-        goals = arguments.goals
-        print(to_table(results, goals=goals), notes(arguments.size, goals=goals), sep="\n\n")
+        print(to_table(results, goals=arguments.goals), notes(arguments.size), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
+from typing import Any
 
 OURS = "ray_h5"
 """The name of the contestant that is compared with the others."""
@@ -41,39 +38,19 @@ class Result:
     ok: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """The times of one case: by contestant, the seconds of each turn.
+def compared(
+    bench: str, case: str, seconds: Mapping[str, Sequence[float]], baseline: str, amount: float, unit: str, goal: Any
+) -> Result:
+    """Compare our seconds of each turn with those of a baseline; `amount` is the work of one turn, in `unit` x seconds.
 
     The ratio is the median of the ratios of each turn, not the ratio of the medians: contestants of one turn run
     seconds apart, so other load on the machine slows both about equally.
     """
-
-    bench: str
-    case: str
-    seconds: Mapping[str, Sequence[float]]
-
-    def against(self, baseline: str, *, amount: float, unit: str, goal: float | None) -> Result:
-        """Compare ours with a baseline; `amount` is the work of one turn, in `unit` times seconds."""
-        pairs = zip(self.seconds[OURS], self.seconds[baseline], strict=True)
-        ratios = [theirs / ours for ours, theirs in pairs]
-        ratio = statistics.median(ratios)
-        return Result(
-            bench=self.bench,
-            case=self.case,
-            baseline=baseline,
-            unit=unit,
-            ours=amount / statistics.median(self.seconds[OURS]),
-            theirs=amount / statistics.median(self.seconds[baseline]),
-            ratio=ratio,
-            spread=(min(ratios), max(ratios)),
-            goal=goal,
-            ok=None if goal is None else ratio >= goal,
-        )
-
-    def within(self, goal: float | None) -> Result:
-        """Compare our seconds with a limit."""
-        return of_figures(self.bench, self.case, "s", self.seconds[OURS], most=goal)
+    ours, theirs = seconds[OURS], seconds[baseline]
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+    ratio, medians = statistics.median(ratios), [amount / statistics.median(each) for each in (ours, theirs)]
+    ok = None if goal is None else ratio >= goal
+    return Result(bench, case, baseline, unit, *medians, ratio, (min(ratios), max(ratios)), goal, ok)
 
 
 def of_figures(bench: str, case: str, unit: str, values: Sequence[float], *, most: float | None = None) -> Result:
@@ -182,11 +159,11 @@ def run_case(bench: str, case: Case, turns: int) -> tuple[list[Result], dict[str
     for key, goal in case.goals.items():
         ours, baseline = key if isinstance(key, tuple) else (OURS, key)
         name = case.name if ours == OURS else f"{case.name}, {ours}"
-        contest = Contest(bench, name, {**seconds, OURS: seconds[ours]})
+        times = {**seconds, OURS: seconds[ours]}
         if baseline == "-":
-            results.append(contest.within(goal))
+            results.append(of_figures(bench, name, "s", times[OURS], most=goal))
         else:
-            results.append(contest.against(baseline, amount=case.amount, unit=case.unit, goal=goal))
+            results.append(compared(bench, name, times, baseline, case.amount, case.unit, goal))
     return results, seconds
 
 
@@ -201,19 +178,17 @@ def let_go(paths: Sequence[str]) -> None:
             os.close(descriptor)
 
 
-def notes(size: float, *, goals: bool = False) -> str:
+def notes(size: float) -> str:
     """Return what the columns of the table mean."""
-    meanings = {
-        "ours, theirs": "medians over the turns, in `unit`; more is better, except in s, B and GB",
-        "ratio": "median over the turns of ours / theirs in the same turn: 2x is twice as fast",
-        "spread": "least and greatest of the turns",
-    }
-    if goals:
-        least = "least ratio (or greatest figure, where there is no baseline) that this version is to reach at --size 1"
-        meanings["goal, ok"] = least + (f"; at --size {size:g} it is not judged" if size < 1 else "")
-    if size < 1:
-        meanings["too small"] = f"at --size {size:g} fixed costs count most, so that ratios say nothing; take --size 1"
-    return "\n".join(f"{word}: {meaning}" for word, meaning in meanings.items())
+    small = (
+        f"\nat --size {size:g} fixed costs count most: ratios say nothing, and goals are not judged" if size < 1 else ""
+    )
+    return (
+        "ours, theirs: medians over the turns, in `unit`; more is better, except in s, B and GB\n"
+        "ratio: median over the turns of ours / theirs in the same turn: 2x is twice as fast\n"
+        "spread: least and greatest of the turns\n"
+        f"goal: least ratio, or greatest figure where there is no baseline, at --size 1{small}"
+    )
 
 
 def to_json(results: Sequence[Result]) -> str:
@@ -225,29 +200,19 @@ def to_table(results: Sequence[Result], *, goals: bool = False) -> str:
     """Return the results as an aligned table, one line for each; with the goals of this version, if wanted."""
     head = ("bench", "case", "baseline", "unit", "ours", "theirs", "ratio", "spread", "goal", "ok")
     shown = len(head) if goals else head.index("goal")
-    lines = [line[:shown] for line in (head, *(_cells(result) for result in results))]
-    widths = [max(len(line[position]) for line in lines) for position in range(shown)]
+    lines = [line[:shown] for line in (head, *map(_cells, results))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     # Words are aligned to the left, figures to the right.
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if position < 4 or position == 9 else cell.rjust(width)
-            for position, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    sides = [f"{'<' if name in head[:4] else '>'}{width}" for name, width in zip(head, widths, strict=False)]
+    return "\n".join("  ".join(map(format, line, sides)).rstrip() for line in lines)
 
 
 def _cells(result: Result) -> tuple[str, ...]:
-    sign = ">=" if result.baseline != "-" else "<="
+    sign, (least, most) = "<=" if result.baseline == "-" else ">=", result.spread
     return (
-        result.bench,
-        result.case,
-        result.baseline,
-        result.unit,
-        figure(result.ours),
-        figure(result.theirs),
+        *(result.bench, result.case, result.baseline, result.unit, figure(result.ours), figure(result.theirs)),
         "-" if result.ratio is None else f"{figure(result.ratio)}x",
-        f"{figure(result.spread[0])}..{figure(result.spread[1])}",
+        f"{figure(least)}..{figure(most)}",
         "-" if result.goal is None else f"{sign} {result.goal:g}",
         "-" if result.ok is None else ("yes" if result.ok else "NO"),
     )

@@ -38,7 +38,7 @@ from tests.bench.baselines.epochs import (
 )
 from tests.bench.cases.planning import COLUMNS, peak_memory, synthetic_index
 from tests.bench.files import SIGNALS, cached_folder, make_workload, one_file
-from tests.bench.measure import OURS, Case, Contest, Result, of_figures
+from tests.bench.measure import OURS, Case, Result, compared, of_figures
 
 if TYPE_CHECKING:
     from tests.bench import BenchOptions
@@ -250,10 +250,9 @@ def _rate_results(case: str, times: dict[str, list[list[float]]], rows: int, rea
     seconds = {name: [took for took, _ in epochs[1:]] for name, epochs in times.items()}
     goals = (0.95, 0.5, 0.05) if reading == "workers" else (None, None, None)
     first, *later = [first for _, first in times[OURS]]
-    contest = Contest("train", case, seconds)
     baselines = [name for name in times if name != OURS]
     return [
-        *(contest.against(name, amount=rows, unit="rows/s", goal=goals[0]) for name in baselines),
+        *(compared("train", case, seconds, name, rows, "rows/s", goals[0]) for name in baselines),
         of_figures("train", f"{case}: first batch of the first epoch", "s", [first], most=goals[1]),
         of_figures("train", f"{case}: first batch of later ones", "s", later, most=goals[2]),
     ]
