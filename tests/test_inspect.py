@@ -404,7 +404,7 @@ ADVICE = [
 
 @pytest.mark.parametrize(("column", "stored", "expected"), [each[1:] for each in ADVICE], ids=[a[0] for a in ADVICE])
 def test_advice(column, stored, expected):
-    found = advice(column, stored, ColumnNotes())
+    found = [*advice(column, stored, ColumnNotes())]
     assert len(found) == len(expected), found
     for text, part in zip(found, expected, strict=True):
         assert part in text

@@ -48,7 +48,7 @@ LIMITS: dict[str, Size] = {
     "hashing": Size(256, 1, 0, 0, 0, 0),
     "hdf5": Size(7530, 45, 20, 2, 10, 3),
     "index": Size(5285, 27, 49, 1, 6, 11),
-    "inspect": Size(1629, 9, 8, 0, 5, 0),
+    "inspect": Size(1584, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1724, 9, 3, 0, 0, 2),
     "lru": Size(145, 1, 0, 0, 0, 0),

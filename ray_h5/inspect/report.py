@@ -93,7 +93,7 @@ class ColumnReport:
             stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
             real_bytes=_real_bytes(layout),
             direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
-            advice=advice(layout if is_stored else replace(layout, chunk_shape=None), stored_bytes, notes),
+            advice=tuple(advice(layout if is_stored else replace(layout, chunk_shape=None), stored_bytes, notes)),
             enum=notes.enum,
             left_out=_left_out(layout),
             follows_cf=notes.follows_cf,
