@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from joblib import cpu_count
@@ -30,26 +29,13 @@ NewArrays = Callable[[Mapping[str, Spec]], dict[str, np.ndarray]]
 """Returns uninitialised arrays of some shapes and dtypes."""
 
 
-class Readable(Protocol):
-    """What calls read from: a `RowSource`, or several datasets."""
-
-    @property
-    def call_bytes(self) -> int: ...
-    @property
-    def is_compiled(self) -> bool | None: ...
-    @property
-    def takes_hints(self) -> bool: ...
-    def will_read(self, indices: np.ndarray) -> None: ...
-    def sharing_chunks(self, threads: int = 1) -> contextlib.AbstractContextManager[None]: ...
-
-
 @dataclass(frozen=True)
 class Calls(Generic[Batch]):
     """Calls that threads do ahead: each reads some batches.
 
     Attributes
     ----------
-    source : Readable
+    source : RowSource
         What is read.
     batches : callable
         Returns the batches of each call; called with a function that says whether calls are run in a pool.
@@ -67,7 +53,7 @@ class Calls(Generic[Batch]):
         Ends requests that hang.
     """
 
-    source: Readable
+    source: RowSource
     batches: Callable[[Callable[[], bool]], Iterator[list[Batch]]]
     indices_of: Callable[[list[Batch]], np.ndarray]
     threads: int
@@ -229,10 +215,6 @@ class BatchReader(Generic[Made]):
 
 def _indices_of(call: Sequence[_Rows]) -> np.ndarray:
     return np.concatenate([each.indices for each in call])
-
-
-def _arrays(specs: Mapping[str, Spec]) -> dict[str, np.ndarray]:
-    return {name: empty(*spec) for name, spec in specs.items()}
 
 
 def _unchanged(batch: Any) -> Any:

@@ -441,9 +441,17 @@ class RowSource:
                 small.add(row_ids, parts)
             cached.whole_files.update(files)
 
+    @cached_property
+    def _ascending(self) -> np.ndarray | None:
+        """The selected row ids, ascending; a part of a dataset may have them in any order, and some twice."""
+        selection = self.plan.selection
+        if selection is None or (selection[1:] > selection[:-1]).all():
+            return selection
+        return np.array(sorted({*selection.tolist()}), np.int64)
+
     def _selected(self, start: int, stop: int) -> np.ndarray:
         """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""
-        selection = self.plan.selection
+        selection = self._ascending
         if selection is None:
             return np.arange(stop - start)
         return selection[slice(*np.searchsorted(selection, [start, stop]))] - start
@@ -531,7 +539,7 @@ class RowSource:
     @cached_property
     def _with_rows(self) -> np.ndarray:
         """The numbers of the files that have selected rows."""
-        starts, selection = self.plan.files.starts, self.plan.selection
+        starts, selection = self.plan.files.starts, self._ascending
         ends = starts if selection is None else np.searchsorted(selection, starts)
         return np.flatnonzero(np.diff(ends))
 

@@ -206,8 +206,10 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
     Raises
     ------
     OptionError
-        If the weights, or the lengths, of the shuffle are no array with a number for each row.
+        If the shuffle is not of rows, or its weights, or lengths, are no array with a number for each row.
     """
+    if shuffle is not None and shuffle.unit not in ("auto", "rows"):
+        raise OptionError(f"shuffle={shuffle.unit!r}: only an H5Dataset knows its {shuffle.unit}; use 'rows'")
     if shuffle is None or num_rows == 0:
         return Order(num_rows)
     order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))

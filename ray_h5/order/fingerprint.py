@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
@@ -29,7 +29,7 @@ class Fingerprint:
     selection : str
         Digest of the selected rows; empty if all are selected.
     unit : str, optional
-        What is drawn; None without a shuffle, and ``auto`` where mixed datasets differ in it.
+        What is drawn; None without a shuffle.
     window_rows, chunk_group_rows : int, optional
         If chunks are drawn: rows that are mixed with each other, and rows of a chunk group.
     rows_per_epoch : int, optional
@@ -43,7 +43,7 @@ class Fingerprint:
     data : mapping of str to str
         What a row holds, by option; see `data_of_rows`. Empty if only the length of a dataset is known.
     parts : tuple of Fingerprint
-        The files and rows of each dataset, if several are joined or mixed.
+        No longer made; empty.
     """
 
     num_files: int
@@ -113,9 +113,8 @@ def fingerprint(
     selection: np.ndarray | None,
     order: Order,
     data: Mapping[str, str] | None = None,
-    parts: Iterable[Fingerprint] = (),
 ) -> Fingerprint:
-    """Return the fingerprint of the files, the selected rows and the order of a plan; or of joined datasets."""
+    """Return the fingerprint of the files, the selected rows and the order of a plan."""
     return Fingerprint(
         num_files=0 if files is None else len(files),
         file_rows=order.num_rows if files is None else files.num_rows,
@@ -131,5 +130,4 @@ def fingerprint(
         lengths="" if order.runs is None else order.runs.digest().hex(),
         chunk_groups="" if order.chunk_groups is None else digest_of(order.chunk_groups.to_bytes()),
         data=dict(data or {}),
-        parts=tuple(parts),
     )

@@ -44,7 +44,7 @@ class ReadPlan(ComparedByContent):
     scope : Scope
         How the files are opened.
     selection : numpy.ndarray, optional
-        int64: the selected row ids, ascending; None selects all.
+        int64: the selected row ids, ascending, or in the order of a `Subset`; None selects all.
     order : Order
         The order of an epoch.
     block_rows : int

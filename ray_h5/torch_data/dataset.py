@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.columns.schema import LENGTH, TENSOR_KINDS, Cast, ColumnSpec
+from ray_h5.columns.schema import LENGTH, Cast, ColumnSpec
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -25,9 +25,9 @@ from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
 from ray_h5.options import takes_options_of
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.epoch_order import Order, make_order
+from ray_h5.order.epoch_order import Order, make_order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
-from ray_h5.order.read_plan import block_rows_of, make_plan
+from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
@@ -107,6 +107,9 @@ class H5Dataset(BatchedDataset):
     torch.Size([43, 300])
     """
 
+    _is_chosen = False
+    """Whether samples are some of another dataset, in any order."""
+
     _kept_rows = 0
     """Rows of columns that do not fit into `kept_bytes` that stay in memory."""
 
@@ -169,12 +172,18 @@ class H5Dataset(BatchedDataset):
         joined = plan.joined
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
-        self._source = RowSource(
-            plan,
-            self._kept_bytes,
-            self._kept_rows,
-            processes=loader_processes,
-        )
+        self._read_by(plan)
+
+    def _read_by(self, plan: ReadPlan) -> None:
+        self._source = RowSource(plan, self._kept_bytes, self._kept_rows, processes=loader_processes)
+
+    def chosen(self, indices: Many) -> H5Dataset:
+        """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""
+        other, plan = copy.copy(self), self._source.plan
+        row_ids = plan.row_ids(check_indices(indices, len(self), "Subset"))
+        other._is_chosen = True
+        other._read_by(replace(plan, selection=row_ids, order=Order(len(row_ids))))
+        return other
 
     def _check_places(self) -> None:
         for name in {*self._places} & {spec.name for spec in self._specs}:
@@ -186,7 +195,6 @@ class H5Dataset(BatchedDataset):
             raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
 
     def _fills_of(self, padding: Padding | None) -> dict[str, float]:
-        self._padded_shapes = {name: spec.varying_shape or () for name, spec in self._varying.items()}
         if padding is None:
             return {}
         padding.check_names(self.columns)
@@ -290,6 +298,8 @@ class H5Dataset(BatchedDataset):
 
     def epoch_order(self, shuffle: Shuffle | None) -> Order:
         """Return the order in which samples come; samplers ask for it."""
+        if self._is_chosen:
+            return plain_order(len(self), shuffle)
         return make_order(self._index, self.selection, shuffle)
 
     def block_rows(self, order: Order, num_rows: int) -> int:
@@ -486,27 +496,6 @@ class H5Dataset(BatchedDataset):
         other._fills = self._fills_of(other._padding)
         return other
 
-    def row_shapes(self) -> dict[str, tuple[int | None, ...]]:
-        """Return the shape of a row of each column that can be padded; None is for axes along which rows differ."""
-        return {
-            spec.name: spec.varying_shape or spec.row_shape
-            for spec in self._specs
-            if (spec.varying_shape or spec.kind in TENSOR_KINDS) and not self._is_decoded(spec.name)
-        }
-
-    def padded_as(self, shapes: Mapping[str, tuple[int | None, ...]]) -> H5Dataset:
-        """Return the same samples, whose columns are padded like those of other datasets with rows of these shapes."""
-        if self._padding is None:
-            return self
-        specs, fills = {spec.name: spec for spec in self._specs}, dict(self._fills)
-        for name in shapes.keys() - fills.keys():
-            fill = self._padding.fill(name, specs[name].dtype, specs)
-            if fill is not None:
-                fills[name] = fill
-        other = copy.copy(self)
-        other._fills, other._padded_shapes = fills, {**self._padded_shapes, **shapes}
-        return other
-
     def close(self) -> None:
         """Close the files and free the memory. Samples cannot be read any more."""
         self._closed = True
@@ -558,14 +547,10 @@ class H5Dataset(BatchedDataset):
                 if images is not None:
                     padded[name + LENGTH] = images[1]
                 continue
-            shape = self._padded_shapes[name]
-            if name not in self._varying:  # rows of one length, which differs from that of other datasets
-                own = values.shape[1] if None not in shape[1:] else list(values.shape[1:])
-                padded[name], padded[name + LENGTH] = values, torch.tensor([own] * len(values), dtype=torch.int64)
-                continue
             from ray_h5.columns.varying.padding import pad_column
 
-            array, lengths = pad_column(arrays[name], self._varying[name], self._fills[name], shape)
+            spec = self._varying[name]
+            array, lengths = pad_column(arrays[name], spec, self._fills[name], spec.varying_shape or ())
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
         return padded
 

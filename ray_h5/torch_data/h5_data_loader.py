@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,18 +15,15 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ray_h5.errors import OptionError
 from ray_h5.loading.ahead import ahead
 from ray_h5.loading.batch_reader import Calls, finished
-from ray_h5.loading.read_calls import LEAST_BYTES, ROWS_ALONE, CallSizes, sizes_for
+from ray_h5.loading.read_calls import sizes_for
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
 from ray_h5.torch_data.batches.tasks import Task, seeded, tasks_of
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
-from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.samplers import OrderSampler
-
-if TYPE_CHECKING:
-    from ray_h5.torch_data.concatenated import JoinedDataset
+from ray_h5.torch_data.subsets import as_h5
 
 
 class _ReadBatch(NamedTuple):
@@ -48,8 +45,8 @@ class H5DataLoader(DataLoader[Any]):
 
     Parameters
     ----------
-    dataset : H5Dataset, or a ConcatDataset or Subset of H5Datasets
-        The samples. The `dataset` of the loader is then one of these samples, in the same order.
+    dataset : H5Dataset, or a Subset of one
+        The samples. The `dataset` of the loader is then an H5Dataset of these samples, in the same order.
     batch_size : int, optional
         Samples of a batch. None, as in a `DataLoader`, for a sampler that yields whole batches, or for single
         samples; each is then read when it is asked for.
@@ -108,11 +105,8 @@ class H5DataLoader(DataLoader[Any]):
             raise OptionError(f"workers={workers}: they make batches; expected a batch_size, found None")
         if prefetch_factor is not None:
             prefetch_factor = as_integer("prefetch_factor", prefetch_factor, 1, instead=", or None")
-        read = as_h5(dataset)
-        if not isinstance(read, H5Dataset) and collate_fn is None and not (read.is_transformed or read.has_own_samples):
-            read.check_alike()
         super().__init__(
-            read,
+            as_h5(dataset),
             batch_size=batch_size,
             sampler=sampler,
             shuffle=shuffle,
@@ -223,19 +217,15 @@ class H5DataLoader(DataLoader[Any]):
 
     def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Task]]:
         dataset, ordered, num_batches = self.dataset, self._ordered, self._num_batches()
-        if isinstance(dataset, H5Dataset):
-            sizes = sizes_for(
-                dataset.source,
-                None if ordered is None else ordered.order,
-                lambda: self._order().share,
-                self._row_bytes,
-                batch_rows=self.batch_size,
-                num_batches=num_batches,
-                prefetch_factor=self.prefetch_factor,
-            )
-        else:
-            least = 0 if dataset.call_bytes else LEAST_BYTES  # a store answers several calls at once
-            sizes = CallSizes(self._row_bytes, ROWS_ALONE, dataset.call_bytes, self.prefetch_factor, least_bytes=least)
+        sizes = sizes_for(
+            dataset.source,
+            None if ordered is None else ordered.order,
+            lambda: self._order().share,
+            self._row_bytes,
+            batch_rows=self.batch_size,
+            num_batches=num_batches,
+            prefetch_factor=self.prefetch_factor,
+        )
         return sizes.calls(self._tasks(), num_batches, self.threads, are_pooled)
 
     def _row_bytes(self) -> int | None:
@@ -248,7 +238,7 @@ class H5DataLoader(DataLoader[Any]):
     @property
     def _grows(self) -> bool:
         """Whether batches take more memory than what is read for them."""
-        return isinstance(self.dataset, H5Dataset) and self.dataset.has_dense_batches
+        return bool(self.dataset.has_dense_batches)
 
     def _num_batches(self) -> float:
         try:
@@ -270,7 +260,7 @@ class H5DataLoader(DataLoader[Any]):
     def _reads(self, read: Callable[[list[Task]], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
         dataset = self.dataset
         calls = Calls(
-            dataset.source if isinstance(dataset, H5Dataset) else dataset,
+            dataset.source,
             self._calls,
             _indices_of,
             self.threads,
@@ -355,21 +345,6 @@ def _bytes_of(read: _ReadBatch) -> int:
 
 def _count(read: _ReadBatch) -> int:
     return read.num_samples
-
-
-def as_h5(dataset: Dataset[Any]) -> H5Dataset | JoinedDataset:
-    """Return a dataset that loaders can read in threads.
-
-    Raises
-    ------
-    OptionError
-        If it is none of `H5Dataset`s.
-    """
-    if isinstance(dataset, H5Dataset):
-        return dataset
-    from ray_h5.torch_data.concatenated import JoinedDataset
-
-    return dataset if isinstance(dataset, JoinedDataset) else JoinedDataset(dataset)
 
 
 def _indices_of(call: list[Task]) -> np.ndarray:

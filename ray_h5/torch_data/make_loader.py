@@ -14,8 +14,9 @@ from ray_h5.loading.other_sources import loader_of
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
-from ray_h5.torch_data.h5_data_loader import H5DataLoader, as_h5
+from ray_h5.torch_data.h5_data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
+from ray_h5.torch_data.subsets import as_h5
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -55,7 +56,7 @@ def loader(
 
     Parameters
     ----------
-    source : H5Dataset, a ConcatDataset or Subset of H5Datasets, a Ray dataset of `read_h5`, or paths
+    source : H5Dataset, a Subset of one, a Ray dataset of `read_h5`, or paths
         The samples. The options of `H5Dataset` are for paths, except `pad`.
     batch_size : int
         Samples of a batch, on each rank.

@@ -48,8 +48,6 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
     wanted = as_shuffle(shuffle, seed)
     if hasattr(dataset, "epoch_order"):  # an H5Dataset
         return cast("Order", dataset.epoch_order(wanted))
-    if wanted is not None and wanted.unit not in ("auto", "rows"):
-        raise OptionError(f"shuffle={wanted.unit!r}: only an H5Dataset knows its {wanted.unit}; use 'rows'")
     return plain_order(len(dataset), wanted)
 
 

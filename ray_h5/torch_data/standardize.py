@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from joblib import cpu_count
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from ray_h5.errors import CorruptFileError, NotFittedError, OptionError, RayH5Error, UnknownColumnError
 from ray_h5.loading.batch_reader import BatchReader
@@ -23,9 +23,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
-from ray_h5.torch_data.concatenated import JoinedDataset
-from ray_h5.torch_data.dataset import H5Dataset
-from ray_h5.torch_data.h5_data_loader import as_h5
+from ray_h5.torch_data.subsets import as_h5
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
 from ray_h5.transforms.scaler import ConstantPolicy, Scaler, check_scaling
 from ray_h5.transforms.scaler_files import read_scalers, save_scalers
@@ -109,9 +107,8 @@ class Standardize:
         NotFittedError
             If there are no samples.
         """
-        dataset = as_h5(data.dataset if isinstance(data, DataLoader) else data)
         moments: dict[str, Moments] = {}
-        for plan, names in self._plans(dataset):
+        for plan, names in self._plans(data.dataset if isinstance(data, DataLoader) else data):
             for name, part in self._moments(plan, names):
                 moments[name] = moments[name].merge(part) if name in moments else part
         if not moments:
@@ -161,15 +158,15 @@ class Standardize:
         calls = {name: partial(step, each, values[name], batched=batched) for name, each in self.scalers.items()}
         return {name: _of_column(name, call) for name, call in calls.items()}
 
-    def _plans(self, dataset: H5Dataset | JoinedDataset) -> Iterator[tuple[ReadPlan, list[str]]]:
+    def _plans(self, dataset: Dataset[Any]) -> Iterator[tuple[ReadPlan, list[str]]]:
         """Yield plans of rows, and the columns that are read by them."""
-        for part, rows in dataset.samples_by_part() if isinstance(dataset, JoinedDataset) else [(dataset, None)]:
-            plan = part.source.plan
+        for part in dataset.datasets if isinstance(dataset, ConcatDataset) else [dataset]:
+            plan = as_h5(part).source.plan
             specs = {spec.name: spec for spec in plan.columns}
             if absent := [name for name in self.columns if name not in specs]:
                 raise UnknownColumnError(no_column(absent, list(specs)))
-            if rows is not None:
-                row_ids = np.unique(part.row_ids(rows))
+            if plan.selection is not None:  # a Subset may have a row twice
+                row_ids = np.unique(plan.selection)
                 plan = replace(plan, selection=row_ids, order=Order(len(row_ids)))
             of_steps = self._by_offsets(plan)
             for names in of_steps.values():

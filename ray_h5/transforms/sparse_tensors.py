@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -34,23 +32,6 @@ def csr_tensor(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, width:
         rows = rows.to(torch.int32)  # torch computes with indices of one dtype
     shape = (len(indptr) - 1, width)
     return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(data), shape, check_invariants=False)
-
-
-def merged_csr(parts: Sequence[torch.Tensor], places: Sequence[np.ndarray]) -> torch.Tensor:
-    """Return the rows of several such tensors as one; row i of ``parts[k]`` is row ``places[k][i]`` of it."""
-    pointers = [part.crow_indices().numpy().astype(np.int64) for part in parts]
-    before = np.cumsum([0, *(each[-1] for each in pointers[:-1])])
-    starts = np.concatenate([each[:-1] + first for each, first in zip(pointers, before, strict=True)])
-    counts = np.concatenate([np.diff(each) for each in pointers])
-    order = np.argsort(np.concatenate(places))
-    starts, counts = starts[order], counts[order]
-    ends = np.cumsum(counts)
-    entries = np.arange(counts.sum()) + np.repeat(starts - (ends - counts), counts)
-    indices, data = (
-        np.concatenate([values.numpy() for values in each])[entries]
-        for each in zip(*((part.col_indices(), part.values()) for part in parts), strict=True)
-    )
-    return csr_tensor(np.concatenate([np.zeros(1, np.int64), ends]), indices, data, int(parts[0].shape[1]))
 
 
 @functools.cache

@@ -259,8 +259,6 @@ def test_what_is_refused_says_what_to_do(scans):
         H5Dataset(folder, rows=Patches({"label": (18, 8, 8)}))
     with pytest.raises(OptionError, match="blocks; leave one of both out"):
         H5Dataset(folder, rows=Patches(SHAPES), windows=Windows({"raw": [0]}))
-    with pytest.raises(OptionError, match="draw other values in each epoch"):
-        loader(ConcatDataset([H5Dataset(folder, rows=Patches(SHAPES, per_file=2))]), 4)
     assert hash(Kind(SHAPES)) == hash(Patches(SHAPES))
     assert len(H5Dataset(folder, rows=Files())) == 3
 

@@ -296,10 +296,6 @@ def test_options_of_the_loader_that_are_none(files):
 
 def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
-    with pytest.raises(OptionError, match=r"found several datasets; pass ConcatDataset\(\[...\]\)"):
-        loader([dataset, dataset])
-    with pytest.raises(OptionError, match=r"found a DataLoader; pass its dataset$"):
-        loader(DataLoader(dataset))
     with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
         OrderSampler("data/*.h5")  # a text has a length
     with pytest.raises(OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):

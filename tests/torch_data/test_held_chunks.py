@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
-from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
+from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -172,13 +172,6 @@ def test_few_bytes_hold_few_chunks(volume, decoded, monkeypatch):
     next(some)
     assert 0 < held.total_bytes <= 20 << 10
     del some
-
-
-def test_threads_and_several_datasets_share_chunks(volume):
-    rows = Patches(SHAPES, stride=4)
-    parts = [H5Dataset(volume, rows=rows, kept_bytes=0) for _ in range(2)]
-    joined = H5DataLoader(ConcatDataset(parts), 4, shuffle=True, threads=3)
-    assert check(joined, volume) == 250
 
 
 def test_damaged_chunks_are_not_held(volume):

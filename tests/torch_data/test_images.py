@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset, Windows, loader
@@ -145,18 +145,6 @@ def test_a_batch_of_which_nothing_is_left_is_none(made):
     assert found == [[i] for i in range(COUNT) if i not in (3, 4)]
     with pytest.raises(ImageError, match=r"none of the 2 rows of this batch.*row 3.*on_error='null'"):
         H5Dataset(made[1], **options)[[3, 4]]
-
-
-def test_rows_are_left_out_of_joined_datasets(made):
-    parts = [
-        H5Dataset(path, ["image", "label"], transform=DecodeImage("image", size=8, on_error="skip"))
-        for path in made[:2]
-    ]
-    whole = parts[0][:]["image"]
-    found = list(loader(ConcatDataset(parts), 8, shuffle=True))
-    assert sum(len(batch["label"]) for batch in found) == 2 * COUNT - 2
-    for batch in found:
-        assert all(torch.equal(image, whole[i]) for image, i in zip(batch["image"], batch["label"], strict=True))
 
 
 def test_images_that_cannot_be_decoded_are_zeros_that_are_marked(made):

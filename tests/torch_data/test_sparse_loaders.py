@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from ray_h5 import Shuffle, csr, ragged
 from ray_h5.errors import CastError, CorruptFileError, SchemaMismatchError
@@ -141,17 +141,6 @@ def test_a_data_loader_with_workers(path):
         for batch in DataLoader(dataset, 100, sampler=OrderSampler(dataset), num_workers=1):
             assert (batch["X"].layout == torch.strided) == is_dense
             np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
-
-
-@pytest.mark.parametrize("is_dense", [True, False])
-def test_joined_datasets(path, is_dense):
-    parts = [H5Dataset(path, [csr("X", dense=is_dense), "label"], where(label=rows)) for rows in ([3, 1, 8], [5, 600])]
-    labels = []
-    for batch in loader(ConcatDataset(parts), 4):
-        assert (batch["X"].layout == torch.strided) == is_dense
-        np.testing.assert_array_equal(batch["X"].to_dense(), dense()[batch["label"].numpy()])
-        labels += batch["label"].tolist()
-    assert set(labels) == {1, 3, 5, 8, 600}
 
 
 def test_samples_transforms_and_caches(path):
