@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
 from torch.utils.data import get_worker_info
 
-from ray_h5.columns.utf8 import check_utf8
-from ray_h5.fork import PerProcess
-from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit
 from ray_h5.options import takes_options
-from ray_h5.read.casting import Casting, as_casting
-from ray_h5.read.reader import RowReader
-from ray_h5.storage.storage_of_path import storage_of
+from ray_h5.read.casting import Casting
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
-from ray_h5.torch_data.batches.tensors import Pair, as_python, loader_processes, new_arrays, to_torch
+from ray_h5.torch_data.batches.tensors import Pair, as_python, to_torch
 from ray_h5.torch_data.compat.pairs import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
     WITHOUT_AUX,
+    LivePairs,
     Transform,
     apply_transforms,
     check_chunk_cache,
-    find_columns,
-    one_file,
-    open_reader,
-    read_dtype,
+    open_pairs,
 )
 
 
@@ -40,7 +30,8 @@ from ray_h5.torch_data.compat.pairs import (
 class H5LazyDataset(BatchedDataset):
     """Inputs of one HDF5 file, with targets if `y_key` is given.
 
-    Each process opens the file when it reads its first sample. A `DataLoader` reads a whole batch by one call.
+    A view of an `H5Dataset`: each process opens the file when it reads its first sample, and a `DataLoader` reads a
+    whole batch by one call.
 
     Parameters
     ----------
@@ -57,8 +48,7 @@ class H5LazyDataset(BatchedDataset):
         number is a numpy scalar). What they return is the sample. Without them samples are tensors, and
         text is str.
     rdcc_nbytes : int
-        Decoded rows stay in memory if all of them fit into this many bytes, as in a chunk cache of libhdf5
-        of that size. The bound holds for all workers of a loader together; 0 keeps none.
+        As `kept_bytes` of `H5Dataset`: how many bytes of decoded rows stay in memory; 0 keeps none.
     rdcc_nslots, rdcc_w0
         Slots and policy of libhdf5's chunk cache. They have no effect: most columns are read without
         libhdf5, and the others (compound values, text of varying length, virtual datasets) in ranges that
@@ -108,51 +98,42 @@ class H5LazyDataset(BatchedDataset):
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        self.path, self._storage = one_file(path, type(self).__name__, storage_options)
-        self.x_key = x_key
-        self.y_key = y_key
-        self.x_dtype, self.y_dtype = x_dtype, y_dtype
-        self.transform = transform
-        self.target_transform = target_transform
-        self.as_tensors = as_tensors
+        self._source = open_pairs(
+            path,
+            (x_key, y_key),
+            (x_dtype, y_dtype),
+            casting,
+            swmr=swmr,
+            kept_bytes=rdcc_nbytes,
+            storage_options=storage_options,
+        )
+        self.path = self._source.path if isinstance(self._source, LivePairs) else self._source.index.files.path(0)
+        self.x_key, self.y_key, self.x_dtype, self.y_dtype = x_key, y_key, x_dtype, y_dtype
+        self.transform, self.target_transform, self.as_tensors = transform, target_transform, as_tensors
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
-        self.swmr = swmr
-        self.casting = as_casting(casting)
-        self._open = PerProcess(_OpenPair)
-        reader, live = open_reader(self.path, self._storage, swmr)
-        with reader:
-            layouts, self._length = find_columns(reader, x_key, y_key, live=live)
-            # A live writer may change the file.
-            self._expect = None if live else reader.identity
-        self._columns = [
-            (layout.name, layout.row_shape, read_dtype(layout, dtype))
-            for layout, dtype in zip(layouts, (x_dtype, y_dtype), strict=False)
-        ]
+        self.swmr, self.casting = swmr, casting
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._source)
 
     def _one(self, index: SupportsIndex) -> Any:
-        values = self._read(np.array([check_index(index, self._length, self.path)]))
-        return self._sample(self._values(values, 0))
+        values = self._read(np.array([check_index(index, len(self), self.path)]))
+        return self._sample([as_python(array[0]) for array in values])
 
     def _several(self, indices: Many) -> Sequence[Any]:
-        values = self._read(check_indices(indices, self._length, self.path))
+        values = self._read(check_indices(indices, len(self), self.path))
         if self.transform is None and self.target_transform is None:
             whole = Pair(map(to_torch, values))
             if len(whole) == 2:
                 return batch_of(dict(enumerate(values)), whole, pair_of)
             # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
             return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
-        return [self._sample(self._values(values, i)) for i in range(len(indices))]
-
-    def _values(self, values: Sequence[np.ndarray], i: int) -> list[Any]:
-        return [as_python(array[i]) for array in values]
+        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
 
     @property
     def call_bytes(self) -> int:
         """Bytes that a loader asks for at once, so that many requests are in flight; 0 if the file is on a disk."""
-        return storage_of(self.path, self._storage).call_bytes
+        return self._source.call_bytes
 
     def close(self) -> None:
         """Close the file, and free the memory of its rows. It is opened again when the next sample is read."""
@@ -160,78 +141,14 @@ class H5LazyDataset(BatchedDataset):
 
     def release(self) -> None:
         """Close the file until the next sample is read."""
-        reader = self._open.value.reader
-        self._open.renew()
-        if reader is not None:
-            reader.close()
+        self._source.release()
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
-        pair, reader = self._opened()
-        out = new_arrays({i: ((len(rows), *shape), dtype) for i, (_, shape, dtype) in enumerate(self._columns)})
-        read = partial(self._read_into, reader, pair.is_live)
-        if pair.row_cache is None:
-            read(out, rows, np.arange(len(rows)))
-        else:
-            if not pair.is_live:  # a live writer may change the file
-                check_file(self.path, reader.identity, self._storage)
-            pair.row_cache.read_through(out, rows, None, read)
-        for (name, *_), array in zip(self._columns, out.values(), strict=True):
-            if array.dtype.kind in "OS":
-                check_utf8(array, name, lambda i: f"{self.path}, row {rows[i]}")
-        return list(out.values())
-
-    def _opened(self) -> tuple[_OpenPair, RowReader]:
-        """Return the file as this process has it open, and its reader."""
-        pair = self._open.value
-        if pair.reader is None:
-            pair.row_cache = self._new_row_cache()
-            pair.reader, pair.is_live = open_reader(self.path, self._storage, self.swmr, expect=self._expect)
-        return pair, pair.reader
-
-    def _new_row_cache(self) -> RowCache | None:
-        """Return a cache for all rows if they fit."""
-        specs = {i: (shape, dtype) for i, (_, shape, dtype) in enumerate(self._columns)}
-        row_bytes = {i: math.prod(shape) * dtype.itemsize for i, (shape, dtype) in specs.items()}
-        fits = len(columns_that_fit(row_bytes, self._length, self.rdcc_nbytes // loader_processes())) == len(specs)
-        return RowCache(specs, self._length) if fits else None
-
-    def _read_into(
-        self, reader: RowReader, is_live: bool, out: Mapping[int, np.ndarray], rows: np.ndarray, places: np.ndarray
-    ) -> None:
-        names = [name for name, _, _ in self._columns]
-        # A target that is the input, maybe of another dtype, is a column of the same name. A live writer adds to one
-        # column before the other: they are not read as columns of one length.
-        first = 1 if is_live else len(names)
-        at_once = {names[i]: out[i] for i in reversed(range(first))}
-        reader.read_into(at_once, rows, places, casting=self.casting)
-        for i, name in enumerate(names):
-            if at_once.get(name) is not out[i]:
-                reader.read_into({name: out[i]}, rows, places, casting=self.casting)
+        return list(self._source.read(rows).values())
 
     def _sample(self, values: list[Any]) -> Any:
         transforms = self.transform, self.target_transform
         return apply_transforms(transforms, values, as_tensors=self.as_tensors, path=self.path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_open"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open = PerProcess(_OpenPair)
-
-    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the exit of the process modules may be cleared, and files are closed by themselves.
-        if not at_exit() and "_open" in self.__dict__:
-            self.release()
-
-
-class _OpenPair:
-    """The file of a dataset as one process has it open."""
-
-    def __init__(self) -> None:
-        self.reader: RowReader | None = None
-        self.is_live = False  # whether a writer in SWMR mode adds to it
-        self.row_cache: RowCache | None = None
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

@@ -1,23 +1,22 @@
-"""Inputs and targets of one file: helpers that the datasets of pairs share."""
+"""Inputs and targets of one file: what the datasets of pairs share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ray_h5.columns.schema import has_long_double
-from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError, WriterActiveError
-from ray_h5.hdf5.columns.dtypes import as_dtype
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.errors import OptionError, WriterActiveError
+from ray_h5.read.casting import Casting
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.addresses import on_hub
-from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
-from ray_h5.torch_data.batches.tensors import Pair
+from ray_h5.storage.local import absolute_path
+from ray_h5.torch_data.batches.tensors import Pair, new_arrays
+from ray_h5.torch_data.dataset import H5Dataset
 
 Transform = Callable[..., Any]
 
@@ -29,69 +28,73 @@ RDCC_W0 = 0.75
 WITHOUT_AUX = "Read more columns with H5Dataset(path, columns=[...]); its transform gets the whole sample."
 
 
-def one_file(path: object, dataset: str, storage_options: object = None) -> tuple[str, Storage]:
-    """Return the absolute path, or the URL, of the one file of a dataset, and the storage that has it."""
+class LivePairs:
+    """Columns of a file that a writer in SWMR mode has open, with the rows that were complete when this was made.
+
+    The file is opened for each read: what libhdf5 has of it would be out of date at the next one. Such a writer adds to
+    one column before the other, so each is read alone.
+    """
+
+    call_bytes = 0
+
+    def __init__(self, path: str, columns: Mapping[str, str], cast: Cast) -> None:
+        self.path, self._columns, self._casting = absolute_path(path), columns, cast.casting
+        with RowReader(self.path, swmr=True) as reader:
+            layouts = {name: reader.column(stored) for name, stored in columns.items()}
+        self._length = min(layout.num_rows for layout in layouts.values())
+        self.specs = [cast(replace(ColumnSpec.of(layout), name=name)) for name, layout in layouts.items()]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
+        """Read rows as arrays; see `H5Dataset.read`."""
+        specs = {spec.name: ((len(rows), *spec.row_shape), spec.dtype) for spec in self.specs}
+        arrays = new_arrays(specs) if out is None else out
+        with RowReader(self.path, swmr=True) as reader:
+            for name, stored in self._columns.items():
+                reader.read_into({stored: arrays[name]}, rows, casting=self._casting)
+        return arrays
+
+    def release(self) -> None:
+        """Do nothing: no file stays open."""
+
+
+def open_pairs(
+    path: str,
+    keys: tuple[str, str | None],
+    dtypes: tuple[Any, Any],
+    casting: Casting,
+    *,
+    swmr: bool,
+    kept_bytes: int,
+    storage_options: Mapping[str, object] | None,
+) -> H5Dataset | LivePairs:
+    """Return what reads inputs, and targets, of one file; a column that is both has the names ``x`` and ``y``."""
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
-            f"{dataset}: path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
+            f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
         )
-    given = on_hub(os.fspath(path))
-    storage = storage_for(storage_options, [given])
-    return whole_path(given), storage
-
-
-def open_reader(
-    path: str, storage: Storage, swmr: bool, threads: int = 1, expect: Identity | None = None
-) -> tuple[RowReader, bool]:
-    """Open a file; return its reader, and whether a writer in SWMR mode has it open."""
+    stored = [key for key in keys if key is not None]
+    names = ["x", "y"] if keys[0] == keys[1] else stored
+    columns = dict(zip(names, stored, strict=True))
+    cast = Cast({name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}, casting)
     try:
-        return RowReader(path, threads=threads, expect=expect, storage_options=storage), False
+        found = H5Dataset(
+            path,
+            stored if names == stored else columns,
+            kept_bytes=kept_bytes,
+            dtypes=cast.dtypes,
+            casting=casting,
+            storage_options=storage_options,
+        )
     except WriterActiveError:
-        # A reader in that mode cannot find out whether a file changed, so it is the last resort.
-        if not (swmr and storage_of(path, storage).has_writers):
+        if not swmr:
             raise
-        return RowReader(path, threads=threads, expect=expect, swmr=True), True
-
-
-def find_columns(reader: RowReader, x_key: str, y_key: str | None, *, live: bool) -> tuple[list[ColumnLayout], int]:
-    """Return the layouts of inputs and targets, and the number of samples.
-
-    A live writer adds to one of them before the other: only complete samples count.
-
-    Raises
-    ------
-    UnknownColumnError
-        If one does not exist.
-    SchemaMismatchError
-        If they are not of the same length.
-    """
-    keys = [x_key, *([] if y_key is None else [y_key])]
-    found = [reader.column(key) for key in keys]
-    for key, layout in zip(keys, found, strict=True):
-        if not live and layout.num_rows != found[0].num_rows:
-            raise SchemaMismatchError(
-                f"{reader.path}: expected a target for each input, found {found[0].num_rows} rows in {x_key!r} and "
-                f"{layout.num_rows} in {key!r}"
-            )
-    return found, min(layout.num_rows for layout in found)
-
-
-def read_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
-    """Return the dtype in which a column is read.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If it cannot be cast to the one wanted.
-    """
-    if layout.kind not in ("number", "bool"):
-        if wanted is not None:
-            raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values, which cannot be cast")
-        return np.dtype(object) if layout.kind == "string" else layout.dtype
-    dtype = layout.dtype if wanted is None else as_dtype(wanted, f"column {layout.name!r}").newbyteorder("=")
-    if has_long_double(dtype):
-        raise UnsupportedColumnError(f"{layout.where}: torch has no long doubles ({dtype}); read them as float64")
-    return dtype
+        return LivePairs(path, columns, cast)
+    if (count := len(found.index.files)) != 1:
+        raise OptionError(f"{path}: expected one file, found {count}; H5Dataset(paths) reads several")
+    return found
 
 
 def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -14,10 +15,8 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
-from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.options import takes_options
-from ray_h5.read.casting import Casting, as_casting
-from ray_h5.storage.storage_of_path import Storage
+from ray_h5.read.casting import Casting
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
 from ray_h5.torch_data.batches.shared_memory import new_shared
@@ -27,15 +26,14 @@ from ray_h5.torch_data.compat.pairs import (
     RDCC_NSLOTS,
     RDCC_W0,
     WITHOUT_AUX,
+    LivePairs,
     Transform,
     apply_transforms,
     check_chunk_cache,
-    find_columns,
-    one_file,
-    open_reader,
-    read_dtype,
+    open_pairs,
 )
 from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
+from ray_h5.torch_data.dataset import H5Dataset
 
 MODES = ("contiguous", "interleave")
 
@@ -135,12 +133,22 @@ class RankMemCachedH5Dataset(BatchedDataset):
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        self.path, storage = one_file(path, type(self).__name__, storage_options)
+        source = open_pairs(
+            path,
+            (x_key, y_key),
+            (dtype_x, dtype_y),
+            casting,
+            swmr=swmr,
+            kept_bytes=0,
+            storage_options=storage_options,
+        )
+        self.path = source.path if isinstance(source, LivePairs) else source.index.files.path(0)
         self.x_key, self.y_key, self.mode = x_key, y_key, mode
-        self.casting = as_casting(casting)
+        self.casting = casting
         self.transform, self.target_transform = transform, target_transform
         self.dtype_x, self.dtype_y = dtype_x, dtype_y
-        self._tensors = self._preload(storage, swmr, _memory(pin_host_memory, share_memory, log_fn))
+        self._row_ids = self._rows(len(source))
+        self._tensors = _preloaded(source, self._row_ids, _memory(pin_host_memory, share_memory, log_fn))
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
             f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
@@ -206,20 +214,6 @@ class RankMemCachedH5Dataset(BatchedDataset):
         values = [tensor[i].clone() for tensor in self._tensors]
         return apply_transforms((self.transform, self.target_transform), values, path=self.path)
 
-    def _preload(self, storage: Storage, swmr: bool, memory: _Memory) -> list[torch.Tensor]:
-        reader, live = open_reader(self.path, storage, swmr, threads=cpu_count())
-        with reader:
-            layouts, num_rows = find_columns(reader, self.x_key, self.y_key, live=live)
-            rows = self._row_ids = self._rows(num_rows)
-            wanted = (self.dtype_x, self.dtype_y)
-            tensors = [
-                memory((len(rows), *layout.row_shape), _number_dtype(layout, dtype))
-                for layout, dtype in zip(layouts, wanted, strict=False)
-            ]
-            for layout, tensor in zip(layouts, tensors, strict=True):
-                reader.read_into({layout.name: tensor.numpy()}, rows, casting=self.casting)
-        return tensors
-
     def _rows(self, num_rows: int) -> np.ndarray:
         """Return the rows of this rank."""
         self._total = num_rows
@@ -238,14 +232,24 @@ def _distributed() -> tuple[int, int]:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def _number_dtype(layout: ColumnLayout, wanted: Any | None) -> np.dtype:
-    dtype = read_dtype(layout, wanted)
-    if dtype.kind not in "biufc":
-        raise UnsupportedColumnError(f"column {layout.name!r} holds {layout.kind} values; a tensor holds numbers")
-    return dtype
-
-
 _Memory = Callable[[tuple[int, ...], np.dtype], torch.Tensor]
+
+
+def _preloaded(source: H5Dataset | LivePairs, rows: np.ndarray, memory: _Memory) -> list[torch.Tensor]:
+    """Return some rows of each column; several threads read neighbouring rows each."""
+    specs = source.specs if isinstance(source, LivePairs) else source.source.plan.columns
+    for spec in specs:
+        if spec.dtype.kind not in "biufc":
+            raise UnsupportedColumnError(f"column {spec.name!r} holds {spec.kind} values; a tensor holds numbers")
+    tensors = {spec.name: memory((len(rows), *spec.row_shape), spec.dtype) for spec in specs}
+    cuts = np.linspace(0, len(rows), 1 + (1 if isinstance(source, LivePairs) else cpu_count()), dtype=int).tolist()
+
+    def read(part: slice) -> None:
+        source.read(rows[part], {name: tensor.numpy()[part] for name, tensor in tensors.items()})
+
+    with ThreadPoolExecutor(len(cuts) - 1) as threads:
+        list(threads.map(read, map(slice, cuts, cuts[1:])))
+    return list(tensors.values())
 
 
 def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
