@@ -127,13 +127,6 @@ class FileOptions:
             bool(source.ignore_unreadable_files),
         )
 
-    def now(self) -> FileOptions:
-        """Return these options with the states that remote files have now."""
-        remote = [path for path in self.paths if path in self.states]
-        if not remote:
-            return self
-        return replace(self, states=find_files(remote, file_extensions=None, storage=self.scope.storage).states)
-
     def _matching(self, names: Sequence[str] | None) -> list[str] | None:
         """Return names of columns, with those of the first file that match in the place of each pattern.
 

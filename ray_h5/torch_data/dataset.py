@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.columns.schema import LENGTH, Cast, ColumnSpec
+from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -110,9 +110,6 @@ class H5Dataset(BatchedDataset):
     _is_chosen = False
     """Whether samples are some of another dataset, in any order."""
 
-    _kept_rows = 0
-    """Rows of columns that do not fit into `kept_bytes` that stay in memory."""
-
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
@@ -132,7 +129,7 @@ class H5Dataset(BatchedDataset):
         files = FileOptions.of(paths, columns=columns, **options)
         self.transform = transform
         self._padding = _padding_of(pad)
-        self._files = replace(files, cast=self._cast(files.cast))
+        self._files = files
         if predicate is not None:
             from ray_h5.predicates.evaluate import as_expression
 
@@ -143,9 +140,6 @@ class H5Dataset(BatchedDataset):
         self._closed = False
 
     def _build_index(self) -> None:
-        """Plan the reading: when the dataset is made, or again if the files changed."""
-        if hasattr(self, "_index"):
-            self._files = self._files.now()
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
         self._specs = list(self._index.outputs.values())
@@ -167,15 +161,14 @@ class H5Dataset(BatchedDataset):
         self._lists = [spec.name for spec in self._specs if spec.kind == "list"]
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)
-        selected_by = [*self._index.looked_up, *self._selecting_columns()]
-        plan = make_plan(self._index, self._specs, selection, selected_by=selected_by)
+        plan = make_plan(self._index, self._specs, selection)
         joined = plan.joined
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
         self._read_by(plan)
 
     def _read_by(self, plan: ReadPlan) -> None:
-        self._source = RowSource(plan, self._kept_bytes, self._kept_rows, processes=loader_processes)
+        self._source = RowSource(plan, self._kept_bytes, processes=loader_processes)
 
     def chosen(self, indices: Many) -> H5Dataset:
         """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""
@@ -505,10 +498,6 @@ class H5Dataset(BatchedDataset):
         """Close the files and free the memory until the next sample is read."""
         self._source.close()
 
-    def _cast(self, cast: Cast) -> Cast:
-        """Return the casts of columns while they are read, given those that the user asked for."""
-        return cast
-
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
@@ -521,10 +510,6 @@ class H5Dataset(BatchedDataset):
 
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
-
-    def _selecting_columns(self) -> Sequence[str]:
-        """Return the columns that `_select` reads itself, not through the index."""
-        return ()
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         from ray_h5.torch_data.batches.tensors import Sample

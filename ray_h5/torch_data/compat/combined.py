@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 import torch
 
-from ray_h5.buffers import empty
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, takes_options_of
-from ray_h5.order.read_plan import make_plan
-from ray_h5.predicates.criteria import any_equal, where
+from ray_h5.order.read_plan import ReadPlan
+from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batches.tensors import Sample
-from ray_h5.torch_data.compat.criteria import criteria_of, values_of
+from ray_h5.torch_data.batches.tensors import Sample, loader_processes
 from ray_h5.torch_data.compat.in_memory import SamplesInMemory
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
@@ -136,12 +136,12 @@ class CombinedHDF5Dataset(H5Dataset):
         self.pin_memory = pin_memory
         load_fields = None if load_fields is None else list(load_fields)
         self.load_fields = None if load_fields is None else set(load_fields)
-        self.cache_size = self._kept_rows = as_integer("cache_size", cache_size, 0)
+        self.cache_size = as_integer("cache_size", cache_size, 0)
         self.cs_label, self.bg_label, self.label = cs_label, bg_label, label
         self.epoch_min, self.epoch_max = epoch_min, epoch_max
-        guids = None if allowed_guids is None else list(allowed_guids)
-        self.allowed_guids = None if guids is None else set(guids)
-        self._simple = criteria_of(guids, cs_label, bg_label, epoch_min, epoch_max)
+        self.allowed_guids = None if allowed_guids is None else set(allowed_guids)
+        if epoch_min is not None and epoch_max is not None and epoch_min > epoch_max:
+            raise PredicateError(f"no sample matches: epoch_min={epoch_min!r} is above epoch_max={epoch_max!r}")
         super().__init__(self.paths, load_fields, **options)
 
     @property
@@ -167,7 +167,7 @@ class CombinedHDF5Dataset(H5Dataset):
             "cache_bytes": len(self._cache) * self.row_bytes,
             "cache_hits": self._cache.hits,
             "cache_misses": self._cache.misses,
-            "cache_hit_rate": self._cache.hit_rate,
+            "cache_hit_rate": self._cache.hits / max(1, self._cache.hits + self._cache.misses),
             "access_count": self.access_count,
             "dtype": self.dtype,
             "num_files": len(self._index.files),
@@ -190,10 +190,16 @@ class CombinedHDF5Dataset(H5Dataset):
         self._cache.clear()
 
     def _build_index(self) -> None:
+        floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
+        cast = _FloatsOrBool(self._files.cast.dtypes, self._files.cast.casting, floats)
+        self._files = replace(self._files, cast=cast)
         super()._build_index()
-        self._cache = SamplesInMemory(self._source, self._kept_rows)
 
-    def _select(self, predicate: Any) -> np.ndarray | None:
+    def _read_by(self, plan: ReadPlan) -> None:
+        self._source = RowSource(plan, self._kept_bytes, self.cache_size, processes=loader_processes)
+        self._cache = SamplesInMemory(self._source, self.cache_size)
+
+    def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
         passes, notes, emptied = np.ones(num_rows, bool), [], "the files are empty"
         for words, alone in self._passing(predicate):
@@ -207,29 +213,32 @@ class CombinedHDF5Dataset(H5Dataset):
             raise PredicateError(f"no sample matches: {emptied} (of {num_rows} rows, each alone: {'; '.join(notes)})")
         return np.flatnonzero(passes) if notes else None
 
-    def _passing(self, predicate: Any) -> Iterator[tuple[str, np.ndarray]]:
+    def _passing(self, predicate: pc.Expression | None) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each criterion in the user's terms, and the row ids that pass it alone."""
-        for words, (column, wanted) in self._simple.items():
-            yield words, self._rows_with(column, wanted)
+        guids = self.allowed_guids
+        if guids is not None:
+            spec = self._index.find([_GUID])[_GUID]
+            yield f"allowed_guids ({len(guids)} of them)", self._rows_with(_GUID, where(guid=_values_of(guids, spec)))
+        for name in _BOOLS:
+            wanted = getattr(self, name)
+            if wanted is not None:
+                is_zero = where(**{name: 0})
+                yield f"{name}={wanted!r}", self._rows_with(name, ~is_zero if wanted else is_zero)
+        for name, bounds in (("epoch_min", (self.epoch_min, None)), ("epoch_max", (None, self.epoch_max))):
+            if bounds != (None, None):
+                yield f"{name}={getattr(self, name)!r}", self._rows_with("epoch", where(epoch=between(*bounds)))
         if self.label is not None:
-            valid = _WEIGHT if self._has(_WEIGHT) else None
-            classes = where(target=any_equal(self.label, valid=valid))
+            classes = where(target=any_equal(self.label, valid=_WEIGHT if self._has(_WEIGHT) else None))
             yield f"label={self.label!r}", select(self._index, self._index.columns, classes)
         if predicate is not None:
             yield "predicate", select(self._index, self._index.columns, predicate)
 
-    def _rows_with(self, column: str, wanted: Any) -> np.ndarray:
-        """Return the row ids that pass a criterion, or those of some patients; a row may be an array of one value."""
+    def _rows_with(self, column: str, criterion: pc.Expression) -> np.ndarray:
+        """Return the row ids that pass a criterion; a row may be an array of one value."""
         spec = self._index.find([column])[column]
-        criterion = where(guid=values_of(wanted, spec)) if column == _GUID else wanted
         if spec.row_shape != (1,):
             return select(self._index, self._index.columns, criterion)
-        values = empty((self._index.num_rows, 1), spec.dtype)
-        RowSource(make_plan(self._index, [spec]), kept_bytes=0).read_into({column: values}, np.arange(len(values)))
-        return evaluate(criterion, {column: values[:, 0]}, len(values))
-
-    def _selecting_columns(self) -> Sequence[str]:
-        return [column for column, _ in self._simple.values()]
+        return evaluate(criterion, self._index.small_columns([spec]), self._index.num_rows)
 
     def _has(self, column: str) -> bool:
         try:
@@ -237,10 +246,6 @@ class CombinedHDF5Dataset(H5Dataset):
         except UnknownColumnError:
             return False
         return True
-
-    def _cast(self, cast: Cast) -> Cast:
-        floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
-        return _FloatsOrBool(cast.dtypes, cast.casting, floats)
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
         return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
@@ -252,6 +257,21 @@ class CombinedHDF5Dataset(H5Dataset):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values.to(self.dtype)
+
+
+def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:
+    """Return patients in the dtype of a column, without those that it cannot hold."""
+    if spec.kind == "string":
+        return [guid if isinstance(guid, bytes) else str(guid) for guid in guids]
+    if spec.kind != "number":
+        return list(guids)
+    found = [guid for guid in guids if not isinstance(guid, str)]
+    for guid in (guid for guid in guids if isinstance(guid, str)):
+        with contextlib.suppress(ValueError):
+            number = float(guid) if spec.dtype.kind == "f" else int(guid)
+            if isinstance(number, float) or abs(number) < 2**64:
+                found.append(number)
+    return found
 
 
 @dataclass(frozen=True)

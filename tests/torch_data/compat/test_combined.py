@@ -350,17 +350,6 @@ def test_stats_count_what_threads_read(files):
     assert uncached.get_stats()["access_count"] == 1
 
 
-def test_the_index_can_be_built_anew(tmp_path):
-    path = write_signals(tmp_path / "growing.h5", 0, 10)
-    dataset = CombinedHDF5Dataset(path, cs_label=True)
-    assert len(dataset) == 4
-    write_signals(tmp_path / "growing.h5", 0, 30)
-    dataset._build_index()
-    assert len(dataset) == 10
-    assert dataset[9].fhr_st[0, 0] == 27
-    assert len(dataset._cache) == 1
-
-
 def test_patients_may_come_from_a_generator_and_sizes_from_numpy(files):
     assert chosen(files, allowed_guids=(f"patient_{i:03d}" for i in (1, 3))) == [4, 5, 6, 7, 12, 13, 14, 15]
     assert len(create_optimized_dataloader(files, np.int64(16), 0, 0, 1, cache_size=np.int64(9))) == 4
