@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ray_h5.columns.labels import Classes, Value, classes_of
 from ray_h5.columns.schema import Cast
-from ray_h5.errors import SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
+from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
-from ray_h5.messages import ensure_handler, near_names
+from ray_h5.messages import ensure_handler, near_names, no_column
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import ObjectIdentity
@@ -27,10 +31,11 @@ from ray_h5.storage.storage_of_path import Storage, storage_for
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.labels import Classes
     from ray_h5.columns.made_columns import Columns
     from ray_h5.likely_rows.suggestion import Suggestion
     from ray_h5.tables.sidecar import Sidecar
+
+logger = logging.getLogger(__name__)
 
 _MAX_ADVICE = 3
 
@@ -204,18 +209,11 @@ class FileOptions:
         lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states, self.leaves_out)
         if not self.sidecars and not self.attrs:
             index = build_index(self.paths, names, lookup, self.cast)
-            return self._with_labels(index, of_some=columns is not None)
+            return _with_labels(index, self.classes, of_some=columns is not None)
         from ray_h5.index.index_with_tables import index_with_tables
 
         index = index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)
-        return self._with_labels(index, of_some=columns is not None)
-
-    def _with_labels(self, index: RowIndex, *, of_some: bool) -> RowIndex:
-        if not self.classes:
-            return index
-        from ray_h5.index.found_classes import with_labels
-
-        return with_labels(index, self.classes, of_some=of_some)
+        return _with_labels(index, self.classes, of_some=columns is not None)
 
 
 class _Places(NamedTuple):
@@ -267,3 +265,70 @@ def matches(name: str, pattern: str) -> bool:
     """Return whether the path of a column matches a pattern, level by level: a star stands for a part of one name."""
     parts, wanted = name.strip("/").split("/"), pattern.strip("/").split("/")
     return len(parts) == len(wanted) and all(fnmatchcase(*each) for each in zip(parts, wanted, strict=True))
+
+
+def _with_labels(index: RowIndex, labels: Iterable[Classes], *, of_some: bool) -> RowIndex:
+    """Return the index with the classes of those columns that it delivers.
+
+    Parameters
+    ----------
+    index : RowIndex
+        The columns that are delivered.
+    labels : iterable of Classes
+        What the user says of them.
+    of_some : bool
+        Whether the index has some columns of what is read; others may then have classes.
+
+    Raises
+    ------
+    OptionError
+        If a column has no classes, or is not delivered.
+    UnknownColumnError
+        If it does not exist.
+    """
+    found = []
+    names = {name.strip("/"): name for name in index.names}
+    for given in labels:
+        if given.name not in names:
+            try:
+                index.find([given.name])
+            except UnknownColumnError:
+                raise UnknownColumnError(f"labels: {no_column([given.name], index.names)}") from None
+            if of_some:
+                continue
+            raise OptionError(
+                f"labels: column {given.name!r} is not delivered. Write columns=[..., {given.name!r}], or leave it out "
+                "of labels; predicates and balance compare the values without it."
+            )
+        asked = replace(given, name=names[given.name])
+        asked.spec(index.find([asked.name])[asked.name])
+        found.append(asked if asked.values else _of_files(index, asked))
+        if not asked.values and first_time("labels", asked.name, str(found[-1]), *index.files.all_paths()):
+            logger.info("labels: %s: %s", asked.name, found[-1])
+    return replace(index, labels=tuple(found)) if found else index
+
+
+def _of_files(index: RowIndex, asked: Classes) -> Classes:
+    """Return the classes that the files have: their categories, or else the values of all rows."""
+    name = asked.name
+    if name in index.columns:
+        facts = [
+            each.columns[name] for each in index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns)))
+        ]
+        texts = (each.spec.element is not None and each.spec.element.kind in "OSU" for each in facts)
+        if all(each.spec.kind == "category" and each.enum for each in facts) and all(texts):
+            return classes_of(name, (value for each in facts for value, _ in each.enum), asked.others)
+    spec = index.find([name])[name]
+    if not spec.has_one_value:
+        raise OptionError(
+            f"labels={{{name!r}: 'auto'}}: a row holds several values of shape {spec.shown_shape}; pass the classes in "
+            "a list"
+        )
+    values: list[Value | None] = index.small_columns([spec])[name].unique().to_pylist()
+    if None in values and asked.others is None:
+        raise OptionError(
+            f"labels={{{name!r}: 'auto'}}: the value is missing in some rows. Pass labels={{{name!r}: {{None: -1}}}}, "
+            "which finds the classes and gives -1 to missing values; or list the classes, and leave such rows out with "
+            f"the predicate ~where(**{{{name!r}: None}})."
+        )
+    return classes_of(name, (each for each in values if each is not None), asked.others)

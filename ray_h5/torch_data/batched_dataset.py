@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 import numpy as np
@@ -111,6 +111,17 @@ class BatchedDataset(Dataset[Any]):
 def _batch(samples: Sequence[Any]) -> Any:
     # torch's collate takes the type of a batch from its first sample, and an empty batch has none.
     return default_collate(samples) if len(samples) else getattr(samples, "whole", samples)
+
+
+def datasets_in(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, and all datasets inside it: those of a ConcatDataset, StackDataset, Subset or wrapper."""
+    yield dataset
+    several = getattr(dataset, "datasets", ())
+    several = several.values() if isinstance(several, Mapping) else several
+    inner = [getattr(dataset, name, None) for name in ("dataset", "base_dataset")]
+    for each in (*(several if isinstance(several, Iterable) else ()), *inner):
+        if isinstance(each, Dataset):
+            yield from datasets_in(each)
 
 
 def is_changed(dataset: BatchedDataset) -> bool:

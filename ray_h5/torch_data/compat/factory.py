@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import warnings
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from multiprocessing.context import set_spawning_popen
-from multiprocessing.reduction import ForkingPickler
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -19,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
-from ray_h5.torch_data.batched_dataset import BatchedDataset
+from ray_h5.torch_data.batched_dataset import datasets_in
 from ray_h5.torch_data.batches.processes import start_method
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
@@ -27,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 _FEW_SAMPLES, _MANY_SAMPLES = 1000, 10_000
 _MOST_WORKERS = 16
-_TUNED_BATCHES = 8
-_LEAST_SHARED_BYTES = 64 << 20
 
 # These are no options of DataLoader.
 _OWN_OPTIONS = ("has_augmentation", "has_standardization")
@@ -168,9 +160,6 @@ def _make(dataset: Dataset[Any], batch_size: int | None, config: dict[str, Any])
     config = with_start_method(dataset, config)
     instead = "; leave it out to have it chosen"
     config["num_workers"] = as_integer("num_workers", config["num_workers"], 0, instead=instead)
-    if config["num_workers"] and (reason := why_no_workers(dataset, config)):
-        warnings.warn(f"samples are read in this process, without workers: {reason}", RuntimeWarning, stacklevel=3)
-        config["num_workers"] = 0
     if "tune" in config:
         raise OptionError(
             "tune: expected num_workers=. DataLoaderPerformanceMonitor().benchmark_configurations(...) measures "
@@ -196,56 +185,6 @@ def _valid(config: Mapping[str, Any], batch_size: int | None) -> dict[str, Any]:
 def with_start_method(dataset: Dataset[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a loader, with a way to start workers that may read from stores."""
     chosen = options.get("multiprocessing_context")
-    found = start_method(from_store=bool(_call_bytes(dataset))) if chosen is None else None
+    from_store = any(getattr(each, "call_bytes", 0) for each in datasets_in(dataset))
+    found = start_method(from_store=from_store) if chosen is None else None
     return dict(options) if found is None else {**options, "multiprocessing_context": found}
-
-
-def _call_bytes(dataset: object) -> int:
-    """Return `call_bytes` of a dataset, also inside of others: ConcatDataset, Subset, a wrapper. 0 means no store."""
-    if isinstance(dataset, BatchedDataset):
-        return int(getattr(dataset, "call_bytes", 0))
-    parts = getattr(dataset, "datasets", None)
-    inner = [*parts] if isinstance(parts, (list, tuple)) else []
-    inner += [dataset.dataset] if isinstance(getattr(dataset, "dataset", None), Dataset) else []  # type: ignore[attr-defined]
-    return max(map(_call_bytes, inner), default=0)
-
-
-def why_no_workers(dataset: Dataset[Any], config: Mapping[str, Any]) -> str | None:
-    """Return why loader workers cannot start, or None."""
-    free = free_shared_memory()
-    if free is not None and free < _LEAST_SHARED_BYTES:
-        return f"shared memory has {free >> 20} MiB free, and workers send batches through it (docker run --shm-size)"
-    context = config.get("multiprocessing_context")
-    method = context if isinstance(context, str) else getattr(context, "_name", None)
-    if (method or multiprocessing.get_start_method()) == "fork":
-        return None
-    for name, value in (
-        ("the dataset", dataset),
-        *((each, config.get(each)) for each in ("collate_fn", "worker_init_fn")),
-    ):
-        if error := _pickling_error(value):
-            return f"{name} cannot be pickled, as {method or 'the start method'} needs it: {error}"
-    return None
-
-
-def free_shared_memory(folder: str = "/dev/shm") -> int | None:  # noqa: S108  where Linux has it
-    """Return the free bytes of shared memory, through which loader workers send batches; None without it."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
-
-
-def _pickling_error(value: Any) -> Exception | None:
-    """Return the error of pickling `value` for the start of a worker, or None."""
-    # Locks, queues and shared values can be pickled only for a process that is being started. This imitates one.
-    worker: Any = SimpleNamespace(duplicate_for_child=int, DupFd=int)
-    set_spawning_popen(worker)
-    try:
-        ForkingPickler.dumps(value)
-    except Exception as exc:  # noqa: BLE001  what a class of a user raises is its own
-        return exc
-    finally:
-        set_spawning_popen(None)
-    return None

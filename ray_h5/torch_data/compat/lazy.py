@@ -10,7 +10,7 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices, datasets_in
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
 from ray_h5.torch_data.batches.tensors import Pair, as_python, to_torch
 from ray_h5.torch_data.compat.pairs import (
@@ -102,8 +102,8 @@ class H5LazyDataset(BatchedDataset):
             path,
             (x_key, y_key),
             (x_dtype, y_dtype),
-            casting,
             swmr=swmr,
+            casting=casting,
             kept_bytes=rdcc_nbytes,
             storage_options=storage_options,
         )
@@ -157,15 +157,6 @@ def h5_worker_init_fn(_worker_id: int) -> None:
     It is not needed: each process opens its own files. With it, a worker has no inherited handle from its start.
     """
     worker = get_worker_info()
-    left: list[Any] = [] if worker is None else [worker.dataset]
-    seen: set[int] = set()
-    while left:
-        dataset = left.pop()
-        if dataset is None or id(dataset) in seen:
-            continue
-        seen.add(id(dataset))
+    for dataset in datasets_in(None if worker is None else worker.dataset):
         if hasattr(dataset, "release"):
             dataset.release()
-        left.append(getattr(dataset, "dataset", getattr(dataset, "base_dataset", None)))
-        several = getattr(dataset, "datasets", ())  # of ConcatDataset, and of StackDataset, which may be a dict
-        left += several.values() if isinstance(several, Mapping) else several

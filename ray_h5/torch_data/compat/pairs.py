@@ -12,7 +12,6 @@ import torch
 
 from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.errors import OptionError, WriterActiveError
-from ray_h5.read.casting import Casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.batches.tensors import Pair, new_arrays
@@ -61,16 +60,12 @@ class LivePairs:
 
 
 def open_pairs(
-    path: str,
-    keys: tuple[str, str | None],
-    dtypes: tuple[Any, Any],
-    casting: Casting,
-    *,
-    swmr: bool,
-    kept_bytes: int,
-    storage_options: Mapping[str, object] | None,
+    path: str, keys: tuple[str, str | None], dtypes: tuple[Any, Any], *, swmr: bool, **options: Any
 ) -> H5Dataset | LivePairs:
-    """Return what reads inputs, and targets, of one file; a column that is both has the names ``x`` and ``y``."""
+    """Return what reads inputs, and targets, of one file; a column that is both has the names ``x`` and ``y``.
+
+    `options` are those of `H5Dataset`.
+    """
     if not isinstance(path, (str, os.PathLike)):
         raise OptionError(
             f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
@@ -78,20 +73,13 @@ def open_pairs(
     stored = [key for key in keys if key is not None]
     names = ["x", "y"] if keys[0] == keys[1] else stored
     columns = dict(zip(names, stored, strict=True))
-    cast = Cast({name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}, casting)
+    cast = {name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}
     try:
-        found = H5Dataset(
-            path,
-            stored if names == stored else columns,
-            kept_bytes=kept_bytes,
-            dtypes=cast.dtypes,
-            casting=casting,
-            storage_options=storage_options,
-        )
+        found = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
     except WriterActiveError:
         if not swmr:
             raise
-        return LivePairs(path, columns, cast)
+        return LivePairs(path, columns, Cast(cast, options["casting"]))
     if (count := len(found.index.files)) != 1:
         raise OptionError(f"{path}: expected one file, found {count}; H5Dataset(paths) reads several")
     return found

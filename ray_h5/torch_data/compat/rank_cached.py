@@ -137,8 +137,8 @@ class RankMemCachedH5Dataset(BatchedDataset):
             path,
             (x_key, y_key),
             (dtype_x, dtype_y),
-            casting,
             swmr=swmr,
+            casting=casting,
             kept_bytes=0,
             storage_options=storage_options,
         )

@@ -1,5 +1,4 @@
 import logging
-import multiprocessing
 
 import numpy as np
 import pytest
@@ -8,7 +7,6 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Tenso
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler
-from ray_h5.torch_data.compat import factory as home
 from ray_h5.torch_data.compat.factory import Machine
 from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
@@ -113,87 +111,9 @@ def test_workers_that_are_no_number(workers):
             make(DATA, 10, num_workers=workers)
 
 
-def test_without_shared_memory_there_are_no_workers(monkeypatch):
-    monkeypatch.setattr(home, "free_shared_memory", lambda: 1 << 20)
-    with pytest.warns(RuntimeWarning, match="shared memory has 1 MiB free"):
-        loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=2, prefetch_factor=3)
-    assert loader.num_workers == 0
-
-
-class Local(TensorDataset):
-    def __init__(self):
-        super().__init__(torch.arange(8))
-        self.unpicklable = lambda x: x
-
-
-def test_what_cannot_be_pickled_gets_no_spawned_workers():
-    with pytest.warns(RuntimeWarning, match="the dataset cannot be pickled, as spawn needs it"):
-        loader = OptimalDataLoaderFactory.create_validation_loader(
-            Local(), 4, num_workers=2, multiprocessing_context="spawn"
-        )
-    assert loader.num_workers == 0
-    assert len(list(loader)) == 2
-    forked = OptimalDataLoaderFactory.create_validation_loader(
-        Local(), 4, num_workers=1, multiprocessing_context="fork"
-    )
-    assert forked.num_workers == 1
-
-
-class Holding(torch.utils.data.Dataset):
-    def __init__(self, held):
-        self.held = held
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return index, self.held.value
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Lock", "Event", "Queue", "Value"])
-def test_what_only_a_starting_worker_can_be_given_is_given(kind):
-    """Locks and their like refuse to be pickled at any other time."""
-    context = multiprocessing.get_context("spawn")
-    held = context.Value("i", 7) if kind == "Value" else getattr(context, kind)()
-    loader = OptimalDataLoaderFactory.create_validation_loader(
-        Holding(held), 4, num_workers=1, multiprocessing_context="spawn"
-    )
-    assert loader.num_workers == 1
-    if kind == "Value":
-        assert [values.tolist() for _, values in loader] == [[7] * 4] * 2
-
-
-class Refusing:
-    def __init__(self, error):
-        self.error = error
-
-    def __reduce__(self):
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    ("held", "why"),
-    [
-        (Refusing(RuntimeError("of this process alone")), "of this process alone"),
-        (Refusing(KeyError("handle")), "handle"),
-    ],
-)
-def test_whatever_refuses_to_be_pickled_gets_no_spawned_workers(held, why):
-    with pytest.warns(RuntimeWarning, match=f"the dataset cannot be pickled, as spawn needs it: .*{why}"):
-        loader = OptimalDataLoaderFactory.create_validation_loader(
-            Holding(held), 4, num_workers=1, multiprocessing_context="spawn"
-        )
-    assert loader.num_workers == 0
-
-
 def test_affinity_and_limits_count(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {3})
     assert Machine.here().cpus == 1
-
-
-def test_a_system_may_have_no_shared_memory(tmp_path):
-    assert home.free_shared_memory(str(tmp_path / "nowhere")) is None
 
 
 class Slow(torch.utils.data.Dataset):
@@ -228,7 +148,6 @@ def test_the_monitor_compares_configurations():
     assert list(found) == ["config_1", "config_2"]
     assert found["config_2"]["prefetch_factor"] == 3
     assert all({"mean_batch_time", "std_batch_time", "total_time"} <= each.keys() for each in found.values())
-    assert home is not None
 
 
 def test_the_monitor_of_nothing():
