@@ -96,49 +96,17 @@ def loader(
     names = isinstance(batch_size, (str, list, tuple))
     hint = f". Columns are an option by name: loader(paths, columns={batch_size!r})" if names else ""
     batch_size = as_integer("batch_size", batch_size, 1, instead=hint)
-    chosen: dict[str, Any] = {
-        "shuffle": shuffle,
-        "seed": seed,
-        "rank": rank,
-        "world_size": world_size,
-        "drop_last": drop_last,
-    }
-    chosen |= {"threads": threads, "workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn}
-    found = loader_of(source, batch_size, **chosen, transforms_ahead=transforms_ahead, **options)
-    if found is not None:
-        return cast("H5DataLoader", found)
-    several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
-    if several or isinstance(source, (Dataset, DataLoader)):
-        pad = options.pop("pad", None)
-        if options:
-            raise OptionError(f"{', '.join(options)}: the dataset is made already; these are options of H5Dataset(...)")
-        dataset = as_h5(cast("Dataset[Any]", source))  # raises for a loader or several
-        if pad is not None:
-            dataset = dataset.with_padding(pad)
-    else:
-        dataset = H5Dataset(cast("PathLike", source), **options)
-    sampler = OrderSampler(
-        dataset,
-        shuffle=shuffle,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        drop_last=drop_last,
-        run_length=batch_size,
-    )
+    order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "rank": rank, "world_size": world_size}
+    how: dict[str, Any] = {"workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn}
+    how |= {"drop_last": drop_last, "transforms_ahead": transforms_ahead}
+    if (of_ray := loader_of(source, batch_size, threads=threads, **order, **how, **options)) is not None:
+        return cast("H5DataLoader", of_ray)
+    dataset = _dataset_of(source, options)
+    sampler = OrderSampler(dataset, drop_last=drop_last, run_length=batch_size, **order)
     sampler.advance_epochs()
     # By name: a framework that makes the loader again replaces some of these by name.
-    made = H5DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        threads=min(2, cpu_count()) if threads is None else threads,
-        workers=workers,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-        collate_fn=collate_fn,
-        transforms_ahead=transforms_ahead,
-    )
+    threads = min(2, cpu_count()) if threads is None else threads
+    made = H5DataLoader(dataset, batch_size=batch_size, sampler=sampler, threads=threads, **how)
     if not len(dataset):
         logger.warning("loader: there is no batch: %r has no samples", dataset)
     elif not len(made):
@@ -148,3 +116,15 @@ def loader(
             batch_size,
         )
     return made
+
+
+def _dataset_of(source: Any, options: LoaderOptions) -> H5Dataset:
+    """Return the dataset that a user passed, or that of some paths."""
+    several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
+    if not several and not isinstance(source, (Dataset, DataLoader)):
+        return H5Dataset(source, **options)
+    others = [name for name in options if name != "pad"]
+    if others:
+        raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of H5Dataset(...)")
+    dataset = as_h5(source)  # raises for a loader or several
+    return dataset if options.get("pad") is None else dataset.with_padding(options["pad"])
