@@ -18,6 +18,7 @@ from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
+from ray_h5.index.lookup import FoundCell
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.place_columns import paths_of
 from ray_h5.loading.row_cache import owned
@@ -550,6 +551,11 @@ class H5Dataset(BatchedDataset):
             return csr_tensor(*SparseBatch.of(array, sparse).canonical().parts)
         spec = None if self._is_decoded(name) else self._ragged.get(name)
         return to_torch(array, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the values of all rows that were looked up: the plan has the rows that they chose.
+        found = FoundCell(replace(self._index.found.value, values={}))
+        return {**self.__dict__, "_index": replace(self._index, found=found)}
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

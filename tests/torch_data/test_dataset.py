@@ -294,6 +294,26 @@ def test_options_of_the_loader_that_are_none(files):
         loader(files, 16, shuffle=balance("epoch"))
 
 
+def test_a_pickled_dataset_has_the_plan_and_no_values_of_all_rows(tmp_path):
+    """Eight bytes for each selected row, whatever columns chose and weigh them; nothing if all are selected."""
+    sizes = {}
+    for rows in (1000, 3000):
+        path = tmp_path / f"{rows}.h5"
+        with h5py.File(path, "w") as file:
+            file["x"], file["label"] = np.zeros(rows), np.arange(rows) % 4
+            file["guid"] = [f"patient_{row}" for row in range(rows)]
+        for name, predicate in (("all", None), ("label", where(label=[1, 2])), ("guid", ~where(guid="patient_3"))):
+            dataset = H5Dataset(path, ["x"], predicate)
+            OrderSampler(dataset, shuffle=Shuffle(weights=balance("label")))
+            sizes[name, rows] = len(pickle.dumps(dataset))
+            again = pickle.loads(pickle.dumps(dataset))
+            weighted = (OrderSampler(each, shuffle=Shuffle(weights=balance("label"))) for each in (dataset, again))
+            assert list(next(weighted)) == list(next(weighted))
+    assert sizes["all", 3000] - sizes["all", 1000] < 16
+    assert sizes["label", 3000] - sizes["label", 1000] < 8 * 1000 + 100
+    assert sizes["guid", 3000] - sizes["guid", 1000] < 8 * 2000 + 100
+
+
 def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
     with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
