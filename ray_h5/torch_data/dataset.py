@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 import torch
 
 from ray_h5.columns.schema import LENGTH, ColumnSpec
+from ray_h5.columns.utf8 import check_utf8
+from ray_h5.columns.varying.padding import Padding, PadLike, cast_rows, pad_column
+from ray_h5.columns.varying.sparse_rows import SparseBatch, cast_sparse, dense_batch
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -29,21 +32,28 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order, make_order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
+from ray_h5.predicates.in_words import in_words
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
-from ray_h5.torch_data.batches.tensors import BatchArrays, loader_processes, new_arrays, ragged_to_torch, to_torch
-
-if TYPE_CHECKING:
-    from ray_h5.columns.made_columns import Columns
-    from ray_h5.columns.varying.padding import Padding, PadLike
-    from ray_h5.torch_data.batches.tensors import Sample
-    from ray_h5.transforms.decode_image import DecodeImage
-
+from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
+from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed, unpadded_sample_of
+from ray_h5.torch_data.batches.tensors import (
+    BatchArrays,
+    Sample,
+    loader_processes,
+    new_arrays,
+    ragged_to_torch,
+    to_torch,
+)
+from ray_h5.transforms.sparse_tensors import csr_tensor, take_warnings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ray_h5.columns.made_columns import Columns
+    from ray_h5.transforms.decode_image import DecodeImage
 
 Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 
@@ -132,7 +142,7 @@ class H5Dataset(BatchedDataset):
         self._padding = _padding_of(pad)
         self._files = files
         if predicate is not None:
-            from ray_h5.predicates.evaluate import as_expression
+            from ray_h5.predicates.evaluate import as_expression  # imports pandas
 
             predicate = as_expression(predicate)
         self._predicate = predicate
@@ -146,16 +156,12 @@ class H5Dataset(BatchedDataset):
         self._specs = list(self._index.outputs.values())
         self._check_places()
         if self.transform is not None:
-            from ray_h5.torch_data.batches.image_decoding import check_transform
-
             check_transform(self.transform, self.columns)
         self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
         self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
         self._varying = {spec.name: spec for spec in self._specs if spec.varying_shape is not None}
         self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
         if any(not spec.dense for spec in self._sparse.values()):
-            from ray_h5.transforms.sparse_tensors import take_warnings
-
             take_warnings()  # a process that gets such tensors of workers would warn
         texts = [spec for spec in self._specs if (spec.element or spec.dtype).kind in "OS" and spec.kind != "sparse"]
         self._texts = [spec.name for spec in texts if not spec.as_bytes and not self._is_decoded(spec.name)]
@@ -204,8 +210,6 @@ class H5Dataset(BatchedDataset):
         """The decoders that the transform begins with, and the rest of it."""
         if self.transform is None:
             return (), None
-        from ray_h5.torch_data.batches.image_decoding import parts_of
-
         return parts_of(self.transform)
 
     def _is_decoded(self, name: str) -> bool:
@@ -361,8 +365,6 @@ class H5Dataset(BatchedDataset):
         decoders = self._steps[0]
         if not decoders:
             return arrays, None
-        from ray_h5.torch_data.batches.image_decoding import decoded
-
         return decoded(decoders, arrays, lambda i: self._place(indices[i]), skips=skips)
 
     def _left(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> BatchArrays:
@@ -408,15 +410,11 @@ class H5Dataset(BatchedDataset):
                 for name in self._lists:
                     arrays[name][place] = owned(arrays[name][place])
         if self._texts:
-            from ray_h5.columns.utf8 import check_utf8
-
             for name in self._texts:
                 check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():
-            from ray_h5.columns.varying.sparse_rows import cast_sparse
-
             cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
         return {**arrays, **self._place_arrays(indices)} if self._places else arrays
 
@@ -436,8 +434,6 @@ class H5Dataset(BatchedDataset):
         """Cast rows of varying shape here, where it is known which rows they are, for messages."""
         if spec.element is None or spec.element.kind not in "biufc":
             return
-        from ray_h5.columns.varying.padding import cast_rows
-
         stored = list(rows)
         cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
         if cast is not stored:
@@ -455,8 +451,6 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed, unpadded_sample_of
-
         whole = self._whole(arrays)
         fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
         batch = batch_of(arrays, whole, partial(unpadded_sample_of, fills=fills) if fills else sample_of)
@@ -502,19 +496,15 @@ class H5Dataset(BatchedDataset):
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
-        from ray_h5.index.select_rows import select
+        from ray_h5.index.select_rows import select  # imports pandas
 
         # As in Ray, a predicate sees what is delivered.
         selection = select(self._index, self._index.delivered, predicate)
         if not len(selection):
-            from ray_h5.predicates.in_words import in_words
-
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        from ray_h5.torch_data.batches.tensors import Sample
-
         whole = Sample((name, self._values(name, values)) for name, values in arrays.items())
         return self._padded(whole, arrays) if self._fills else whole
 
@@ -526,15 +516,11 @@ class H5Dataset(BatchedDataset):
                 padded[name] = values
                 continue
             if self._is_decoded(name):
-                from ray_h5.torch_data.batches.image_decoding import padded_images
-
                 images = padded_images(name, arrays[name], self._fills[name])
                 padded[name] = values if images is None else images[0]
                 if images is not None:
                     padded[name + LENGTH] = images[1]
                 continue
-            from ray_h5.columns.varying.padding import pad_column
-
             spec = self._varying[name]
             array, lengths = pad_column(arrays[name], spec, self._fills[name], spec.varying_shape or ())
             padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
@@ -542,9 +528,6 @@ class H5Dataset(BatchedDataset):
 
     def _values(self, name: str, array: np.ndarray) -> Any:
         if (sparse := self._sparse.get(name)) is not None:
-            from ray_h5.columns.varying.sparse_rows import SparseBatch, dense_batch
-            from ray_h5.transforms.sparse_tensors import csr_tensor
-
             if sparse.dense:
                 shape = [int(n or 0) for n in sparse.ragged_shape]
                 return torch.from_numpy(dense_batch(array, sparse)).reshape(-1, *shape)
@@ -566,6 +549,4 @@ class H5Dataset(BatchedDataset):
 def _padding_of(pad: PadLike) -> Padding | None:
     if pad is None or pad is False:
         return None
-    from ray_h5.columns.varying.padding import Padding
-
     return Padding.of(pad)
