@@ -17,8 +17,6 @@ from ray_h5.torch_data.h5_data_loader import H5DataLoader
 from ray_h5.torch_data.samplers import OrderSampler
 
 _PROCESS_OPTIONS = frozenset({"multiprocessing_context", "worker_init_fn"})
-
-
 _LOADER_OPTIONS = frozenset({"collate_fn", "prefetch_factor", "sampler", "timeout"}) | _PROCESS_OPTIONS
 
 
@@ -66,37 +64,17 @@ def create_optimized_dataloader(
     # None is DataLoader's own default of each of them.
     options = {name: value for name, value in found.items() if value is not None}
     split = {name: dataset_kwargs.pop(name) for name in ("shuffle", "seed") if name in dataset_kwargs}
-    drop_last = dataset_kwargs.pop("drop_last", False)
+    options |= {"batch_size": batch_size, "drop_last": dataset_kwargs.pop("drop_last", False)}
     persistent = dataset_kwargs.pop("persistent_workers", True)
     dataset = CombinedHDF5Dataset(hdf5_files, **dataset_kwargs)
-    sampler = options.pop("sampler", None)
-    if sampler is None:
-        sampler = OrderSampler(
-            dataset, rank=rank, world_size=world_size, drop_last=drop_last, run_length=batch_size, **split
-        )
+    options["pin_memory"] = dataset.pin_memory and torch.cuda.is_available()
+    if "sampler" not in options:
+        ranks = {"rank": rank, "world_size": world_size, "drop_last": options["drop_last"]}
+        sampler = options["sampler"] = OrderSampler(dataset, run_length=batch_size, **ranks, **split)
         sampler.advance_epochs()
-    pin_memory = dataset.pin_memory and torch.cuda.is_available()
     if num_workers > 0 and options.keys() & _PROCESS_OPTIONS:
         options = with_start_method(dataset, options)
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            num_workers=num_workers,
-            drop_last=drop_last,
-            pin_memory=pin_memory,
-            persistent_workers=persistent,
-            **options,
-        )
+        return DataLoader(dataset, num_workers=num_workers, persistent_workers=persistent, **options)
     for name in _PROCESS_OPTIONS & options.keys():
         del options[name]  # without worker processes they have no effect
-    threads = min(num_workers, cpu_count())
-    return H5DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        threads=threads,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-        **options,
-    )
+    return H5DataLoader(dataset, threads=min(num_workers, cpu_count()), **options)

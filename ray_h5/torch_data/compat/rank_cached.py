@@ -14,6 +14,7 @@ from joblib import cpu_count
 from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import empty
+from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
@@ -184,8 +185,7 @@ class RankMemCachedH5Dataset(BatchedDataset):
         return self._row_ids[wanted]
 
     def _one(self, index: SupportsIndex) -> Any:
-        i = check_index(index, len(self), f"{self.path}, rank {self.rank}")
-        return self._sample(i)
+        return self._sample(check_index(index, len(self), f"{self.path}, rank {self.rank}"))
 
     def _several(self, indices: Many) -> Sequence[Any]:
         wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
@@ -239,7 +239,7 @@ def _preloaded(source: H5Dataset | LivePairs, rows: np.ndarray, memory: _Memory)
     """Return some rows of each column; several threads read neighbouring rows each."""
     specs = source.specs if isinstance(source, LivePairs) else source.source.plan.columns
     for spec in specs:
-        if spec.dtype.kind not in "biufc":
+        if spec.kind not in TENSOR_KINDS:
             raise UnsupportedColumnError(f"column {spec.name!r} holds {spec.kind} values; a tensor holds numbers")
     tensors = {spec.name: memory((len(rows), *spec.row_shape), spec.dtype) for spec in specs}
     cuts = np.linspace(0, len(rows), 1 + (1 if isinstance(source, LivePairs) else cpu_count()), dtype=int).tolist()

@@ -7,7 +7,7 @@ import copy
 import random
 from collections.abc import Iterable, Mapping, Sized
 from functools import reduce
-from typing import Any, SupportsIndex, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.tensors import Pair
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.noise import GaussianNoise
@@ -51,8 +51,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
 
     def __init__(self, base_dataset: Dataset[Any], indices: Iterable[int], mean: float, std: float) -> None:
         self.base_dataset = base_dataset
-        given = indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices)
-        self.indices = check_indices(given, len(cast("Sized", base_dataset)), "indices").tolist()
+        self.indices = _chosen(base_dataset, indices, "indices")
         self.mean, self.std = _number("mean", mean), _number("std", std) + _EPSILON
         if self.std < _EPSILON:
             raise OptionError(f"std={std!r}: expected 0 or more")
@@ -79,8 +78,7 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         NonFiniteError
             If one of them has NaN or an infinity.
         """
-        given = statistics_from if isinstance(statistics_from, (np.ndarray, torch.Tensor)) else list(statistics_from)
-        chosen = check_indices(given, len(cast("Sized", base_dataset)), "statistics_from").tolist()
+        chosen = _chosen(base_dataset, statistics_from, "statistics_from")
         parts = [_moments_of(index, _pair(base_dataset[index], cls)[0]) for index in chosen]
         if not parts:
             raise OptionError("statistics_from: expected at least one sample")
@@ -94,9 +92,6 @@ class WorkerSafeStandardizedDataset(BatchedDataset):
         """Return the row ids of samples, as the wrapped dataset has them."""
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
         return _row_ids(self.base_dataset, [self.indices[i] for i in wanted])
-
-    def _one(self, index: SupportsIndex) -> Any:
-        return self._standardised(self.base_dataset[self.indices[check_index(index, len(self), type(self).__name__)]])
 
     def _several(self, indices: Many) -> list[Any]:
         wanted = [self.indices[i] for i in check_indices(indices, len(self), type(self).__name__).tolist()]
@@ -151,8 +146,7 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, in all workers."""
-        epoch = as_integer("set_epoch: epoch", epoch, 0)
-        self._epoch[0] = epoch
+        self._epoch[0] = as_integer("set_epoch: epoch", epoch, 0)
 
     def __len__(self) -> int:
         return len(cast("Sized", self.base_dataset))
@@ -160,10 +154,6 @@ class WorkerSafeAugmentedDataset(BatchedDataset):
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples, as the wrapped dataset has them."""
         return _row_ids(self.base_dataset, indices)
-
-    def _one(self, index: SupportsIndex) -> Any:
-        found = check_index(index, len(self), type(self).__name__)
-        return self._augmented(int(self.row_ids([found])[0]), self.base_dataset[found])
 
     def _several(self, indices: Many) -> list[Any]:
         wanted = check_indices(indices, len(self), type(self).__name__).tolist()
@@ -208,6 +198,11 @@ def worker_init_fn(worker_id: int) -> None:
     random.seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(int(words[2]))  # noqa: NPY002  transforms of users draw from it
     torch.manual_seed(int(words[3]) << 32 | int(words[2]))
+
+
+def _chosen(dataset: Dataset[Any], indices: Iterable[int], where: str) -> list[int]:
+    listed = indices if isinstance(indices, (np.ndarray, torch.Tensor)) else list(indices)
+    return cast("list[int]", check_indices(listed, len(cast("Sized", dataset)), where).tolist())
 
 
 def _number(name: str, value: Any) -> float:
