@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,16 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.index_columns import digest_of_folds, fold_of_files, fold_of_rows
 from ray_h5.index.lookup import Spread, read_ahead
 from ray_h5.index.row_index import RowIndex
-from ray_h5.options import as_integer
+from ray_h5.options import as_integer, takes_options_of
+from ray_h5.predicates.criteria import where
 from ray_h5.predicates.evaluate import comparable_type
 from ray_h5.predicates.virtual_names import RowFold
 from ray_h5.rows.row_view import EPISODE
+from ray_h5.source import OptionsOfFolds, Source
+from ray_h5.storage.find_files import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _EPISODES = (
     f" {EPISODE!r} is a column of rows=Groups(...) and of windows=Windows(...): pass kfold the rows= and windows= of "
@@ -32,6 +38,52 @@ Fold = tuple[list[Any], list[Any]]
 """Values to train on, and values to validate on."""
 
 
+@takes_options_of(Source)
+def kfold(
+    paths: PathLike | Sequence[PathLike],
+    k: int,
+    group: str | None = None,
+    stratify: str | None = None,
+    seed: int = 0,
+    *,
+    hdf5_group: str = "/",
+    **options: Unpack[OptionsOfFolds],
+) -> list[tuple[pc.Expression, pc.Expression]]:
+    """Return `k` pairs of predicates: the rows to train on, and those to validate on.
+
+    Parameters
+    ----------
+    k : int
+        Folds.
+    group : str, optional
+        A column. Rows with the same value, such as those of one patient, are in the same fold. None draws each row
+        alone: rows that resemble each other are then in training and in validation. ``"episode"`` keeps the rows of an
+        episode together, with `rows` or `windows`; ``"path"`` those of a file.
+    stratify : str, optional
+        A column whose values occur in each fold in about the same proportions.
+    seed : int
+        Seed of the folds, which are the same as those of ``ray_h5.kfold``.
+    hdf5_group : str
+        The HDF5 group that names are relative to.
+    **options
+        The options of `ray_h5.source.Source`.
+
+    Raises
+    ------
+    OptionError
+        If `group` has fewer values than folds, a value is missing, or there are fewer rows.
+    SchemaMismatchError, PredicateError
+        If files lack a column, or it holds an array a row.
+
+    Examples
+    --------
+    >>> for train, valid in kfold("data/*.h5", 4, group="patient", stratify="label"):  # doctest: +SKIP
+    ...     fit(H5Dataset("data/*.h5", predicate=train), H5Dataset("data/*.h5", predicate=valid))
+    """
+    files = FileOptions.of(paths, group=hdf5_group, **options)
+    return fold_predicates(files, k, group, stratify, seed, where)
+
+
 def fold_predicates(
     files: FileOptions,
     k: int,
@@ -41,15 +93,7 @@ def fold_predicates(
     where: Callable[..., Any],
     spread: Spread = read_ahead,
 ) -> list[tuple[Any, Any]]:
-    """Return for each of `k` folds the predicates of training and validation; see `fold_values`.
-
-    Raises
-    ------
-    OptionError
-        As `fold_values` does, or if `group` or `stratify` is no name.
-    SchemaMismatchError, PredicateError
-        If files lack a column, or it holds an array a row; the message says which argument names it.
-    """
+    """Return what `kfold` does, with the predicates that `where` makes; `spread` looks at the files."""
     for option, name in (("group", group), ("stratify", stratify)):
         if name is not None and not isinstance(name, str):
             raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
@@ -146,31 +190,7 @@ def _warn_of_measurements(index: RowIndex, stratify: str) -> None:
 
 
 def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed: int) -> list[Fold]:
-    """Return for each of `k` folds the values to train on and those to validate on.
-
-    Parameters
-    ----------
-    index : RowIndex
-        The files.
-    k : int
-        Folds, 2 or more.
-    group : str
-        A scalar column. Rows with one value of it, such as those of a patient, stay together.
-    stratify : str, optional
-        A scalar column. Each fold has about the same shares of its values.
-    seed : int
-        Draws the folds.
-
-    Returns
-    -------
-    list of (list, list)
-        Values of the column `group`.
-
-    Raises
-    ------
-    OptionError
-        If there are fewer values than folds, a value is missing, or there are too few values to stratify.
-    """
+    """Return for each of `k` folds the values of the column `group` to train on and those to validate on."""
     k, seed = _checked(k, seed)
     names = [group] if stratify is None else [group, stratify]
     columns = index.look_up(names)

@@ -13,6 +13,7 @@ from ray_h5 import look_up as _look_up
 if TYPE_CHECKING:
     from ray_h5 import *  # noqa: F403
     from ray_h5.errors import *  # noqa: F403
+    from ray_h5.index.folds import kfold as kfold
     from ray_h5.predicates.criteria import where as where
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset as CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
-    from ray_h5.torch_data.folds import kfold as kfold
     from ray_h5.torch_data.make_loader import loader as loader
     from ray_h5.torch_data.standardize import Standardize as Standardize
     from ray_h5.torch_data.weighted_sampler import WeightedSampler as WeightedSampler
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
     "DecodeImage": "ray_h5.transforms.decode_image",
     "Standardize": "ray_h5.torch_data.standardize",
-    "kfold": "ray_h5.torch_data.folds",
+    "kfold": "ray_h5.index.folds",
     "where": "ray_h5.predicates.criteria",
 }
 
