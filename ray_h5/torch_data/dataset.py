@@ -177,7 +177,7 @@ class H5Dataset(BatchedDataset):
     def _read_by(self, plan: ReadPlan) -> None:
         self._source = RowSource(plan, self._kept_bytes, processes=loader_processes)
 
-    def chosen(self, indices: Many) -> H5Dataset:
+    def _chosen(self, indices: Many) -> H5Dataset:
         """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""
         other, plan = copy.copy(self), self._source.plan
         row_ids = plan.row_ids(check_indices(indices, len(self), "Subset"))

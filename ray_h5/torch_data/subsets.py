@@ -22,7 +22,7 @@ def as_h5(dataset: Dataset[Any]) -> H5Dataset:
         return dataset
     own = ("__getitem__", "__getitems__", "__len__")  # a subclass may make samples itself
     if isinstance(dataset, Subset) and all(getattr(type(dataset), name) is getattr(Subset, name) for name in own):
-        return as_h5(dataset.dataset).chosen(dataset.indices)
+        return as_h5(dataset.dataset)._chosen(dataset.indices)
     if isinstance(dataset, DataLoader):
         raise OptionError("loader: expected a dataset or paths, found a DataLoader; pass its dataset")
     if isinstance(dataset, (ConcatDataset, list, tuple)):
