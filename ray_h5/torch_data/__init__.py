@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
     from ray_h5.torch_data.make_loader import loader as loader
-    from ray_h5.torch_data.standardize import Standardize as Standardize
+    from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
     from ray_h5.torch_data.weighted_sampler import WeightedSampler as WeightedSampler
-    from ray_h5.transforms.decode_image import DecodeImage as DecodeImage
+    from ray_h5.transforms.decode_image import DecodeImage as DecodeImage  # type: ignore[assignment]
 
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
     "DecodeImage": "ray_h5.transforms.decode_image",
