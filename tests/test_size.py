@@ -47,10 +47,10 @@ LIMITS: dict[str, Size] = {
     "fork": Size(50, 1, 0, 0, 0, 0),
     "hashing": Size(256, 1, 0, 0, 0, 0),
     "hdf5": Size(7530, 45, 20, 2, 10, 3),
-    "index": Size(5285, 27, 49, 1, 6, 11),
+    "index": Size(5280, 26, 48, 1, 6, 11),
     "inspect": Size(1584, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
-    "loading": Size(1724, 9, 3, 0, 0, 2),
+    "loading": Size(1714, 9, 3, 0, 0, 2),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1473, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),
@@ -64,8 +64,8 @@ LIMITS: dict[str, Size] = {
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(4276, 28, 12, 3, 9, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
-    "torch_data": Size(6074, 33, 29, 1, 5, 1),
-    "transforms": Size(1940, 11, 0, 0, 1, 0),
+    "torch_data": Size(5336, 31, 12, 1, 3, 1),
+    "transforms": Size(1921, 11, 0, 0, 1, 0),
     "writing": Size(2935, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""

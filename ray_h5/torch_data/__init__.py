@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.index.folds import kfold as kfold
     from ray_h5.predicates.criteria import where as where
+    from ray_h5.rows.row_reader import RowReader as RowReader
     from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset as CombinedHDF5Dataset
     from ray_h5.torch_data.compat.epoch_shuffle import EpochShuffleSampler as EpochShuffleSampler
     from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory as OptimalDataLoaderFactory
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.standardize import Standardize as Standardize  # type: ignore[assignment]
     from ray_h5.torch_data.weighted_sampler import WeightedSampler as WeightedSampler
     from ray_h5.transforms.decode_image import DecodeImage as DecodeImage  # type: ignore[assignment]
+    from ray_h5.transforms.defaults import augmentation_defaults as augmentation_defaults
 
 _HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
     "DecodeImage": "ray_h5.transforms.decode_image",
