@@ -58,7 +58,7 @@ LIMITS: dict[str, Size] = {
     "order": Size(2881, 20, 14, 0, 2, 1),
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
-    "ray_data": Size(4881, 31, 26, 0, 11, 9),
+    "ray_data": Size(4880, 31, 26, 0, 11, 9),
     "read": Size(8589, 48, 40, 6, 16, 14),
     "rows": Size(4992, 20, 30, 0, 5, 6),
     "source": Size(287, 1, 8, 0, 0, 0),

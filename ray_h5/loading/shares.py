@@ -20,7 +20,7 @@ import numpy as np
 
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.epoch_order import Order
-from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
+from ray_h5.order.left import Left
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder
 
@@ -44,8 +44,8 @@ class Share:
         The rank, and among how many ranks blocks are handed out.
     tail : Tail, optional
         The treatment of the last rows; None leaves out those that do not divide among the ranks.
-    done : tuple of RunProgress
-        What earlier runs have done of the epoch.
+    left : Left, optional
+        What earlier runs have left of the epoch; None for all.
     rows : int
         Rows that this rank has done in this run.
     is_drawn : bool
@@ -58,7 +58,7 @@ class Share:
     rank: int = 0
     world_size: int = 1
     tail: Tail | None = None
-    done: tuple[RunProgress, ...] = ()
+    left: Left | None = None
     rows: int = 0
     is_drawn: bool = False
 
@@ -66,14 +66,14 @@ class Share:
     def of(cls, plan: ReadPlan, remainder: Remainder, rank: int = 0, rows: int = 0) -> Share:
         """Return what a rank reads of a remainder: the rows of the blocks that it takes in turn with the others."""
         order = plan.order.with_drawn_seed(remainder.seed)
-        world_size, done = remainder.world_size, remainder.done
-        return cls(order, remainder.epoch, plan.block_rows, rank, world_size, plan.tail, done, rows, plan.is_drawn)
+        ranks = rank, remainder.world_size
+        return cls(order, remainder.epoch, plan.block_rows, *ranks, plan.tail, remainder.left, rows, plan.is_drawn)
 
     @cached_property
     def layout(self) -> BlockLayout:
         """How the positions that are left are cut into blocks."""
-        extent = run_extents(self.order.epoch_rows, self.done, self.tail)[-1]
-        return BlockLayout(extent.num_positions, self.block_rows, self.world_size)
+        left = Left.of(self.left, self.tail, self.order.epoch_rows)
+        return BlockLayout(left.num_positions, self.block_rows, self.world_size)
 
     @property
     def num_rows(self) -> int:
@@ -89,8 +89,8 @@ class Share:
 
         Positions of a tail that is padded are `epoch_rows` or more: they stand for rows that come again.
         """
-        ordinals = self.layout.rows_of(self.rank, start, stop)
-        return epoch_positions(self.order.epoch_rows, self.done, self.tail, ordinals)
+        left = Left.of(self.left, self.tail, self.order.epoch_rows)
+        return left.positions(self.layout.rows_of(self.rank, start, stop))
 
     def indices(self, positions: np.ndarray) -> np.ndarray:
         """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""

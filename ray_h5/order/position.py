@@ -11,7 +11,7 @@ from ray_h5.options import check_count, names_options
 from ray_h5.order.blocks import Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.progress import RunProgress, run_extents
+from ray_h5.order.left import Left
 
 
 @names_options
@@ -33,8 +33,8 @@ class Position:
         Rows of a block, which ranks take in turn: those of a read task, or the `run_length` of a sampler.
     plan : Fingerprint
         The files, what a row holds, the selected rows and the shuffle: an error names the parts that differ.
-    earlier : tuple of RunProgress
-        What earlier runs have done of the epoch.
+    left : Left, optional
+        What was left of the epoch when this run began; None for all of it.
     tail : Tail, optional
         The treatment of the last rows in this run. The run that resumes may have another one.
     """
@@ -45,7 +45,7 @@ class Position:
     world_size: int
     block_rows: int
     plan: Fingerprint
-    earlier: tuple[RunProgress, ...] = ()
+    left: Left | None = None
     tail: Tail | None = None
 
     def __post_init__(self) -> None:
@@ -55,16 +55,26 @@ class Position:
             raise PositionError(f"Position: plan={self.plan!r}: expected a Fingerprint, as ReadPlan has")
 
     @property
-    def done(self) -> tuple[RunProgress, ...]:
-        """What is done of the epoch, run by run."""
-        done = RunProgress(self.rows, self.world_size, self.block_rows, self.tail) if self.rows else None
-        return self.earlier if done is None else (*self.earlier, done)
+    def has_begun(self) -> bool:
+        """Whether something of the epoch is done."""
+        return bool(self.rows) or self.left is not None
+
+    def left_under(self, tail: Tail | None, epoch_rows: int) -> Left | None:
+        """Return what a next run with a tail reads of an epoch of `epoch_rows` rows; None for all of it.
+
+        Raises
+        ------
+        PositionError
+            If more is done than there is.
+        """
+        left = Left.of(self.left, self.tail, epoch_rows).after(self.rows, self.world_size, self.block_rows)
+        return Left.of(left, tail, epoch_rows) if self.has_begun else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as plain values, for JSON or a checkpoint; `load_state_dict` of a sampler takes them."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        earlier = [[done.rows, done.world_size, done.block_rows, _listed(done.tail)] for done in self.earlier]
-        return {**found, "earlier": earlier, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
+        left = None if self.left is None else self.left.to_dict()
+        return {**found, "left": left, "tail": _listed(self.tail), "plan": self.plan.to_dict()}
 
     @classmethod
     def from_dict(cls, found: PositionLike) -> Position:
@@ -83,23 +93,23 @@ class Position:
                 "Position: found the state that a sampler of an earlier version saved, which does not say enough to "
                 f"resume inside its epoch. Begin the epoch again: set_epoch({found.get('epoch')!r})"
             )
-        # The last version stored a hash beside the parts that it was made of.
-        if not isinstance(found, Mapping) or not names <= set(found) <= names | {"plan_hash"}:
+        if isinstance(found, Mapping) and "left" not in found and "earlier" in found:
+            if found["earlier"]:
+                raise PositionError(
+                    "Position: found the state of a run that an earlier version had resumed, which lists what each run "
+                    f"had done. Begin the epoch again: set_epoch({found.get('epoch')!r})"
+                )
+            found = {**{name: value for name, value in found.items() if name != "earlier"}, "left": None}
+        if not isinstance(found, Mapping) or names != set(found) - {"plan_hash"}:
             raise PositionError(
                 f"Position: expected a Position, or the dict of to_dict() or state_dict() with "
                 f"{', '.join(sorted(names))}; found {found!r}"
             )
-        earlier = found["earlier"]
-        if not isinstance(earlier, (list, tuple)) or not all(
-            isinstance(each, (list, tuple)) and len(each) == len(fields(RunProgress)) for each in earlier
-        ):
-            raise PositionError(
-                f"Position: earlier={earlier!r}: expected a list of [rows, world_size, block_rows, tail]"
-            )
-        done = tuple(RunProgress(rows, ranks, block_rows, _tail_of(tail)) for rows, ranks, block_rows, tail in earlier)
         others = {name: found[name] for name in ("seed", "epoch", "rows", "world_size", "block_rows")}
         plan = Fingerprint.from_dict(found["plan"])
-        return cls(**others, plan=plan, earlier=done, tail=_tail_of(found["tail"]))
+        tail = _tail_of(found["tail"])
+        left = None if found["left"] is None else Left.from_dict(found["left"], tail)
+        return cls(**others, plan=plan, left=left, tail=tail)
 
     def checked_order(self, plan: Fingerprint, order: Order) -> Order:
         """Return the order that the position is in: `order`, with the seed of the position if its own was drawn.
@@ -125,7 +135,7 @@ class Position:
                 f"{'; '.join(found)}. Read the data as the run before did, with "
                 f"shuffle={self.plan.shuffle(self.seed)}, or start the epoch again without a position."
             )
-        run_extents(order.epoch_rows, self.done, self.tail)
+        self.left_under(self.tail, order.epoch_rows)
         return order
 
 

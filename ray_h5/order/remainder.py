@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ray_h5.order.blocks import BlockLayout
+from ray_h5.order.left import Left
 from ray_h5.order.plan_reads import BlockRows, read_rows
-from ray_h5.order.progress import RunProgress, epoch_positions, run_extents
 from ray_h5.order.read_plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], Blo
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The positions of an epoch that a run has to read: all, or what earlier runs have not done.
+    """The positions of an epoch that a run has to read: all, or what earlier runs have left.
 
     It is small, and tasks need nothing else beside the plan.
 
@@ -30,29 +30,32 @@ class Remainder:
     ----------
     epoch : int
         The epoch.
-    done : tuple of RunProgress
-        What earlier runs have done of it.
     world_size : int
         Ranks that take its blocks in turn.
     seed : int, optional
         The seed of the run that is resumed. It replaces a seed that the plan has drawn.
+    left : Left, optional
+        What earlier runs have left of it; None for all.
     """
 
     epoch: int = 0
-    done: tuple[RunProgress, ...] = ()
     world_size: int = 1
     seed: int | None = None
+    left: Left | None = None
+
+    def left_of(self, plan: ReadPlan) -> Left:
+        """Return these positions, with the tail of a plan."""
+        return Left.of(self.left, plan.tail, plan.epoch_rows)
 
     def block_layout(self, plan: ReadPlan) -> BlockLayout:
         """Return how these positions are cut into blocks."""
-        extent = run_extents(plan.epoch_rows, self.done, plan.tail)[-1]
-        return BlockLayout(extent.num_positions, plan.block_rows, self.world_size)
+        return BlockLayout(self.left_of(plan).num_positions, plan.block_rows, self.world_size)
 
     def positions(self, plan: ReadPlan, block: int, limit: int | None = None) -> np.ndarray:
         """Return the positions of a block; at most the first `limit`."""
         start, stop = self.block_layout(plan).bounds(block)
         ordinals = np.arange(start, stop if limit is None else min(stop, start + limit), dtype=np.int64)
-        return epoch_positions(plan.epoch_rows, self.done, plan.tail, ordinals)
+        return self.left_of(plan).positions(ordinals)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +102,7 @@ def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position
         remainder.world_size,
         plan.block_rows,
         plan.fingerprint,
-        remainder.done,
+        None if remainder.left is None else remainder.left_of(plan),
         plan.tail,
     )
 
@@ -113,4 +116,4 @@ def resume(plan: ReadPlan, position: Position, world_size: int) -> Remainder:
         If the position is of other files, another selection or another shuffle; it says what differs.
     """
     order = position.checked_order(plan.fingerprint, plan.order)
-    return Remainder(position.epoch, position.done, world_size, order.seed)
+    return Remainder(position.epoch, world_size, order.seed, position.left_under(plan.tail, order.epoch_rows))

@@ -83,7 +83,7 @@ class DatasetLoader:
             return self._shard.state_dict()
         if setting.position is not None:
             return setting.position.to_dict()
-        return position_of(self._shard.plan, Remainder(setting.epoch, (), self._shard.world_size())).to_dict()
+        return position_of(self._shard.plan, Remainder(setting.epoch, self._shard.world_size())).to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""

@@ -64,10 +64,9 @@ class EpochSetting:
         return cls(epoch, found)
 
     def __str__(self) -> str:
-        if self.position is None or not self.position.done:
+        if self.position is None or not self.position.has_begun:
             return f"epoch {self.epoch}"
-        rows = ", then ".join(f"{each.rows} rows of each of {each.world_size} ranks" for each in self.position.done)
-        return f"epoch {self.epoch} after {rows}"
+        return f"epoch {self.epoch} after {self.position.rows} rows of each of {self.position.world_size} ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +173,14 @@ class Epochs:
         position = None if self._executed.get(key) else self._setting.position
         remainder = self._next(plan, key)
         rows = 0
-        if position is not None and remainder.done == position.done:
+        if position is not None and remainder.left is not None:
             same = (position.world_size, position.block_rows, position.tail) == (
                 self.world_size,
                 plan.block_rows,
                 plan.tail,
             )
             if same:
-                remainder, rows = replace(remainder, done=position.earlier), position.rows
+                remainder, rows = replace(remainder, left=position.left), position.rows
         self._begun[key] = plan, remainder
         self.started(key, Execution())
         assert self.running is not None
@@ -202,23 +201,23 @@ class Epochs:
         setting, executed = self._setting, self._executed.get(key, 0)
         position = None if executed else setting.position
         if position is None:
-            return Remainder(setting.epoch + executed, (), self.world_size, self._seed)
+            return Remainder(setting.epoch + executed, self.world_size, self._seed)
         if self.is_resumable:
             return resume(plan, position, self.world_size)
-        if position.done:
+        if position.has_begun:
             logger.warning(
                 "epoch %d begins again instead of at the position: operators after the reading may change the number "
                 "of rows, so that it is not known which rows are done",
                 position.epoch,
             )
-        return Remainder(position.epoch, (), self.world_size, position.seed)
+        return Remainder(position.epoch, self.world_size, position.seed)
 
     def started(self, key: Key, execution: Execution) -> None:
         """Count an execution, whose tasks `begin` has made, now that it is known what it does."""
         if key not in self._begun:
             return  # a dataset that is there twice has started
         plan, remainder = self._begun.pop(key)
-        if remainder.done and (others := execution.combiners or execution.reducers):
+        if remainder.left is not None and (others := execution.combiners or execution.reducers):
             raise PositionError(
                 "set_epoch was given a position, which is for one iteration of this dataset alone; found an execution "
                 f"with {', '.join(others)}. Iterate the dataset, or a map of it, first; or call set_epoch without "
@@ -250,7 +249,7 @@ def disagreement(settings: Mapping[str, EpochSetting | str], workers: int) -> st
 
 def _warn_of_lost_rows(plan: ReadPlan, remainder: Remainder) -> None:
     layout = remainder.block_layout(plan)
-    if layout.unshared_rows and remainder.done:
+    if layout.unshared_rows and remainder.left is not None:
         logger.warning(
             "the last %d of the %d rows that epoch %d still has do not divide among %d workers, and are left out of "
             "it. Resume with a number of workers that divides them; or deliver them, by "

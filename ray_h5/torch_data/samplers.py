@@ -89,14 +89,14 @@ class EpochState:
         """
         if self.advances:
             self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        start = Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, (), tail)
+        start = Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, None, tail)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, block_rows, tail)
             if same and loaded.rows % run_length == 0:
-                start = replace(start, rows=loaded.rows, earlier=loaded.earlier)
+                start = replace(start, rows=loaded.rows, left=loaded.left)
             else:
-                start = replace(start, earlier=loaded.done)
+                start = replace(start, left=loaded.left_under(tail, self.order.epoch_rows))
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
@@ -247,7 +247,7 @@ class RankSampler(DistributedSampler[int]):
         """Return what a rank reads from a position on."""
         is_drawn = getattr(getattr(self, "dataset", None), "is_drawn", False)
         return Share(
-            self.order, start.epoch, start.block_rows, *own, start.tail, start.earlier, start.rows, is_drawn=is_drawn
+            self.order, start.epoch, start.block_rows, *own, start.tail, start.left, start.rows, is_drawn=is_drawn
         )
 
     def state_dict(self) -> State:
@@ -397,7 +397,7 @@ class OrderSampler(RankSampler):
                 "world_size": own.world_size,
                 "block_rows": self._block_rows(own),
             }
-            start = replace(self._state.position(), **asked, earlier=(), tail=self._tail(own))
+            start = replace(self._state.position(), **asked, left=None, tail=self._tail(own))
             self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, own, whole=whole))
         return self._counted_runs[1]
 

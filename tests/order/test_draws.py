@@ -248,11 +248,11 @@ def shares_of(plan, remainder):
 def test_ranks_share_the_draws_and_resume_at_every_step(files, shuffle, world_size, second_world):
     plan = plan_of(files, shuffle, block_rows=4)
     drawn = Counter(epoch_of(plan, 2).tolist())
-    shares, unshared = shares_of(plan, Remainder(2, (), world_size))
+    shares, unshared = shares_of(plan, Remainder(2, world_size))
     assert Counter([*chain(*shares), *unshared]) == drawn
     assert len({len(share) for share in shares}) == 1
     for steps in range(len(shares[0]) + 1):
-        position = position_of(plan, Remainder(2, (), world_size), steps)
+        position = position_of(plan, Remainder(2, world_size), steps)
         position = Position.from_dict(position.to_dict())
         rest, left = shares_of(plan, resume(plan, position, second_world))
         assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn

@@ -221,12 +221,12 @@ def test_ranks_share_the_rows_and_resume_at_every_step(files, world_size, second
     some = pc.field("label") == 0
     plan = plan_of(files[-1:], Shuffle("rows", 7, 64, by_length="n_frames"), predicate=some, block_rows=8)
     drawn = Counter(epoch_of(plan, 2).tolist())
-    shares, unshared = shares_of(plan, Remainder(2, (), world_size))
+    shares, unshared = shares_of(plan, Remainder(2, world_size))
     assert Counter([*chain(*shares), *unshared]) == drawn
     assert set(drawn.values()) == {1}
     assert len({len(share) for share in shares}) == 1
     for steps in range(len(shares[0]) + 1):
-        position = Position.from_dict(position_of(plan, Remainder(2, (), world_size), steps).to_dict())
+        position = Position.from_dict(position_of(plan, Remainder(2, world_size), steps).to_dict())
         rest, left = shares_of(plan, resume(plan, position, second_world))
         assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn
 
@@ -327,7 +327,7 @@ def test_options_that_cannot_be_used(options, said):
 def test_workers_of_ray_have_batches_with_little_padding(files, world_size, batch_size):
     plan = plan_of(files, Shuffle("rows", 7, by_length="n_frames"))
     for epoch in range(3):
-        shares, _ = shares_of(plan, Remainder(epoch, (), world_size))
+        shares, _ = shares_of(plan, Remainder(epoch, world_size))
         batches = [FRAMES[share][i : i + batch_size] for share in shares for i in range(0, len(share), batch_size)]
         padded = sum(len(batch) * batch.max() for batch in batches)
         assert sum(map(np.sum, batches)) / padded >= 0.95

@@ -19,8 +19,8 @@ from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
+from ray_h5.order.left import Left
 from ray_h5.order.position import Position
-from ray_h5.order.progress import RunProgress
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from tests.index.kit import plan_files
@@ -70,13 +70,13 @@ runs = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 12), st.integers(0, 
 @given(st.integers(0, 120), runs, st.sampled_from([None, "rows"]), st.integers(0, 3))
 def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, epoch):
     shuffle = unit and Shuffle(unit, 5)
-    had, earlier = [], ()
+    had, left = [], None
     for world_size, block_rows, rows in runs:
         plan = plan_of(num_rows, block_rows, shuffle)
-        rows_of_run, position = consume(plan, Remainder(epoch, earlier, world_size), rows)
+        rows_of_run, position = consume(plan, Remainder(epoch, world_size, None, left), rows)
         had += rows_of_run
         position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
-        earlier = position.done
+        left = resume(plan, position, 1).left
     for world_size in (1, 2, 5):
         remainder = resume(plan_of(num_rows, 7, shuffle), position, world_size)
         assert remainder.epoch == epoch
@@ -96,9 +96,9 @@ def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, e
 def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, second_world, batch):
     num_rows, block_rows = 97, 8
     plan = plan_of(num_rows, block_rows, Shuffle("rows", 1))
-    whole = by_rank(plan, Remainder(2, (), world_size))
+    whole = by_rank(plan, Remainder(2, world_size))
     for steps in range(num_rows // world_size // batch + 2):
-        had, position = consume(plan, Remainder(2, (), world_size), steps * batch)
+        had, position = consume(plan, Remainder(2, world_size), steps * batch)
         rest = by_rank(plan, resume(plan, position, second_world))
         assert len({*had, *chain(*rest)}) == len(had) + sum(map(len, rest)) > num_rows - second_world
         if second_world == world_size and batch * steps % block_rows == 0:
@@ -115,18 +115,24 @@ def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, seco
 PLAN = Fingerprint(
     1, 50, "ab", "cd", 20, "ef", "chunks", 16, 8, parts=(Fingerprint(0, 5, "", "", 5, "", None, None, None),)
 )
-GOOD = Position(3, 1, 40, 2, 8, PLAN, (RunProgress(8, 4, 8),)).to_dict()
+LEFT = Left(((32, 40), (48, 400)))
+GOOD = Position(3, 1, 40, 2, 8, PLAN, LEFT).to_dict()
 
 
 def test_a_position_is_plain_values_there_and_back():
-    position = Position(3, 1, 40, 2, 8, PLAN, (RunProgress(8, 4, 8), RunProgress(5, 1, 3)))
+    tail = Tail("drop", 16)
+    position = Position(3, 1, 40, 2, 8, PLAN, Left(((32, 40), (48, 400)), tail, ((400, 407),)), tail)
     state = position.to_dict()
     assert json.loads(json.dumps(state)) == state
     assert Position.from_dict(state) == position == Position.from_dict(position)
     assert Position.from_dict({**state, "plan_hash": "ab"}) == position  # the last version stored that, too
-    assert Position.from_dict({**state, "earlier": [tuple(each) for each in state["earlier"]]}) == position
-    assert position.done == (RunProgress(8, 4, 8), RunProgress(5, 1, 3), RunProgress(40, 2, 8))
-    assert dataclasses.replace(position, rows=0).done == position.earlier
+
+
+def test_the_state_of_an_earlier_version_is_read_unless_its_run_had_resumed():
+    state = {name: value for name, value in GOOD.items() if name != "left"}
+    assert Position.from_dict({**state, "earlier": []}) == Position(3, 1, 40, 2, 8, PLAN)
+    with pytest.raises(PositionError, match=r"an earlier version had resumed.*set_epoch\(1\)"):
+        Position.from_dict({**state, "earlier": [[8, 4, 8, None]]})
 
 
 @pytest.mark.parametrize(
@@ -153,16 +159,13 @@ def test_a_position_is_plain_values_there_and_back():
             for name in ("num_files", "file_rows", "num_rows", "window_rows", "unit")
         ),
         *({**GOOD, "plan": {**GOOD["plan"], name: 1}} for name in ("names", "starts", "selection", "unit", "parts")),
-        {**GOOD, "earlier": 7},
-        {**GOOD, "earlier": "abc"},
-        {**GOOD, "earlier": [7]},
-        {**GOOD, "earlier": [[1, 2]]},
-        {**GOOD, "earlier": [[1, 2, 3, 4]]},
-        {**GOOD, "earlier": [[1, 0, 3]]},
-        {**GOOD, "earlier": [[1, 2, 0]]},
-        {**GOOD, "earlier": [[-1, 2, 3]]},
-        {**GOOD, "earlier": [["1", 2, 3]]},
-        {**GOOD, "earlier": {"0": [1, 2, 3]}},
+        {**GOOD, "left": 7},
+        {**GOOD, "left": []},
+        {**GOOD, "left": {"ranges": [7], "dropped": []}},
+        {**GOOD, "left": {"ranges": [[1, 2, 3]], "dropped": []}},
+        {**GOOD, "left": {"ranges": [[2, 2]], "dropped": []}},
+        {**GOOD, "left": {"ranges": [], "dropped": [[-1, 3]]}},
+        {**GOOD, "left": {"ranges": [["a", 2]], "dropped": []}},
     ],
 )
 def test_what_is_no_position_is_refused(state):
@@ -172,7 +175,7 @@ def test_what_is_no_position_is_refused(state):
 
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
-    _, position = consume(plan, Remainder(0, (), 2), 16)
+    _, position = consume(plan, Remainder(0, 2), 16)
     assert resume(plan, position, 2).block_layout(plan).num_rows == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
@@ -184,7 +187,7 @@ def test_a_position_of_something_else_is_refused():
             PositionError, match="of other files, other data of rows, another predicate or another shuffle"
         ):
             resume(other, position, 2)
-    with pytest.raises(PositionError, match="more rows done than the 50"):
+    with pytest.raises(PositionError, match="more rows done than the epoch has: 26 on each of 2 ranks, of 50"):
         resume(plan, dataclasses.replace(position, rows=26), 2)
     assert resume(plan, dataclasses.replace(position, rows=25), 2).block_layout(plan).num_blocks == 0
 
@@ -208,42 +211,40 @@ def run_some(plan, remainder, rows):
 
 @given(st.integers(1, 120), tailed_runs)
 def test_whatever_the_tails_of_runs_were_the_rest_is_each_row_once(num_rows, runs):
-    had, earlier = [], ()
+    had, left = [], None
     for world_size, block_rows, rows, tail in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
-        some, position = run_some(plan, Remainder(0, earlier, world_size), rows)
+        some, position = run_some(plan, Remainder(0, world_size, None, left), rows)
         had += some[some < num_rows].tolist()
-        assert resume(plan, position, world_size).done == position.done
-        earlier = position.done
+        left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1))
-    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, left))
     assert sorted([*had, *rest.tolist()]) == list(range(num_rows))
 
 
 @given(st.integers(1, 120), tailed_runs, TAILS)
 def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
-    had, earlier = [], ()
+    had, left = [], None
     for world_size, block_rows, rows, _ in runs:
-        some, position = run_some(
-            plan_of(num_rows, block_rows, Shuffle("rows", 1), tail), Remainder(0, earlier, world_size), rows
-        )
+        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), tail)
+        some, position = run_some(plan, Remainder(0, world_size, None, left), rows)
         had += some.tolist()
-        earlier = position.done
+        left = resume(plan, position, world_size).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
+    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, left))
     assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
 
 
 @given(st.integers(1, 120), tailed_runs, TAILS.filter(bool))
 def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
-    earlier = ()
+    before = None
     for world_size, block_rows, rows, other in runs:
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), other)
-        earlier = run_some(plan, Remainder(0, earlier, world_size), rows)[1].done
+        before = resume(plan, run_some(plan, Remainder(0, world_size, None, before), rows)[1], 1).left
     plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Remainder(0, earlier, 1))
-    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Remainder(0, earlier, 1))
-    if not earlier or earlier[-1].tail != tail:
+    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, before))
+    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Remainder(0, 1, None, before))
+    if before is None or before.tail != tail:
         assert len(rest) == tail.apply(len(left))
         repeated = rest[len(left) :]
         assert (repeated >= num_rows).all()
@@ -261,7 +262,7 @@ def test_another_number_of_workers_resumes_with_its_own_tail_rows(rule, workers,
     def plan(workers, batch):
         return plan_of(101, 16, Shuffle("rows", 1), Tail(rule, workers * batch))
 
-    had, position = run_some(plan(2, 8), Remainder(0, (), 2), 24)
+    had, position = run_some(plan(2, 8), Remainder(0, 2), 24)
     rest = positions_by_rank(plan(workers, batch), resume(plan(workers, batch), position, workers))
     assert {len(share) % batch for share in rest} == {0}
     assert len({len(share) for share in rest}) == 1
@@ -370,8 +371,9 @@ def test_where_files_lie_and_how_they_are_cut_into_blocks_is_no_difference(writt
     position = Position.from_dict(position_of(plan, Remainder(), 8).to_dict())
     for options in ({}, {"block_rows": 3}):
         other = plan_files(written["moved"], shuffle=CHUNKS, **options)[1]
+        assert resume(other, position, 1).left == resume(other, position, 2).left
         tail = dataclasses.replace(other, tail=Tail("drop", 16))
-        assert resume(other, position, 1).done == resume(tail, position, 2).done == position.done
+        assert resume(tail, position, 2).block_layout(tail).num_rows == (other.epoch_rows - 8) // 16 * 16
 
 
 def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
@@ -408,7 +410,7 @@ def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
     block_rows *= 4
     for rule in ("drop", "pad"):
         plan = plan_of(num_rows, block_rows, Shuffle("rows", 3), Tail(rule, tail_rows))
-        remainder = Remainder(epoch, (), world_size)
+        remainder = Remainder(epoch, world_size)
         cut = remainder.block_layout(plan)
         positions = np.concatenate([np.empty(0, int), *(remainder.positions(plan, i) for i in range(cut.num_blocks))])
         assert positions.tolist() == list(range(plan.num_positions))
@@ -455,6 +457,6 @@ def test_rows_that_are_done_are_not_read(five_files):
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 def test_a_limit_takes_the_first_rows_of_a_block(num_rows, block_rows, block, limit):
     plan = plan_of(num_rows, block_rows)
-    remainder = Remainder(0, (RunProgress(1, 1, 4),))
+    remainder = Remainder(0, 1, None, Left(((1, num_rows),)))
     if block < remainder.block_layout(plan).num_blocks:
         assert remainder.positions(plan, block, limit).tolist() == remainder.positions(plan, block)[:limit].tolist()

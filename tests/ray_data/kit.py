@@ -44,7 +44,7 @@ def ids_read(ds):
 def position_at(ds, epoch, rows, world_size=1):
     """Return the position of a dataset after `rows` rows of each rank."""
     (source,) = datasources(ds)
-    return position_of(source.plan(), Remainder(epoch, (), world_size), rows)
+    return position_of(source.plan(), Remainder(epoch, world_size), rows)
 
 
 def ids_of(ds):

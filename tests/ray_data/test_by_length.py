@@ -58,7 +58,7 @@ def test_epochs_are_those_of_plain_pytorch(path):
 def test_a_run_resumes_inside_an_epoch(path):
     ds = read(path, block_rows=16)
     (source,) = datasources(ds)
-    position = position_of(source.plan(), Remainder(2, (), 3), 16)  # three ranks have done a block each
+    position = position_of(source.plan(), Remainder(2, 3), 16)  # three ranks have done a block each
     set_epoch(ds, 2, position=position)
     assert ids_of(ds) == in_torch(path, 2)[48:]
 

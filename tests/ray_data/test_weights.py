@@ -41,7 +41,7 @@ def test_epochs_are_those_of_plain_pytorch(paths, shuffle):
 def test_a_run_resumes_inside_an_epoch(paths):
     ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9)
     (source,) = datasources(ds)
-    position = position_of(source.plan(), Remainder(2, (), 3), 9)  # three ranks have done a block each
+    position = position_of(source.plan(), Remainder(2, 3), 9)  # three ranks have done a block each
     set_epoch(ds, 2, position=position)
     assert ids_of(ds) == in_torch(paths, BALANCED, 2)[27:]
     assert ids_of(ds) == in_torch(paths, BALANCED, 3)

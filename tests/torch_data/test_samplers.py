@@ -266,7 +266,7 @@ def chunked(tmp_path_factory):
 def by_ray(paths, state, world_size, run_length, steps, shuffle=None, predicate=None):
     """Return the rows that the ranks of a run in Ray have in so many steps, and its position then."""
     plan = plan_files(paths, shuffle=shuffle or None, predicate=predicate, block_rows=run_length)[1]
-    remainder = Remainder(2, (), world_size) if state is None else resume(plan, Position.from_dict(state), world_size)
+    remainder = Remainder(2, world_size) if state is None else resume(plan, Position.from_dict(state), world_size)
     layout = remainder.block_layout(plan)
     blocks = [plan.at(remainder.positions(plan, i), 2).tolist() for i in range(layout.num_blocks)]
     shares = [list(chain(*blocks[rank::world_size])) for rank in range(world_size)]

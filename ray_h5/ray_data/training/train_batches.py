@@ -70,7 +70,7 @@ class TrainBatches:
         return found if found is not None and found.start.epoch == self._epoch else None
 
     def _check_start(self) -> None:
-        if self._start is not None and self._start.done and self._running is None:
+        if self._start is not None and self._start.has_begun and self._running is None:
             raise PositionError(
                 f"dataset {self._name!r} is not read in epoch {self._epoch}, so that its rows that are done come "
                 "again: a dataset in memory, as by materialize(), has no position. Give the trainer the dataset of "
