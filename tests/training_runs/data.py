@@ -2,16 +2,22 @@
 
 import csv
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from ray_h5.torch_data import Grid, Groups, Patches, Shuffle, Sidecar, Windows, ragged, where
+import ray_h5.torch_data
+from ray_h5.torch_data import Grid, Groups, Patches, Shuffle, Sidecar, Windows, part, ragged
 
 KINDS = ("axis", "groups", "grid", "windows", "ragged", "patches")
 BLOCK = (2, 2)
 PER_FILE = 5
+FOLDS = 2
+PARTS = 2
+"""Entries of a row that are drawn, where parts of rows are."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,10 @@ class Data:
     draw_seed: int = 0
     table: int | None = None
     shuffle: tuple = ("none",)
+    fold: int | None = None
+    part_seed: int | None = None
+    on_grid: bool = False
+    fold_seed: int = 3
 
     def path(self, number):
         # Files of two folders have one name.
@@ -123,14 +133,20 @@ class Data:
                     if self.kind == "ragged":
                         found[key]["x"] = values[made["offsets"][i] : made["offsets"][i + 1]]
                     found[key]["label"] = labels[i]
-        if self.kind != "patches":
-            if self.predicate:
-                found = {key: row for key, row in found.items() if row["label"] != 2}
-            if self.table is not None:
-                for key, row in found.items():
-                    row["age"] = key % 7 + 100 * self.table
-            if not self.columns:
-                found = {key: {k: v for k, v in row.items() if k != "label"} for key, row in found.items()}
+        return found if self.kind == "patches" else self.chosen(found)
+
+    def chosen(self, found):
+        """Return what is selected and delivered of some rows."""
+        if self.fold is not None:
+            folds = np.empty(len(found), int)
+            folds[np.random.default_rng(self.fold_seed).permutation(len(found))] = np.arange(len(found)) % FOLDS
+            found = {key: row for (key, row), fold in zip(found.items(), folds, strict=True) if fold == self.fold}
+        if self.predicate:
+            found = {key: row for key, row in found.items() if row["label"] != 2}
+        if self.table is not None:
+            found = {key: row | {"age": key % 7 + 100 * self.table} for key, row in found.items()}
+        if not self.columns:
+            found = {key: {k: v for k, v in row.items() if k != "label"} for key, row in found.items()}
         return found
 
     # How they are read --------------------------------------------------------------------------
@@ -138,12 +154,15 @@ class Data:
     def options(self):
         """Return the options of `H5Dataset` and `read_h5` that decide which rows there are, and what they hold."""
         if self.kind == "patches":
-            rows = Patches({"x": BLOCK}, per_file=PER_FILE, seed=self.draw_seed)
+            drawn = {"per_file": PER_FILE, "seed": self.draw_seed}
+            rows = Patches({"x": BLOCK}, **({"stride": 1} if self.on_grid else drawn))
             return {"columns": ["x", "corner", "number"], "rows": rows}
         x = ragged("x", offsets="offsets") if self.kind == "ragged" else "x"
         found = {"columns": [x, "id", *(["label"] if self.columns else []), *self.of_table()]}
         if self.kind == "groups":
             found["rows"] = Groups("g*")
+            if self.part_seed is not None:
+                found["columns"][0] = part("x", random=PARTS, seed=self.part_seed)
         if self.kind == "grid":
             found["rows"] = Grid(2)
         if self.kind == "windows":
@@ -156,8 +175,12 @@ class Data:
     def of_table(self):
         return [] if self.table is None else ["age"]
 
-    def filter(self):
-        return where(label=[0, 1]) if self.predicate and self.kind != "patches" else None
+    def filter(self, of=ray_h5.torch_data):
+        """Return the predicate, made by `where` and `kfold` of plain PyTorch or of Ray."""
+        found = [of.where(label=[0, 1])] if self.predicate and self.kind != "patches" else []
+        if self.fold is not None:
+            found.append(of.kfold(self.folder, FOLDS, seed=self.fold_seed, **self.options())[self.fold][1])
+        return reduce(and_, found) if found else None
 
     def as_shuffle(self):
         """Return the shuffle that its description means."""
@@ -186,7 +209,16 @@ class Data:
         if name == "weights":
             found["other weights"] = replace(self, shuffle=(name, "length", *rest[1:]))
         if self.kind == "patches":
+            found["blocks on a grid"] = replace(self, on_grid=True)
             return found | {"other draws": replace(self, draw_seed=self.draw_seed + 1)}
+        found |= self.of_other_kinds()
+        if self.part_seed is not None:
+            found["another seed of parts"] = replace(self, part_seed=self.part_seed + 1)
+        if self.fold is not None:
+            found["another fold"] = replace(self, fold=1 - self.fold)
+            found["folds of another seed"] = replace(self, fold_seed=self.fold_seed + 1)
+        elif len(self.ids()) >= FOLDS:
+            found["a fold"] = replace(self, fold=0)
         found["other columns"] = replace(self, columns=not self.columns)
         found["another predicate"] = replace(self, predicate=not self.predicate)
         if self.kind == "windows":
@@ -194,3 +226,12 @@ class Data:
         if self.table is not None:
             found["another table"] = replace(self, table=self.table + 1)
         return found
+
+    def of_other_kinds(self):
+        """Return, by name, the same files with other rows."""
+        if self.kind == "axis":
+            return {"windows over the rows": replace(self, kind="windows")}
+        if self.kind == "windows":
+            return {"no windows": replace(self, kind="axis")}
+        by_axes = self.predicate or self.fold is not None or self.shuffle[0] in ("weights", "length")
+        return {"rows along one axis": replace(self, kind="axis")} if self.kind == "grid" and not by_axes else {}

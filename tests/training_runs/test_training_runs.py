@@ -28,10 +28,12 @@ from ray_h5.torch_data import (
     loader,
 )
 from tests.properties import few
-from tests.training_runs.data import BLOCK, KINDS, PER_FILE, Data, File
+from tests.training_runs.data import BLOCK, FOLDS, KINDS, PARTS, PER_FILE, Data, File
 
 WORLDS = st.sampled_from([1, 1, 2, 3, 5])
 ENTRANCES = ["loader", "batch sampler", "sampler"]
+SELECTIONS = {"another predicate", "a fold", "another fold", "folds of another seed"}
+"""What may select the same rows by chance."""
 
 
 def samples_of(batch):
@@ -95,8 +97,11 @@ class Ranks:
             assert np.array_equal(as_array(sample["x"]), expected)
             return number, corner
         key = int(sample["id"])
-        for name, expected in self.rows[key].items():
+        for name, whole in self.rows[key].items():
             found = as_array(sample[name])
+            is_part = name == "x" and self.data.part_seed is not None  # entries that are drawn keep their order
+            expected = whole[np.isin(whole, found)] if is_part else whole
+            assert not is_part or len(found) == min(PARTS, len(whole))
             assert found.shape == np.shape(expected), (key, name)
             assert np.array_equal(found, expected), (key, name, found, expected)
         return key
@@ -130,6 +135,8 @@ class TrainingRun(RuleBasedStateMachine):
         chunk=st.sampled_from([0, 1, 3, 8]),
         predicate=st.booleans(),
         has_table=st.booleans(),
+        fold=st.sampled_from([None, None, 0, 1]),
+        has_parts=st.booleans(),
         shuffle=st.one_of(
             st.just(("none",)),
             st.tuples(st.sampled_from(["rows", "chunks", "files"]), st.integers(0, 3), st.sampled_from([4, 9])),
@@ -137,13 +144,15 @@ class TrainingRun(RuleBasedStateMachine):
             st.tuples(st.just("length"), st.integers(0, 3)),
         ),
     )
-    def make_files(self, kind, sizes, chunk, predicate, has_table, shuffle):
+    def make_files(self, kind, sizes, chunk, predicate, has_table, fold, has_parts, shuffle):
+        if kind == "patches" or sum(sizes) < FOLDS:
+            fold = None
         if kind == "patches":
             predicate, shuffle = False, shuffle if shuffle[0] in ("none", "rows", "files") else ("rows", 1, 4)
         has_table &= kind in ("axis", "ragged")
         files = tuple(File(i, size, chunk=chunk) for i, size in enumerate(sizes))
         data = Data(self.folder, kind, files, predicate=predicate, shuffle=shuffle, table=0 if has_table else None)
-        self.data = data
+        self.data = data = replace(data, fold=fold, part_seed=0 if has_parts and kind == "groups" else None)
         self.write_difference(replace(data, files=()), data)
         self.new_epoch(0)
 
@@ -275,9 +284,9 @@ class TrainingRun(RuleBasedStateMachine):
         changed = self.data.refused()
         name = data.draw(st.sampled_from(sorted(changed)))
         other = changed[name]
-        if name == "another predicate" and other.rows().keys() == self.data.rows().keys():
+        if name in SELECTIONS and other.rows().keys() == self.data.rows().keys():
             return
-        if not self.holds_rows(other):
+        if not self.holds_rows(other) or (other.fold is not None and len(other.ids()) < FOLDS):
             return
         self.write_difference(self.data, other)
         with pytest.raises(PositionError):
@@ -374,8 +383,8 @@ class LongRun(TrainingRun):
 
         data, shuffle = self.data, self.data.as_shuffle()
         ds = ray_h5.read_h5(data.folder, shuffle=shuffle or None, block_rows=block_rows, **data.options())
-        if data.filter() is not None:
-            ds = ds.filter(expr=ray_h5.where(label=[0, 1]))
+        if (predicate := data.filter(ray_h5)) is not None:
+            ds = ds.filter(expr=predicate)
         ray_h5.set_epoch(ds, self.epoch, position=self.state)
         self.steps, self.segments = map(list, self.saved)
         self.segments.append((1, block_rows, False, "ray"))
