@@ -23,9 +23,10 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.mutation.equivalent import why_equivalent
 from tests.mutation.mutants import mutants_of
 
-WORTH_ANOTHER_RUN = ("survived ", "uncovered")
+WORTH_ANOTHER_RUN = ("survived  ", "uncovered ")
 
 
 def in_child(work, timeout_s):
@@ -78,30 +79,36 @@ def traced(item, paths):
     return passed, time.process_time() - start, lines
 
 
-def apply(mutant):
-    """Give the function of a mutant, wherever it is referred to, its changed code; return whether there is one."""
-    code, found = mutant.code(), 0
-    if code is None:
-        return False
-    # Types alone: to ask some objects of torch for more warns.
-    for each in gc.get_objects():
-        if type(each) is functools._lru_cache_wrapper:
-            each.cache_clear()
-        elif type(each) is types.FunctionType:
-            known = each.__code__
-            if (known.co_filename, known.co_firstlineno, known.co_name) == (
-                mutant.path,
-                code.co_firstlineno,
-                code.co_name,
-            ):
-                each.__code__ = code
-                found += 1
-    return found > 0
+class Functions:
+    """The functions of modules that may be changed, by where they are written."""
+
+    def __init__(self, paths):
+        self._by_place, self._caches = defaultdict(list), []
+        # Types alone: to ask some objects of torch for more warns.
+        for known in gc.get_objects():
+            if type(known) is functools._lru_cache_wrapper:
+                self._caches.append(known)
+            elif type(known) is types.FunctionType and known.__code__.co_filename in paths:
+                self._by_place[_place(known.__code__)].append(known)
+
+    def change(self, mutant):
+        """Give a function, wherever it is referred to, its changed code; return whether there is one."""
+        code = mutant.code()
+        changed = [] if code is None else self._by_place[_place(code)]
+        for function in changed:
+            function.__code__ = code
+        for cache in self._caches:
+            cache.cache_clear()
+        return bool(changed)
 
 
-def verdict(mutant, items):
+def _place(code):
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def verdict(mutant, functions, items):
     """Return the name of the first test that fails, or "" if all pass."""
-    if not apply(mutant):
+    if not functions.change(mutant):
         return "unreachable"
     return next((item.nodeid for item in items if not has_passed(item)), "")
 
@@ -123,7 +130,7 @@ class Runner:
 
         health, phases = list(HealthCheck), [Phase.explicit, Phase.generate]
         quick = {"phases": phases, "database": None, "suppress_health_check": health, "deadline": None}
-        settings.register_profile("mutation", max_examples=8, derandomize=True, **quick)
+        settings.register_profile("mutation", max_examples=self.options.examples, derandomize=True, **quick)
         settings.load_profile("mutation")
 
     @pytest.hookimpl(tryfirst=True)
@@ -154,22 +161,39 @@ class Runner:
         total = len(mutants)
         if self.options.again:
             lines = Path(self.options.again).read_text().splitlines()
-            left = {line[10:].split("  ")[0] for line in lines if line[:9] in WORTH_ANOTHER_RUN}
+            left = {line[11:].split("  ")[0] for line in lines if line[:10] in WORTH_ANOTHER_RUN}
             mutants = [mutant for mutant in mutants if shown(mutant) in left]
-        if self.options.sample:
-            mutants = random.Random(self.options.seed).sample(mutants, min(total, self.options.sample))
-        counts = defaultdict(Counter)
+        if self.options.sample and self.options.sample < len(mutants):
+            mutants = random.Random(self.options.seed).sample(mutants, self.options.sample)
+        functions = Functions({str(path) for path in self.options.paths})
+        counts, kills = defaultdict(Counter), Counter()
         for mutant in mutants:
-            tests = covering.get((mutant.path, mutant.at), [])
-            tests = sorted(tests, key=lambda item: seconds[item.nodeid])[: self.options.most]
-            name = in_child(functools.partial(verdict, mutant, tests), self.options.timeout) if tests else "uncovered"
-            kind = name if name in ("uncovered", "timeout", "died", "unreachable") else "killed" if name else "survived"
+            kind, name = self._kind_of(mutant, functions, covering, seconds, kills)
+            kills[name] += 1
             counts[os.path.relpath(mutant.path)][kind] += 1
-            print(f"{kind:9} {shown(mutant)}  {name if kind == 'killed' else ''}", flush=True)
+            print(f"{kind:10} {shown(mutant)}  {name}", flush=True)
         self._print_table(counts, total)
 
+    def _kind_of(self, mutant, functions, covering, seconds, kills):
+        """Return what becomes of a mutant, and the test that notices it or why none can."""
+        if why := why_equivalent(mutant):
+            return "equivalent", why
+        tests, left = [], self.options.most
+        for item in sorted(
+            covering.get((mutant.path, mutant.at), []), key=lambda item: (-kills[item.nodeid], seconds[item.nodeid])
+        ):
+            left -= seconds[item.nodeid]
+            if left >= 0 or not tests:
+                tests.append(item)
+        if not tests:
+            return "uncovered", ""
+        name = in_child(functools.partial(verdict, mutant, functions, tests), self.options.timeout)
+        if name in ("timeout", "died", "unreachable"):
+            return name, ""
+        return ("killed", name) if name else ("survived", "")
+
     def _print_table(self, counts, total):
-        kinds = ["killed", "timeout", "died", "survived", "uncovered", "unreachable"]
+        kinds = ["killed", "timeout", "died", "equivalent", "survived", "uncovered", "unreachable"]
         print(f"\n{sum(sum(each.values()) for each in counts.values())} of {total} mutants")
         print("\t".join(["module", *kinds]))
         for path in sorted(counts):
@@ -187,8 +211,12 @@ def main():
     options.add_argument("--again", metavar="FILE", help="what a run printed: the mutants that it did not kill")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(
-        "--most", type=int, default=60, help="the most tests that run for a mutant, the quickest first"
+        "--most",
+        type=float,
+        default=20,
+        help="how many seconds of tests run for a mutant, those that notice most first",
     )
+    options.add_argument("--examples", type=int, default=30, help="how many examples a property is tried with")
     options.add_argument("--timeout", type=float, default=120)
     given = options.parse_args()
     found = [Path(each).resolve() for each in given.modules]

@@ -27,6 +27,11 @@ class Mutant:
     before: str
     after: str
 
+    @property
+    def line(self) -> str:
+        """The line of source that is changed."""
+        return Path(self.path).read_text().splitlines()[self.at - 1].strip()
+
     def code(self) -> types.CodeType | None:
         """Return the code of the changed function; None if Python does not keep it, as that of a branch not taken."""
         tree = ast.parse(Path(self.path).read_text())
@@ -66,7 +71,9 @@ def _nodes(function):
             waiting += [node.value] if node.value is not None else []
             continue
         yield node
-        waiting += list(ast.iter_child_nodes(node))[::-1]
+        # Annotations, also those of functions inside, are not evaluated.
+        annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        waiting += [child for child in ast.iter_child_nodes(node) if child not in annotations][::-1]
 
 
 def _changes(node):  # noqa: C901  a case a kind of node
