@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ray_h5.ray_data.datasink import H5Datasink, write_h5
     from ray_h5.ray_data.datasource import H5Datasource, labels_of
     from ray_h5.ray_data.epochs import set_epoch
+    from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
     from ray_h5.ray_data.training.collate import TorchCollate
     from ray_h5.ray_data.training.data_config import data_config
     from ray_h5.ray_data.training.train_batches import train_batches
-    from ray_h5.ray_data.where_and_kfold import kfold, where
     from ray_h5.rows.groups_and_grids import Files, Grid, Groups
     from ray_h5.rows.patches import Patches
     from ray_h5.rows.row_reader import RowReader
@@ -107,7 +107,7 @@ _HOMES = {
     "fields": "ray_h5.columns.user_columns",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "joined": "ray_h5.columns.user_columns",
-    "kfold": "ray_h5.ray_data.where_and_kfold",
+    "kfold": "ray_h5.ray_data.predicates",
     "labels_of": "ray_h5.ray_data.datasource",
     "loader": "ray_h5.torch_data.make_loader",
     "part": "ray_h5.columns.user_columns",
@@ -118,7 +118,7 @@ _HOMES = {
     "row_mask": "ray_h5.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.training.train_batches",
-    "where": "ray_h5.ray_data.where_and_kfold",
+    "where": "ray_h5.ray_data.predicates",
     "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
     "write_h5": "ray_h5.ray_data.datasink",
 }

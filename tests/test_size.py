@@ -58,14 +58,14 @@ LIMITS: dict[str, Size] = {
     "order": Size(2881, 20, 14, 0, 2, 1),
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
-    "ray_data": Size(4880, 31, 26, 0, 11, 9),
+    "ray_data": Size(4717, 29, 7, 0, 8, 9),
     "read": Size(8589, 48, 40, 6, 16, 14),
     "rows": Size(4992, 20, 30, 0, 5, 6),
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(4276, 28, 12, 3, 9, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
     "torch_data": Size(5336, 31, 12, 1, 3, 1),
-    "transforms": Size(1921, 11, 0, 0, 1, 0),
+    "transforms": Size(1920, 11, 0, 0, 1, 0),
     "writing": Size(2935, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""

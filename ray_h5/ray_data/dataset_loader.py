@@ -12,7 +12,7 @@ from ray_h5.columns.varying.padding import PadLike
 from ray_h5.errors import OptionError
 from ray_h5.loading.shares import Share
 from ray_h5.options import as_integer
-from ray_h5.order.position import PositionLike
+from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.remainder import Remainder, position_of
 from ray_h5.ray_data.epochs import EpochSetting
 from ray_h5.ray_data.training.collate import TorchCollate
@@ -53,7 +53,7 @@ class DatasetLoader:
         threads = min(2, cpu_count()) if threads is None else as_integer("threads", threads, 0)
         self.batch_size, self._drop_last = batch_size, drop_last
         self._collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
-        epochs = source.epochs.for_workers(world_size, is_resumable=True)
+        epochs = source.epochs.for_workers(world_size)
         self._shard = WorkerShard("loader", source.plan(), recipe, epochs, rank, world_size, threads, agrees=False)
         self._setting: EpochSetting | None = EpochSetting()
         """What the next iteration reads, before it begins."""
@@ -87,8 +87,6 @@ class DatasetLoader:
 
     def load_state_dict(self, state: PositionLike) -> None:
         """Go on at a position: that of `state_dict`, of a `loader` of files, or of `train_batches`."""
-        from ray_h5.order.position import Position
-
         position = Position.from_dict(state)
         self._set(EpochSetting(position.epoch, position))
 

@@ -13,10 +13,11 @@ from ray.data.datasource.datasink import WriteResult
 
 from ray_h5.codecs.encode import as_codec
 from ray_h5.errors import OptionError
-from ray_h5.options import as_integer, names_options
+from ray_h5.options import as_integer, names_options, takes_options_of
 from ray_h5.ray_data.arguments import as_resources, remote_options
-from ray_h5.ray_data.arrow.columns_of_blocks import as_names, columns_of
+from ray_h5.ray_data.arrow.columns_of_blocks import columns_of
 from ray_h5.ray_data.own_errors import own_error
+from ray_h5.read.arguments import as_names
 from ray_h5.writing.destination import folder_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.task_files import Part, PartWriter, check_mode, publish
@@ -89,8 +90,8 @@ class H5Datasink(Datasink[list[Part]]):
         storage_options: Mapping[str, object] | None = None,
         threads: int = 1,
     ) -> None:
-        self._columns = as_names(columns)
-        self._varying = as_names(varying, "varying") or []
+        self._columns = None if columns is None else as_names(columns)
+        self._varying = as_names(varying, "varying")
         self._layout = Layout(chunk_rows, chunk_bytes, as_codec(codec), page)
         self._rows_per_file = None if rows_per_file is None else as_integer("rows_per_file", rows_per_file, 1)
         self._null_value, self._threads = null_value, as_integer("threads", threads, 1)
@@ -138,25 +139,16 @@ class H5Datasink(Datasink[list[Part]]):
             self._folder.abandon()
 
 
-@names_options
+@takes_options_of(H5Datasink, instead={"threads": "A task encodes in one thread for each CPU: num_cpus=2."})
 def write_h5(
     ds: Dataset,
     path: str | os.PathLike[str],
     *,
-    columns: Sequence[str] | None = None,
-    mode: Mode = "error",
-    rows_per_file: int | None = None,
-    chunk_rows: int | None = None,
-    chunk_bytes: int | str | None = None,
-    codec: str = "zstd",
-    page: int | str | None = None,
-    varying: Sequence[str] = (),
-    null_value: Any = None,
-    storage_options: Mapping[str, object] | None = None,
     concurrency: int | None = None,
     num_cpus: float | None = None,
     memory: float | None = None,
     ray_remote_args: dict[str, Any] | None = None,
+    **options: Any,
 ) -> None:
     """Write a Ray Dataset to a folder of HDF5 files, from which `read_h5` gives the same rows.
 
@@ -170,8 +162,8 @@ def write_h5(
     ----------
     ds : ray.data.Dataset
         The dataset.
-    path, columns, mode, rows_per_file, chunk_rows, chunk_bytes, codec, page, varying, null_value, storage_options
-        As for `H5Datasink`.
+    **options
+        The options of `H5Datasink`.
     concurrency : int, optional
         The most write tasks at a time.
     num_cpus, memory : float, optional
@@ -201,20 +193,7 @@ def write_h5(
     if not isinstance(ds, Dataset):
         raise OptionError(f"ds={type(ds).__name__}: expected a ray.data.Dataset")
     resources = as_resources(concurrency, num_cpus, memory, ray_remote_args)
-    sink = H5Datasink(
-        path,
-        columns=columns,
-        mode=mode,
-        rows_per_file=rows_per_file,
-        chunk_rows=chunk_rows,
-        chunk_bytes=chunk_bytes,
-        codec=codec,
-        page=page,
-        varying=varying,
-        null_value=null_value,
-        storage_options=storage_options,
-        threads=max(1, int(resources["num_cpus"] or 1)),
-    )
+    sink = H5Datasink(path, threads=max(1, int(resources["num_cpus"] or 1)), **options)
     if sink.skips:
         return
     reserved = {name: resources[name] for name in ("num_cpus", "memory") if resources[name] is not None}

@@ -27,9 +27,13 @@ from ray_h5.order.blocks import Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import UnusableRowsError
 from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remainder import Remainder
+from ray_h5.order.shuffle_cost import describe
+from ray_h5.order.window_steps import steps_plan
+from ray_h5.predicates.evaluate import check_names, check_there, evaluate
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import PlanCache
+from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.quiet import turn_down_here
 from ray_h5.ray_data.ray_internals import operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
@@ -158,9 +162,6 @@ class H5Datasource(Datasource):
 
     def apply_predicate(self, predicate_expr: Expr) -> H5Datasource:
         """Return a datasource that reads only the rows that pass the predicate."""
-        from ray_h5.predicates.evaluate import check_names
-        from ray_h5.ray_data.predicates import column_names
-
         names = column_names(predicate_expr)
         specs = self._specs(names)
         check_names(names, specs)
@@ -223,17 +224,12 @@ class H5Datasource(Datasource):
         # Ray calls this several times only to count tasks. The call with a context is the one whose tasks run.
         if data_context is not None:
             turn_down_here(data_context)
-            self._announce(plan)
+            _say_once(describe(plan, self._index.chunk_group_rows))
             remainder = self.epochs.begin(plan, self._plans.key(self._predicate, self._names), data_context)
             return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
         return read_tasks(plan, plan, self._names, Remainder(), per_task_row_limit, files)
-
-    def _announce(self, plan: ReadPlan) -> None:
-        from ray_h5.order.shuffle_cost import describe
-
-        _say_once(describe(plan, self._index.chunk_group_rows))
 
     def plan(self) -> ReadPlan:
         """Return the plan for the current predicate and columns."""
@@ -250,8 +246,6 @@ class H5Datasource(Datasource):
         plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
         if not self._steps_of:
             return plan
-        from ray_h5.order.window_steps import steps_plan
-
         return steps_plan(plan, self._steps_of)
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
@@ -262,8 +256,6 @@ class H5Datasource(Datasource):
         for name in {ROW_KEY_SPEC.name, IS_PADDING_SPEC.name} & self._added.keys() & set(names):
             raise PredicateError(f"predicate: {name!r} changes every epoch; filter by it after reading")
         if self.get_projection_map() is not None:
-            from ray_h5.predicates.evaluate import check_there
-
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
@@ -276,8 +268,6 @@ class H5Datasource(Datasource):
             raise
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
-        from ray_h5.predicates.evaluate import evaluate
-
         stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
         columns = self._index.small_columns(stored)
         for name in self._predicate_specs.keys() & self._added.keys():

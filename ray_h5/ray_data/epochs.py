@@ -14,37 +14,35 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias
 
+import ray
 from ray.data import DataContext, DataIterator, Dataset
 
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
+from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, position_of, resume
+from ray_h5.ray_data.plan_cache import Key
 from ray_h5.ray_data.ray_internals import (
     Execution,
-    Executions,
-    are_announced,
     datasources,
+    execution_of,
     is_split,
     of_dataset,
+    wait_for_limits,
+    world_rank,
 )
-
-if TYPE_CHECKING:
-    from ray_h5.order.read_plan import ReadPlan
 
 logger = logging.getLogger(__name__)
 
-Key: TypeAlias = "tuple[bytes | None, tuple[str, ...]]"
-"""The rows and columns of an execution: the fingerprint of the predicate, and names. Each has a count of its own."""
-
-_UNCOUNTED = (
-    "workers may receive blocks in any order, so that no position shows which rows are done. Pass "
-    "dataset_config=ray_h5.data_config() to the trainer."
-)
+Resumes: TypeAlias = Literal["at its rows", "at its epoch", "nowhere"]
+"""Where a run resumes: at the rows that it has done; at the beginning of its epoch, because functions may change the
+number of rows, of which the user was warned; nowhere, because blocks may come to workers in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +75,15 @@ class RunningEpoch:
     ----------
     start : Position
         Where it begins.
-    is_resumable : bool
-        False where a run that resumes begins this epoch again; the user was warned.
-    why_not : str
-        Why the rows of each rank do not show which rows are done; empty if they do.
+    resumes : str
+        Where a run resumes.
+    rows : int
+        Rows of each rank that were done when it began.
     """
 
     start: Position
-    is_resumable: bool = True
-    why_not: str = ""
+    resumes: Resumes
     rows: int = 0
-    """Rows of each rank that were done when it began."""
 
     def position(self, rows: int) -> Position:
         """Return the position after `rows` rows a rank.
@@ -97,9 +93,12 @@ class RunningEpoch:
         PositionError
             If the rows of a rank do not show which rows are done.
         """
-        if self.why_not:
-            raise PositionError(self.why_not)
-        return replace(self.start, rows=self.rows + rows) if self.is_resumable else self.start
+        if self.resumes == "nowhere":
+            raise PositionError(
+                "workers may receive blocks in any order, so that no position shows which rows are done. Pass "
+                "dataset_config=ray_h5.data_config() to the trainer."
+            )
+        return self.start if self.resumes == "at its epoch" else replace(self.start, rows=self.rows + rows)
 
 
 @dataclass(eq=False)
@@ -110,17 +109,14 @@ class Epochs:
     ----------
     world_size : int
         Ranks that share an epoch.
-    is_resumable : bool
-        False where a run that resumes begins its epoch again; the user was warned.
-    is_counted : bool
-        Whether the rows of a rank show which rows are done: `data_config` gave the dataset to the workers.
+    resumes : str
+        Where a run resumes; `data_config` says it when it gives the dataset to the workers.
     running : RunningEpoch, optional
         The epoch that was begun last.
     """
 
     world_size: int = 1
-    is_resumable: bool = True
-    is_counted: bool = False
+    resumes: Resumes = "nowhere"
     running: RunningEpoch | None = None
     _setting: EpochSetting = EpochSetting()
     _seed: int | None = None
@@ -132,11 +128,11 @@ class Epochs:
     _begun: dict[Key, tuple[ReadPlan, Remainder]] = field(default_factory=dict)
     """Executions whose tasks are being made."""
 
-    def for_workers(self, world_size: int, is_resumable: bool) -> Epochs:
+    def for_workers(self, world_size: int, is_resumable: bool = True) -> Epochs:
         """Return a copy for a trainer whose workers receive whole blocks in turn, from the epoch that is set on."""
         clone = copy.copy(self)
         clone._executed, clone._asked, clone._begun = {}, {}, {}
-        clone.world_size, clone.is_resumable, clone.is_counted = world_size, is_resumable, True
+        clone.world_size, clone.resumes = world_size, "at its rows" if is_resumable else "at its epoch"
         return clone
 
     def set(self, setting: EpochSetting) -> None:
@@ -158,7 +154,7 @@ class Epochs:
         if key not in self._begun:
             self._begun[key] = plan, self._next(plan, key)
         remainder = self._begun[key][1]
-        if are_announced(context):
+        if Executions in context.custom_execution_callback_classes:
             _BEGUN.of(context).append((self, key))
         else:
             self.started(key, Execution())
@@ -202,7 +198,7 @@ class Epochs:
         position = None if executed else setting.position
         if position is None:
             return Remainder(setting.epoch + executed, self.world_size, self._seed)
-        if self.is_resumable:
+        if self.resumes != "at its epoch":
             return resume(plan, position, self.world_size)
         if position.has_begun:
             logger.warning(
@@ -232,8 +228,7 @@ class Epochs:
             self._setting = replace(self._setting, position=None)
         _warn_of_lost_rows(plan, remainder)
         logger.debug("epoch %d, %d rows", remainder.epoch, remainder.block_layout(plan).num_rows)
-        why = "" if self.is_counted else _UNCOUNTED
-        self.running = RunningEpoch(position_of(plan, remainder), self.is_resumable, why)
+        self.running = RunningEpoch(position_of(plan, remainder), self.resumes)
 
 
 def disagreement(settings: Mapping[str, EpochSetting | str], workers: int) -> str:
@@ -278,13 +273,26 @@ class _Begun(threading.local):
 _BEGUN = _Begun()
 
 
-def _started(execution: Execution) -> None:
-    found, _BEGUN.executions = _BEGUN.executions, []
-    for epochs, key in found:
-        epochs.started(key, execution)
+class Executions:
+    """A callback of Ray, which makes one for each execution and calls it once the datasources have made their tasks."""
+
+    def before_execution_starts(self, executor: Any) -> None:
+        found, _BEGUN.executions = _BEGUN.executions, []
+        execution = execution_of(executor)
+        for epochs, key in found:
+            epochs.started(key, execution)
+        wait_for_limits(executor)
+
+    def on_execution_step(self, executor: Any) -> None: ...
+
+    def after_execution_succeeds(self, executor: Any) -> None: ...
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
 
 
-Executions.listeners.append(_started)
+def count_executions(ds: Dataset) -> None:
+    """Count the executions of a dataset, and of those derived from it, once it is known what they do."""
+    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
 
 
 # What users call --------------------------------------------------------------------------------------
@@ -325,72 +333,44 @@ def set_epoch(dataset: Dataset | DataIterator, epoch: int, position: PositionLik
     >>> set_epoch(ds, 3)  # doctest: +SKIP
     """
     setting = EpochSetting.of(epoch, position)
-    if isinstance(dataset, Dataset):
-        found = _set(dataset, setting)
-    elif isinstance(dataset, DataIterator):
-        found = ask_for(dataset, setting)
-    else:
+    if not isinstance(dataset, (Dataset, DataIterator)):
         found_type = repr(dataset) if isinstance(dataset, str) else f"a {type(dataset).__name__}"
         raise OptionError(
             f"set_epoch: expected a dataset of read_h5, or a shard of one, found {found_type}. Datasets have no names: "
             "write set_epoch(ds, 3), or in a training loop set_epoch(ray.train.get_dataset_shard('train'), 3)."
         )
-    if not found:
+    if not ask_for(dataset, setting):
         raise OptionError(
             "set_epoch: the dataset reads no files by read_h5: either it is of something else, or it is in memory, as "
             "by materialize(), where each epoch is the same"
         )
 
 
-def ask_for(shard: DataIterator, setting: EpochSetting) -> int:
-    """Set the epoch of a shard, and return of how many `read_h5` its dataset consists."""
-    own = getattr(shard, "epochs", None)
-    if isinstance(own, Epochs):  # the worker reads it itself
-        own.set(setting)
-        return 1
-    if not is_split(shard):
-        return of_dataset(shard, _set, setting)
-    return of_dataset(shard, _ask, _name_of(shard), int(shard.world_size()), setting)
+def ask_for(dataset: Dataset | DataIterator, setting: EpochSetting) -> int:
+    """Set the epoch of a dataset or shard, and return of how many `read_h5` it consists."""
+    if not is_split(dataset):
+        return len(_at_epochs(dataset, Epochs.set, setting))
+    rank = world_rank()
+    name = f"shard {ray.get_runtime_context().get_worker_id()[:8]}-{id(dataset):x}" if rank is None else f"rank {rank}"
+    return len(_at_epochs(dataset, Epochs.ask, name, int(dataset.world_size()), setting))
 
 
-def running_epoch(shard: DataIterator | Dataset) -> RunningEpoch | None:
+def running_epoch(dataset: Dataset | DataIterator) -> RunningEpoch | None:
     """Return the epoch that a dataset, or that of a shard, has begun last; None if it has begun none."""
-    own = getattr(shard, "epochs", None)
-    if isinstance(own, Epochs):
-        return own.running
-    return _running(shard) if isinstance(shard, Dataset) else of_dataset(shard, _running)
+    return next(iter(_at_epochs(dataset, attrgetter("running"))), None)
 
 
-def _epochs_of(ds: Dataset) -> list[Epochs]:
+def _at_epochs(dataset: Dataset | DataIterator, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Return `function` of the epochs of each `read_h5` in a dataset or shard, in the process that counts them."""
+    own = getattr(dataset, "epochs", None)
+    if isinstance(own, Epochs):  # the worker reads it itself
+        return [function(own, *arguments)]
+    if isinstance(dataset, Dataset):
+        return _at_each(dataset, function, *arguments)
+    return of_dataset(dataset, _at_each, function, *arguments)
+
+
+def _at_each(ds: Dataset, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     # All copies of a datasource share its epochs, also those that Ray makes when it pushes filters into the reading.
     found = [getattr(each, "epochs", None) for each in datasources(ds, optimized=False)]
-    return [each for each in found if isinstance(each, Epochs)]
-
-
-def _set(ds: Dataset, setting: EpochSetting) -> int:
-    found = _epochs_of(ds)
-    for each in found:
-        each.set(setting)
-    return len(found)
-
-
-def _ask(ds: Dataset, shard: str, workers: int, setting: EpochSetting) -> int:
-    found = _epochs_of(ds)
-    for each in found:
-        each.ask(shard, workers, setting)
-    return len(found)
-
-
-def _running(ds: Dataset) -> RunningEpoch | None:
-    found = _epochs_of(ds)
-    return found[0].running if found else None
-
-
-def _name_of(shard: DataIterator) -> str:
-    """Return what a rank is called in errors; each shard of a dataset has another name."""
-    import ray.train
-
-    try:
-        return f"rank {ray.train.get_context().get_world_rank()}"
-    except (RuntimeError, AttributeError, DeprecationWarning):  # outside of a training loop
-        return f"shard {ray.get_runtime_context().get_worker_id()[:8]}-{id(shard):x}"
+    return [function(each, *arguments) for each in found if isinstance(each, Epochs)]

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow.compute as pc
 import ray
 
 from ray_h5.order.read_plan import ReadPlan
+from ray_h5.predicates.evaluate import fingerprint
 
 _MAX_PLANS = 4
 
 
-@dataclass(slots=True)
-class _CachedPlan:
-    """A plan, and a reference to it in Ray's object store once tasks need it."""
-
-    predicate: bytes | None
-    """The fingerprint of the predicate. None if it has no fingerprint: the plan is then not found again."""
-    names: tuple[str, ...]
-    plan: ReadPlan
-    reference: ray.ObjectRef[ReadPlan] | None = None
-    session: str = ""
-    """The session of Ray that the reference is valid in."""
-
-    def put(self) -> ray.ObjectRef[ReadPlan]:
-        """Return a reference to the plan, which is put into Ray's object store once a session."""
-        if self.reference is None or self.session != _session():
-            self.reference, self.session = ray.put(self.plan), _session()
-        return self.reference
+Key: TypeAlias = "tuple[bytes | None, tuple[str, ...]]"
+"""What identifies a plan: the fingerprint of the predicate, None if it has none; and the columns."""
 
 
 def _session() -> str:
@@ -48,17 +33,15 @@ class PlanCache:
     A process that a trainer or a splitter sends the dataset to gets the plans with it, and does not plan again.
     """
 
-    def __init__(self, cached: Sequence[_CachedPlan] = ()) -> None:
-        self._cached = list(cached)
+    def __init__(self, plans: Sequence[tuple[Key, ReadPlan]] = ()) -> None:
+        self._plans = list(plans)
+        self._references: dict[int, tuple[str, ray.ObjectRef[ReadPlan]]] = {}
+        """By the id of a plan: the session of Ray that it was put into the object store in, and the reference."""
 
     @staticmethod
-    def key(predicate: pc.Expression | None, names: tuple[str, ...]) -> tuple[bytes | None, tuple[str, ...]]:
-        """Return what identifies a plan: the fingerprint of the predicate, None if it has none, and the columns."""
-        if predicate is None:
-            return b"", names
-        from ray_h5.predicates.evaluate import fingerprint
-
-        return fingerprint(predicate), names
+    def key(predicate: pc.Expression | None, names: tuple[str, ...]) -> Key:
+        """Return what identifies a plan. One whose predicate has no fingerprint is not found again."""
+        return b"" if predicate is None else fingerprint(predicate), names
 
     def get(
         self,
@@ -67,20 +50,26 @@ class PlanCache:
         make: Callable[[tuple[str, ...]], ReadPlan],
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; call `make` if it is not in the cache."""
-        wanted, _ = self.key(predicate, names)
-        for each in self._cached if wanted is not None else ():
-            if each.names == names and each.predicate == wanted:
-                return each.plan
+        wanted = self.key(predicate, names)
+        for key, plan in self._plans:
+            if key == wanted and key[0] is not None:
+                return plan
         plan = make(names)
-        self._cached = [*self._cached[1 - _MAX_PLANS :], _CachedPlan(wanted, names, plan)]
+        self._plans = [*self._plans[1 - _MAX_PLANS :], (wanted, plan)]
+        kept = {id(each) for _, each in self._plans}
+        self._references = {key: each for key, each in self._references.items() if key in kept}
         return plan
 
     def reference(self, plan: ReadPlan) -> ray.ObjectRef[ReadPlan]:
-        """Return a reference to a plan in Ray's object store; a cached plan is put there once."""
-        cached = next((each for each in self._cached if each.plan is plan), None)
-        # Another iteration may have made so many plans meanwhile that this one has left the cache.
-        return ray.put(plan) if cached is None else cached.put()
+        """Return a reference to a plan in Ray's object store; a cached plan is put there once a session."""
+        session, reference = self._references.get(id(plan), ("", None))
+        if reference is None or session != _session():
+            reference = ray.put(plan)
+            # Another iteration may have made so many plans meanwhile that this one has left the cache.
+            if any(each is plan for _, each in self._plans):
+                self._references[id(plan)] = _session(), reference
+        return reference
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without references, which are valid in this process, or in its cluster, alone.
-        return PlanCache, ([_CachedPlan(each.predicate, each.names, each.plan) for each in self._cached],)
+        return PlanCache, (self._plans,)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 from ray._private.worker import global_worker
 from ray.autoscaler.v2.sdk import get_cluster_status
-from ray.data import DataContext, DataIterator, Dataset, Datasource
+from ray.data import DataIterator, Dataset, Datasource
 from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 from ray.data.dataset import _ExecutionCache
@@ -66,23 +66,8 @@ def row_count_changers(operators: Iterable[Any]) -> list[str]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
-    """A function of ``map_batches``.
-
-    Attributes
-    ----------
-    name : str
-        What Ray calls it.
-    fn : callable
-        The function.
-    args, kwargs
-        Its further arguments.
-    batch_format : str
-        The format of its batches.
-    in_tasks : bool
-        Whether it runs in tasks on CPUs: not in actors, and not on GPUs.
-    """
+class Step(NamedTuple):
+    """A function of ``map_batches``, what Ray calls it, its further arguments, and the format of its batches."""
 
     name: str
     fn: Callable[..., Any]
@@ -90,6 +75,7 @@ class Step:
     kwargs: dict[str, Any]
     batch_format: str
     in_tasks: bool
+    """Whether it runs in tasks on CPUs: not in actors, and not on GPUs."""
 
 
 def steps_after_reading(ds: Dataset) -> tuple[Datasource | None, list[Step]]:
@@ -187,64 +173,37 @@ def begin_each_time(ds: Dataset) -> None:
 # Executions -------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Execution:
-    """What an execution does with the rows that are read.
-
-    Attributes
-    ----------
-    peeks : bool
-        Whether only the first rows are wanted, as by ``take`` and ``schema``.
-    reducers : tuple of str
-        Operators that count, aggregate or write rows, and hand out none.
-    combiners : tuple of str
-        Operators that combine several datasets, or one dataset with itself.
-    """
+class Execution(NamedTuple):
+    """What an execution does with the rows that are read."""
 
     peeks: bool = False
+    """Whether only the first rows are wanted, as by ``take`` and ``schema``."""
     reducers: tuple[str, ...] = ()
+    """Operators that count, aggregate or write rows, and hand out none."""
     combiners: tuple[str, ...] = ()
+    """Operators that combine several datasets, or one dataset with itself."""
 
 
-class Executions:
-    """A callback of Ray, which makes one for each execution and calls it once the datasources have made their tasks."""
-
-    listeners: list[Callable[[Execution], None]] = []  # noqa: RUF012  of this process
-
-    def before_execution_starts(self, executor: Any) -> None:
-        """Pass on what is executed; wait for the resources of the cluster.
-
-        Ray 2.60 requests them without waiting for the answer, takes a missing answer for zero, and requests them
-        again a second later. Until then it runs one task at a time: for the whole of a short epoch.
-        """
-        operators = list(executor._topology)
-        names = [operator.name for operator in operators]
-        execution = Execution(
-            peeks=names[-1].startswith("limit="),
-            reducers=tuple(name for name in names if "Aggregate" in name or name.endswith("Write")),
-            combiners=tuple(each.name for each in operators if len(each.input_dependencies) > 1),
-        )
-        for listener in self.listeners:
-            listener(execution)
-        deadline = time.monotonic() + _LIMITS_WAIT_SECONDS
-        while executor._cluster_autoscaler.get_total_resources().is_zero() and time.monotonic() < deadline:
-            time.sleep(0.001)
-
-    def on_execution_step(self, executor: Any) -> None: ...
-
-    def after_execution_succeeds(self, executor: Any) -> None: ...
-
-    def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
+def execution_of(executor: Any) -> Execution:
+    """Return what an executor of Ray is going to do."""
+    operators = list(executor._topology)
+    names = [operator.name for operator in operators]
+    return Execution(
+        peeks=names[-1].startswith("limit="),
+        reducers=tuple(name for name in names if "Aggregate" in name or name.endswith("Write")),
+        combiners=tuple(each.name for each in operators if len(each.input_dependencies) > 1),
+    )
 
 
-def announce_executions(ds: Dataset) -> None:
-    """Let executions of a dataset, and of those derived from it, call the listeners of `Executions`."""
-    ds.context.custom_execution_callback_classes = [*ds.context.custom_execution_callback_classes, Executions]
+def wait_for_limits(executor: Any) -> None:
+    """Wait until an executor of Ray knows the resources of the cluster.
 
-
-def are_announced(context: DataContext) -> bool:
-    """Return whether executions with this context call the listeners."""
-    return Executions in context.custom_execution_callback_classes
+    Ray 2.60 requests them without waiting for the answer, takes a missing answer for zero, and requests them again a
+    second later. Until then it runs one task at a time: for the whole of a short epoch.
+    """
+    deadline = time.monotonic() + _LIMITS_WAIT_SECONDS
+    while executor._cluster_autoscaler.get_total_resources().is_zero() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def task_attempts() -> int:
@@ -255,7 +214,17 @@ def task_attempts() -> int:
 # Shards of a trainer ----------------------------------------------------------------------------------
 
 
-def is_split(shard: DataIterator) -> bool:
+def world_rank() -> int | None:
+    """Return the rank of this worker of a trainer; None in other processes."""
+    import ray.train
+
+    try:
+        return int(ray.train.get_context().get_world_rank())
+    except (RuntimeError, AttributeError, DeprecationWarning):  # the last one in a trial of Ray Tune
+        return None
+
+
+def is_split(shard: DataIterator | Dataset) -> bool:
     """Return whether workers share the dataset of a shard: an actor of Ray, the coordinator, then executes it."""
     return hasattr(shard, "_coord_actor")
 

@@ -169,17 +169,16 @@ def _on_this_host() -> Iterator[None]:
     try:
         yield
     except NotFoundError as exc:
-        if "://" in str(exc):
-            raise NotFoundError(
-                f"on host {socket.gethostname()}: {exc}. It was there when the dataset was made. Either it was removed "
-                "since, or the environment of this node leads to another store: put endpoint and region into "
-                "storage_options."
-            ) from exc
+        elsewhere = (
+            "the environment of this node leads to another store: put endpoint and region into storage_options"
+            if "://" in str(exc)
+            else "this node does not see it: mount the file system that holds it at the same path on every node that "
+            "reads; run the tasks on the nodes that have it, with ray_remote_args={'label_selector': {...}}; or write "
+            "local:// before the path if only the driver's node has the file"
+        )
         raise NotFoundError(
             f"on host {socket.gethostname()}: {exc}. It was there when the dataset was made. Either it was removed "
-            "since, or this node does not see it: mount the file system that holds it at the same path on every node "
-            "that reads; run the tasks on the nodes that have it, with ray_remote_args={'label_selector': {...}}; or "
-            "write local:// before the path if only the driver's node has the file."
+            f"since, or {elsewhere}."
         ) from exc
 
 

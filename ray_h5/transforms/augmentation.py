@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import pyarrow as pa
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.hashing import Words, constant, is_tensor, mix, shift_right
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
-
-__all__ = ["ROW_KEY", "Augmentation", "as_numpy", "chance", "check_column", "check_probability", "kind_of"]
 
 ROW_KEY: Final = "row_key"
 """The column of a batch that holds the keys of its rows."""
@@ -25,7 +24,8 @@ class Augmentation(ABC):
     """A random change of one column. It depends on the options and the keys of the rows alone.
 
     It is called with a batch (``ds.map_batches(augmentation)``), or used through `apply` and `apply_batch`. It never
-    changes its arguments in place.
+    changes its arguments in place. For its batches of arrays Ray makes floats of integers that are missing, in all
+    columns; with ``batch_format="pyarrow"`` the other columns stay as they are.
     """
 
     __slots__ = ()
@@ -39,12 +39,12 @@ class Augmentation(ABC):
     column: str
     salt: int
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch: Any) -> Any:
         """Return the batch with the column augmented; the other columns are the same objects.
 
         Parameters
         ----------
-        batch : mapping of str to ndarray or tensor
+        batch : mapping of str to ndarray or tensor, or pyarrow.Table
             Holds `column`, shape (n, ...), and ``row_key``, uint64 of shape (n,).
 
         Raises
@@ -56,6 +56,10 @@ class Augmentation(ABC):
         MissingRowKeyError
             If the batch does not have the column ``row_key``.
         """
+        if isinstance(batch, pa.Table):
+            own = (self.column, ROW_KEY)
+            arrays = {name: _array_of(batch, name) if name in own else None for name in batch.column_names}
+            return _with_array(batch, self.column, self(arrays)[self.column])
         if not isinstance(batch, Mapping):
             raise self._not_a_batch(type(batch).__name__)
         if self.column not in batch:
@@ -103,7 +107,7 @@ class Augmentation(ABC):
     def _not_a_batch(self, found: str) -> OptionError:
         return OptionError(
             f"{type(self).__name__}({self.column!r}): expected a batch, {{column: array}}, found {found}; use "
-            'ds.map_batches(it), batch_format="numpy", which is the default, and not ds.map(it)'
+            'ds.map_batches(it), batch_format="numpy" or "pyarrow", and not ds.map(it)'
         )
 
     def _check_array(self, array: object) -> None:
@@ -157,6 +161,23 @@ def _tensor_words(keys: Any) -> Words:
     if keys.dtype not in (torch.uint64, torch.int64):
         raise OptionError(f"keys have dtype {keys.dtype}: expected torch.uint64 or torch.int64, one for each row")
     return keys.view(torch.int64)
+
+
+def _array_of(table: pa.Table, name: str) -> np.ndarray[Any, Any]:
+    column = table[name].combine_chunks()
+    if column.null_count:
+        raise SchemaMismatchError(f"column {name!r} lacks {column.null_count} values; leave such rows out before")
+    # Tensors are of Ray's or of Arrow's class.
+    to_numpy = getattr(column, "to_numpy_ndarray", None)
+    array: np.ndarray[Any, Any] = to_numpy() if to_numpy else column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def _with_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> pa.Table:
+    """Return a table with another array of the same type in a column."""
+    kind = type(table[name].combine_chunks())
+    make = getattr(kind, "from_numpy", getattr(kind, "from_numpy_ndarray", pa.array))
+    return table.set_column(table.column_names.index(name), name, make(array))
 
 
 def _like(array: Any, words: Any) -> Words:

@@ -18,8 +18,6 @@ from ray_h5.messages import no_column
 from ray_h5.options import as_integer, is_integer, names_options
 from ray_h5.transforms.encoded_rows import as_bytes, as_rows, is_batch, numbered
 
-__all__ = ["DecodeImage", "DecodedRows"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_PIXELS = 1 << 26

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ray_h5.errors import OptionError
 from ray_h5.options import is_integer, is_number, names_options
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["AugmentationDefaults", "augmentation_defaults"]
 
 
 @dataclass(frozen=True, slots=True)

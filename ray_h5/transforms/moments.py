@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from ray_h5.errors import NonFiniteError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hashing import is_tensor
 from ray_h5.options import as_integer, is_integer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-__all__ = ["Axis", "Moments", "NanPolicy", "check_axis", "check_nan_policy", "normalize_axis"]
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 """The axes to reduce, as in numpy's ``mean`` over a batch of rows; None is all of them."""

@@ -17,8 +17,6 @@ from ray_h5.hashing import Words, below, is_tensor, words_of
 from ray_h5.options import as_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
 
-__all__ = ["GaussianNoise"]
-
 _POOL_BITS = 18
 _POOL = 1 << _POOL_BITS
 """Values in a pool; two pools of float32 fit in the cache of a core."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,11 +20,6 @@ from ray_h5.hashing import is_tensor
 from ray_h5.messages import few
 from ray_h5.options import is_number
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["ConstantPolicy", "Scaler", "check_scaling"]
 
 ConstantPolicy: TypeAlias = Literal["raise", "one"]
 

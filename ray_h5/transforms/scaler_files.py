@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,6 @@ from ray_h5.errors import CorruptFileError, NotFoundError, OptionError
 from ray_h5.storage.local import absolute_path
 from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.scaler import Scaler
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["load_scalers", "read_scalers", "save_scalers"]
 
 _FORMAT = "ray_h5.scalers"
 _VERSION = 3

@@ -15,8 +15,6 @@ from ray_h5.hashing import Words, below, is_tensor, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
 from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
 
-__all__ = ["SpecAugment"]
-
 _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
 

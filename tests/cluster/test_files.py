@@ -69,29 +69,6 @@ def test_clouds_open_nothing(name):
     assert any(line.startswith("chmod 600") for line in config["setup_commands"])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_clouds_mount_what_the_run_of_the_readme_uses(name):
-    (config,) = load(name)
-    assert re.findall(r"--paths (\S+)", run_in_the_cloud()) == ["s3://example-recordings/"]
-    assert any("[remote]" in line for line in config["setup_commands"])
-    used = re.findall(r"--output (/\w+)", run_in_the_cloud())
-    assert used == ["/results"]
-    mounted = [line.split()[-1] for line in config["initialization_commands"] if " mount -t " in line]
-    assert mounted == used
-
-
-def test_the_run_of_the_readme_takes_the_token_along():
-    # A shell that reads a line break there keeps the variables to itself.
-    command = run_in_the_cloud().replace("~/venv/bin/python", "printenv RAY_AUTH_MODE RAY_ADDRESS;:")
-    assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout == "token\nauto\n"
-
-
-def run_in_the_cloud():
-    """Return what README.md has the head of a cloud cluster run."""
-    (command,) = re.findall(r"^ray exec cluster/aws.yaml '([^']*)'$", (CLUSTER / "README.md").read_text(), re.MULTILINE)
-    return command
-
-
 # KubeRay --------------------------------------------------------------------------------------
 
 

@@ -46,29 +46,12 @@ def in_torch(path, epoch):
     return dataset.row_ids(list(sampler)).tolist()
 
 
-def test_epochs_are_those_of_plain_pytorch(path):
-    ds = read(path)
-    assert ds.count() == N
-    for epoch in range(2):
-        found = ids_of(ds)
-        assert found == in_torch(path, epoch)
-        assert sorted(found) == list(range(N))
-
-
 def test_a_run_resumes_inside_an_epoch(path):
     ds = read(path, block_rows=16)
     (source,) = datasources(ds)
     position = position_of(source.plan(), Remainder(2, 3), 16)  # three ranks have done a block each
     set_epoch(ds, 2, position=position)
     assert ids_of(ds) == in_torch(path, 2)[48:]
-
-
-def test_the_longest_rows_are_in_blocks_of_bounded_size(path):
-    (source,) = datasources(read(path))
-    plan = source.plan()
-    assert plan.order.runs.longest_ratio == pytest.approx(
-        np.sort(LENGTHS)[-plan.order.runs.run_rows :].mean() / LENGTHS.mean()
-    )
 
 
 @pytest.mark.parametrize(

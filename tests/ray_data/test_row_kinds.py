@@ -8,7 +8,7 @@ import torch
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
-from ray_h5 import Files, Grid, Groups, Windows, between, row_mask, where
+from ray_h5 import Files, Groups, Windows, between, row_mask, where
 from ray_h5.columns.varying.padding import Padding
 from ray_h5.errors import CastError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
@@ -113,30 +113,6 @@ def test_row_keys_of_windows_do_not_depend_on_offsets(demos):
     every = keys(Windows({"actions": [0]}))
     assert len(every) == 2 * sum(LENGTHS)
     assert keys(Windows({"actions": range(4)}, pad="drop")) < every
-
-
-def test_a_grid_with_windows(tmp_path):
-    field = np.arange(3 * 8 * 4 * 4, dtype="f4").reshape(3, 8, 4, 4)
-    with h5py.File(tmp_path / "well.h5", "w") as file:
-        file.create_dataset("t0_fields/u", data=field, chunks=(2, 3, 4, 2), compression="gzip")
-        file["dimensions/time"] = np.arange(8) / 10
-        file["dimensions/x"] = np.linspace(0, 1, 4)
-    path, u = str(tmp_path / "well.h5"), "t0_fields/u"
-    ds = ray_h5.read_h5(path, rows=Grid(2), include_row_ids=True, shuffle="chunks")
-    for row in ds.take_all():
-        i, t = divmod(row["row_id"], 8)
-        np.testing.assert_array_equal(row[u], field[i, t])
-        assert row["dimensions/time"] == t / 10
-        np.testing.assert_array_equal(row["dimensions/x"], np.linspace(0, 1, 4))
-    windows = Windows({"input": (u, range(0, 4, 2)), "output": (u, [4])}, pad="drop")
-    ds = ray_h5.read_h5(path, columns=["input", "output", "dimensions/time"], rows=Grid(2), windows=windows)
-    rows = ds.take_all()
-    assert len(rows) == 3 * 4
-    for k, row in enumerate(rows):
-        i, t = divmod(k, 4)
-        np.testing.assert_array_equal(row["input"], field[i, [t, t + 2]])
-        np.testing.assert_array_equal(row["output"], field[i, [t + 4]])
-        assert row["dimensions/time"] == t / 10
 
 
 def test_groups_that_lack_a_column(tmp_path):

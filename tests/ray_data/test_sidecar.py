@@ -7,11 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import ray_h5
-from ray_h5 import Groups, H5Datasource, Shuffle, Sidecar, balance, where
+from ray_h5 import Groups, H5Datasource, Sidecar, where
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.ray_data.ray_internals import datasources
-from ray_h5.torch_data import H5Dataset, OrderSampler
-from tests.ray_data.kit import ids_of
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -73,14 +71,6 @@ def test_rows_without_a_line_are_null(made):
         ray_h5.read_h5(str(made[0]), **options(made, "error"))
 
 
-@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3), Shuffle(seed=3, weights=balance("label"))])
-def test_orders_are_those_of_plain_pytorch(made, shuffle):
-    ds = ray_h5.read_h5(str(made[0]), columns=["label"], shuffle=shuffle, include_row_ids=True, **options(made))
-    ds = ds.filter(expr=where(label=[0, 2, 3], patient=["p0", "p2"]))
-    samples = H5Dataset(str(made[0]), ["label"], where(label=[0, 2, 3], patient=["p0", "p2"]), **options(made))
-    assert ids_of(ds) == samples.row_ids(list(OrderSampler(samples, shuffle=shuffle))).tolist()
-
-
 def test_a_filter_on_a_table_is_pushed_into_the_reading(made):
     ds = ray_h5.read_h5(str(made[0]), columns=["x"], **options(made)).filter(expr=where(label=1))
     (source,) = datasources(ds)
@@ -101,12 +91,6 @@ def test_the_index_can_be_built_before(made, tmp_path):
     index = ray_h5.build_index(str(made[0]), predicate_columns=["label"], index_dir=tmp_path / "i", **options(made))
     assert index.names == ("guid", "x", "number", "label", "name", "when", "patient")
     assert index.num_rows == FILES * ROWS
-
-
-def test_only_columns_of_tables(made):
-    ds = ray_h5.read_h5(str(made[0]), columns=["label"], **options(made))
-    assert ds.count() == 50
-    assert [row["label"] for row in ds.take_all()] == (made[1] % 4).tolist()
 
 
 def test_groups_join_by_their_names(tmp_path):

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import Shuffle, csr, ragged, where
+from ray_h5 import csr, where
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import PredicateError
 from ray_h5.ray_data.arrow.sparse_blocks import sparse_array, to_batch
 from ray_h5.ray_data.training.collate import TorchCollate
-from ray_h5.torch_data import H5Dataset, OrderSampler
+from ray_h5.torch_data import H5Dataset
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 ROWS, WIDTH = 60, 12
@@ -83,19 +83,6 @@ class TestInRay:
         np.testing.assert_array_equal(torch.cat([each["X"] for each in batches(ds)]), dense(cells)[is_t])
         with pytest.raises(PredicateError, match=r"'X' holds an array of shape \(12,\)"):
             ray_h5.read_h5(cells, columns=["X"]).filter(expr=where(X=1)).count()
-
-    def test_the_same_rows_in_the_same_order_as_plain_pytorch(self, cells):
-        shuffle = Shuffle("chunks", seed=3)
-        columns = [csr("X"), ragged("events/x", offsets="events/offsets"), "obs/depth"]
-        ds = ray_h5.read_h5(cells, columns=columns, shuffle=shuffle, include_row_ids=True)
-        found = batches(ds, 30)
-        dataset = H5Dataset(cells, columns)
-        order = list(OrderSampler(dataset, shuffle=shuffle))
-        assert torch.cat([each["row_id"] for each in found]).tolist() == order
-        plain = dataset[order]
-        np.testing.assert_array_equal(torch.cat([each["X"] for each in found]), plain["X"])
-        ragged_rows = [row for each in found for row in each["events/x"]]
-        assert all(torch.equal(one, other) for one, other in zip(ragged_rows, plain["events/x"], strict=True))
 
     def test_casts(self, cells):
         ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False), "obs/cell_type"], dtypes={"X": "float16"})

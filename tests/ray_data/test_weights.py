@@ -30,14 +30,6 @@ def in_torch(paths, shuffle, epoch):
     return dataset.row_ids(list(sampler)).tolist()
 
 
-@pytest.mark.parametrize("shuffle", [BALANCED, Shuffle("chunks", 7, 32, weights=np.arange(150), rows_per_epoch=77)])
-def test_epochs_are_those_of_plain_pytorch(paths, shuffle):
-    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=shuffle, include_row_ids=True, block_rows=16)
-    assert ds.count() == shuffle.rows_per_epoch
-    for epoch in range(2):
-        assert ids_of(ds) == in_torch(paths, shuffle, epoch)
-
-
 def test_a_run_resumes_inside_an_epoch(paths):
     ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9)
     (source,) = datasources(ds)

@@ -35,7 +35,7 @@ def test_an_error_of_a_task_is_raised_as_it_is_and_leaves_nothing(tmp_path):
     odd = ds.map_batches(lambda batch: {"x": np.zeros((len(batch["id"]), 2 + int(batch["id"].max() > 10)))})
     with pytest.raises(SchemaMismatchError, match="'x'"):
         ray_h5.write_h5(odd, tmp_path / "out")
-    assert os.listdir(tmp_path / "out") == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_dataset_without_rows(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ from ray_h5.loading.place_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, p
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block
+from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, ragged_array, shape_said
+from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
 
 _MAY_BE_NULL = b"ray_h5.may_be_null"
 
@@ -37,8 +39,6 @@ def _field(name: str, type_: pa.DataType, spec: ColumnSpec | None) -> pa.Field:
     """
     said: dict[bytes, bytes] = {}
     if spec is not None and spec.kind == "ragged":
-        from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, shape_said
-
         said = shape_said(spec) if is_ragged(type_) and type_.ndim == len(spec.ragged_shape) else {}
     elif spec is not None and spec.may_be_missing and is_integral(item_type(type_)):
         said = {_MAY_BE_NULL: b"1"}
@@ -69,12 +69,6 @@ def schema_of(plan: ReadPlan, names: Sequence[str]) -> pa.Schema:
     return to_table(plan, Block(BlockRows(nothing, arrays), nothing, 0), names).schema
 
 
-def _ragged(values: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]) -> pa.Array:
-    from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
-
-    return ragged_array(values, spec, where)
-
-
 def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) -> pa.Array:
     rows = block.rows
 
@@ -86,14 +80,13 @@ def _to_arrow(plan: ReadPlan, block: Block, spec: ColumnSpec | None, name: str) 
         if spec.is_scalar:
             return joined.arrow(name, plan.files, rows.row_ids)
         values = joined.array(name, plan.files, rows.row_ids)
-        is_ragged = spec.kind == "ragged"
-        return _ragged(values, spec, where) if is_ragged else ArrowTensorArray.from_numpy(values, column_name=name)
+        if spec.kind == "ragged":
+            return ragged_array(values, spec, where)
+        return ArrowTensorArray.from_numpy(values, column_name=name)
     if spec is not None and spec.name in rows.arrays:
         if spec.kind == "ragged":
-            return _ragged(rows.arrays[name], spec, where)
+            return ragged_array(rows.arrays[name], spec, where)
         if spec.kind == "sparse":
-            from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
-
             return sparse_array(rows.arrays[name], spec, where)
         array = as_real(rows.arrays[name])
         if spec.is_tensor:

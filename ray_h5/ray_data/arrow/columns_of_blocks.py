@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -228,12 +228,3 @@ def _nested(name: str, type_: pa.DataType | str) -> UnsupportedColumnError:
         f"column {name!r} has {type_}: lists of numbers, text or arrays of one shape can be written. Flatten it, or "
         "leave it out with columns=[...]."
     )
-
-
-def as_names(columns: Any, what: str = "columns") -> list[str] | None:
-    """Return an argument that lists columns."""
-    if columns is None:
-        return None
-    if isinstance(columns, (str, bytes)) or not all(isinstance(each, str) for each in columns):
-        raise OptionError(f"{what}={columns!r}: expected a list of names")
-    return cast("list[str]", list(columns))

@@ -11,6 +11,7 @@ from ray.data.extensions import ArrowVariableShapedTensorType
 
 from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.varying.padding import cast_rows
 
 _SHAPE = b"ray_h5.ragged_shape"
 
@@ -27,8 +28,6 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     where : callable, optional
         Returns the place of row i, for messages.
     """
-    from ray_h5.columns.varying.padding import cast_rows
-
     assert spec.element is not None
     missing = np.array([row is None for row in rows], bool)
     if missing.any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +10,7 @@ import pyarrow.compute as pc
 
 from ray_h5.arrow_arrays import as_real
 from ray_h5.columns.schema import ColumnSpec
-
-if TYPE_CHECKING:
-    from ray_h5.columns.varying.sparse_rows import SparseBatch
-
+from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
 
 _INDICES, _DATA = "indices", "data"
 _WIDTH, _DENSE_WIDTH = "length", "dense_length"
@@ -26,8 +22,6 @@ _STEPS = "steps"
 
 def sparse_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str] | None = None) -> pa.Array:
     """Return rows as structs of two lists, ``indices`` and ``data``, and the length of a row. Nothing is copied."""
-    from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
-
     batch = SparseBatch.of(rows, spec, where)
     offsets = pa.array(batch.indptr)
     index = pa.array(np.ascontiguousarray(batch.indices, index_dtype(batch.width)))
@@ -80,8 +74,6 @@ def dense_batch(name: str, column: pa.ChunkedArray) -> np.ndarray:
 
 def to_batch(column: pa.ChunkedArray) -> SparseBatch:
     """Return the rows of a column of a table. Nothing is copied if they follow each other in memory."""
-    from ray_h5.columns.varying.sparse_rows import SparseBatch
-
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     # flatten() applies the slice of the struct; field() would not.
     indices, data, width, *_ = whole.flatten()

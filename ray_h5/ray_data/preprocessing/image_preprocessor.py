@@ -11,7 +11,9 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray
 
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.options import names_options
+from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
 from ray_h5.transforms import decode_image
 from ray_h5.transforms.decode_image import IS_NULL
 
@@ -57,9 +59,6 @@ def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
 
 def _objects(values: np.ndarray) -> Any:
     """Return images of several shapes as Ray's tensors of varying shape, some of them null."""
-    from ray_h5.columns.schema import ColumnSpec
-    from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
-
     there = next((each for each in values if each is not None), np.empty((0, 0, 0), np.uint8))
     spec = ColumnSpec("image", "ragged", np.dtype(object), (), there.dtype, ragged_shape=(None,) * there.ndim)
     return ragged_array(values, spec)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from ray.data import Dataset
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
@@ -219,9 +220,10 @@ class Standardize(Preprocessor):
         }
         return self
 
-    def _transform_numpy(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        self._check_there(batch)
-        return {**batch, **self._scaled(Scaler.transform, {name: batch[name] for name in self.columns}, batched=True)}
+    def _transform_arrow(self, batch: pa.Table | Mapping[str, Any]) -> Any:
+        """Return a batch standardized; its other columns stay as they are, also those with missing values."""
+        self._check_there(names_of(batch))
+        return changed(batch, self.columns, partial(self._scaled, Scaler.transform, batched=True))
 
     def _scaled(self, step: Callable[..., Any], arrays: Mapping[str, Any], *, batched: bool) -> dict[str, Any]:
         calls = {name: partial(step, self.stats_[name], batched=batched) for name in arrays}
@@ -250,7 +252,7 @@ class Standardize(Preprocessor):
                     f"column {name!r}: its rows differ in shape, {shapes[name]} with None for axes that differ; "
                     f"expected the shape it was fitted on: {self.stats_[name].mean.shape} with 1 for reduced axes"
                 )
-        self._transform_numpy(
+        self._transform_arrow(
             {name: np.empty((0, *shape), np.float32) for name, shape in shapes.items() if None not in shape}
         )
 

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import ray
 from ray.data import DataIterator, Dataset, ExecutionOptions
 from ray.train import DataConfig
+from ray.util import placement_group_table
 
 from ray_h5.errors import OptionError
 from ray_h5.messages import ensure_handler
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, row_count_changers, with_datasources
-from ray_h5.ray_data.training.free_cpus import check_free_cpus
+from ray_h5.ray_data.ray_internals import (
+    datasources,
+    in_whole_blocks,
+    may_grow,
+    operators,
+    row_count_changers,
+    task_cpus,
+    with_datasources,
+)
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of, threads_of
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-
-    from ray_h5.order.read_plan import ReadPlan
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +68,7 @@ class OrderedDataConfig(DataConfig):
                 source, recipe = found
                 _warn_of_lost_rows(name, ds, ranks)
                 for rank, threads in enumerate(self._threads_of(worker_node_ids, world_size)):
-                    epochs, of = source.epochs.for_workers(ranks, is_resumable=True), rank if is_shared else 0
+                    epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
                     shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, ranks, threads)
                 continue
             check_free_cpus(name, ds)
@@ -111,7 +117,13 @@ def _why_tasks(nodes: list[str]) -> str | None:
     return f"{len(idle)} nodes have CPUs and no worker, such as {idle[0]}" if idle else None
 
 
-@takes_options_of(ExecutionOptions, instead={"preserve_order": "Blocks are always in order here; leave it out."})
+_INSTEAD = {
+    "preserve_order": "Blocks are always in order here; leave it out.",
+    "dataset_checkpoint_configs": "Those of Ray keep ids of rows and no order: store train_batches(...).position().",
+}
+
+
+@takes_options_of(ExecutionOptions, instead=_INSTEAD)
 def data_config(
     *,
     reading: Reading = "auto",
@@ -167,32 +179,31 @@ def data_config(
 
 
 def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
-    """Return a copy whose workers receive the planned rows; `ds` itself stays as it is."""
+    """Return a copy whose workers receive the planned rows; `ds` itself stays as it is.
+
+    Here it is decided where a run resumes: at its rows, if those that a worker receives are those that were read.
+    """
     changers = row_count_changers(operators(ds))
-    if changers:
-        # Rows that a worker receives are then no longer rows that were read, so no position counts them.
-        _warn_of_row_count_changers(name, changers)
-        return with_datasources(ds, lambda each: _shared(each, world_size, is_resumable=False))
-    _warn_of_lost_rows(name, ds, world_size)
-    # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
-    return in_whole_blocks(ds, lambda each: _shared(each, world_size, is_resumable=True))
 
+    def shared(source: Any) -> Any:
+        return source.for_workers(world_size, not changers) if isinstance(source, H5Datasource) else source
 
-def _shared(source: Any, world_size: int, is_resumable: bool) -> Any:
-    return source.for_workers(world_size, is_resumable) if isinstance(source, H5Datasource) else source
-
-
-def _warn_of_row_count_changers(name: str, changers: list[str]) -> None:
+    if not changers:
+        _warn_of_lost_rows(name, ds, world_size)
+        # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
+        return in_whole_blocks(ds, shared)
     logger.warning(
         "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that resumes "
         "begins its epoch again. If a function keeps them, pass map_batches(..., udf_modifying_row_count=False).",
         name,
         ", ".join(changers),
     )
+    return with_datasources(ds, shared)
 
 
 def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
-    rows = _num_rows(ds)
+    # From the plan: Ray would read and transform all rows to count them.
+    rows = sum(each.plan().num_positions for each in datasources(ds) if isinstance(each, H5Datasource))
     lost = rows % world_size
     if lost:
         logger.warning(
@@ -205,11 +216,34 @@ def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
         )
 
 
-def _num_rows(ds: Dataset) -> int:
-    """Return the rows of an epoch; from the plan, since Ray would read and transform all of them to count."""
-    plans = _plans(ds)
-    return sum(plan.num_positions for plan in plans) if plans else ds.count()
+_CPU_STEP = 1e-4
+"""Ray counts resources in steps of this size."""
+
+_ADVICE = (
+    "Leave room: fewer workers, ScalingConfig(num_workers=...); less for each, ScalingConfig(resources_per_worker="
+    "{'CPU': 0.5}); lighter tasks, read_h5(num_cpus=0.5) and map_batches(num_cpus=0.5); or more CPUs, "
+    "ray.init(num_cpus=...) or another node."
+)
 
 
-def _plans(ds: Dataset) -> list[ReadPlan]:
-    return [each.plan() for each in datasources(ds) if isinstance(each, H5Datasource)]
+def check_free_cpus(name: str, ds: Dataset) -> None:
+    """Raise if the workers of a trainer leave less of the cluster's CPUs than a task of a dataset needs.
+
+    Raises
+    ------
+    OptionError
+        If nothing else reserves CPUs, and no autoscaler adds nodes; otherwise it is a warning.
+    """
+    needed = task_cpus(ds)
+    total = ray.cluster_resources().get("CPU", 0.0)
+    groups = [group["bundles"] for group in placement_group_table().values() if group["state"] == "CREATED"]
+    reserved = sum(bundle.get("CPU", 0.0) for bundles in groups for bundle in bundles.values())
+    if total - reserved > needed - _CPU_STEP:
+        return
+    message = (
+        f"dataset {name!r}: a task that reads needs {needed:g} CPU, and workers reserve {reserved:g} of the {total:g} "
+        "CPUs of the cluster: its tasks would wait for ever"
+    )
+    if len(groups) == 1 and not may_grow():
+        raise OptionError(f"{message}. {_ADVICE}")
+    logger.warning("%s, unless another trainer ends or a node is added. %s", message, _ADVICE)

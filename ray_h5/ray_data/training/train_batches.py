@@ -15,6 +15,7 @@ from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs import EpochSetting, RunningEpoch, ask_for, running_epoch
 from ray_h5.ray_data.own_errors import own_error
+from ray_h5.ray_data.ray_internals import world_rank
 
 if TYPE_CHECKING:
     import torch
@@ -195,13 +196,11 @@ def train_batches(
 
 
 def _check_in_loop() -> None:
-    try:
-        ray.train.get_context()
-    except (RuntimeError, DeprecationWarning) as exc:  # the latter is raised in a trial of Ray Tune
+    if world_rank() is None:
         raise OptionError(
             "train_batches: expected to be called in the loop of a trainer, TorchTrainer(train_loop_per_worker, ...), "
             "found the driver or another process; there, ds.iter_torch_batches(...) gives the batches of a dataset"
-        ) from exc
+        )
 
 
 def _shard(name: str) -> DataIterator:

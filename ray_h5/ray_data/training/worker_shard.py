@@ -24,7 +24,7 @@ from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn, PandasBatchCollateFn
 
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, PositionError
 from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.place_columns import epoch_column
 from ray_h5.loading.row_source import RowSource
@@ -36,17 +36,17 @@ from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
 from ray_h5.ray_data.epochs import Epochs, EpochSetting, disagreement
 from ray_h5.ray_data.preprocessing.standardize import Standardize
-from ray_h5.ray_data.ray_internals import steps_after_reading
+from ray_h5.ray_data.ray_internals import steps_after_reading, world_rank
 from ray_h5.transforms.augmentation import Augmentation
 from ray_h5.transforms.decode_image import DecodeImage
 
 if TYPE_CHECKING:
     import torch
 
-RowFunction: TypeAlias = Callable[[Any], Any]
-"""Takes a batch of numpy arrays and returns one, row by row."""
-
 Batch: TypeAlias = "dict[str, np.ndarray] | pa.Table"
+
+RowFunction: TypeAlias = Callable[[Batch], Any]
+"""Takes a batch and returns one in a format of Ray, row by row."""
 
 _INSTEAD = "It works on tasks of Ray: data_config(reading='tasks')."
 
@@ -79,11 +79,15 @@ class Recipe:
         if not self.functions:
             return batch
         for function in self.functions:
-            found = function(_in_format(batch, "numpy"))
+            found = function(batch)
             # Between two functions Ray makes a table of what is not plain numbers.
             is_plain = isinstance(found, dict) and all(map(_is_numeric, found.values()))
-            batch = found if is_plain else BlockAccessor.batch_to_block(found)
+            batch = found if is_plain else _in_format(BlockAccessor.batch_to_block(found), "pyarrow")
         return batch
+
+
+def _called(function: Callable[[Any], Any], wanted: str, batch: Batch) -> Any:
+    return function(_in_format(batch, wanted))
 
 
 def _is_plain(spec: ColumnSpec | None) -> bool:
@@ -104,15 +108,28 @@ def recipe_of(ds: Dataset) -> tuple[H5Datasource, Recipe] | str:
     functions: list[RowFunction] = []
     for step in steps:
         fn, of = step.fn, getattr(step.fn, "__self__", None)
-        is_ours = isinstance(fn, Augmentation) or isinstance(of, Standardize)
+        if isinstance(of, Standardize):
+            fn = of._transform_arrow
+        takes_both = isinstance(fn, Augmentation) or isinstance(of, Standardize)
         # Without a size, or with nulls, the type of a column depends on the other rows of a block.
-        is_ours |= isinstance(fn, DecodeImage) and fn.size is not None and fn.on_error == "raise"
-        if not (is_ours or getattr(fn, "row_by_row", False)) or not step.in_tasks:
+        is_image = isinstance(fn, DecodeImage) and fn.size is not None and fn.on_error == "raise"
+        if not (takes_both or is_image or getattr(fn, "row_by_row", False)) or not step.in_tasks:
             return f"{step.name} is no function of ray_h5, and does not say row_by_row = True"
-        if step.batch_format not in ("default", "numpy"):
-            return f"{step.name} takes batches in the format {step.batch_format!r}"
-        functions.append(partial(fn, *step.args, **step.kwargs) if step.args or step.kwargs else fn)
+        called = partial(fn, *step.args, **step.kwargs)
+        wanted = "numpy" if step.batch_format == "default" else step.batch_format
+        # Those that change their own column alone take arrays or a table.
+        is_direct = takes_both and wanted == "pyarrow"
+        functions.append(called if is_direct else partial(_called, called, wanted))
     return source, Recipe(source.names, tuple(functions))
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    """Return a method of Ray's iterators that a shard without tasks does not have."""
+
+    def method(*_: Any, **__: Any) -> NoReturn:
+        raise OptionError(f"{what}: this shard is read in the worker. {_INSTEAD}")
+
+    return method
 
 
 class WorkerShard(DataIterator):
@@ -258,29 +275,16 @@ class WorkerShard(DataIterator):
         PositionError
             If no epoch has begun.
         """
-        from ray_h5.errors import PositionError
-
         if self.epochs.running is None:
             raise PositionError(f"dataset {self.name!r} has begun no epoch, so that it has no position")
         return self.epochs.running.position(self._rows).to_dict()
 
-    def materialize(self) -> NoReturn:
-        raise OptionError(f"materialize: this shard is read in the worker. {_INSTEAD}")
-
-    def to_tf(self, *_: Any, **__: Any) -> NoReturn:
-        raise OptionError(f"to_tf: this shard is read in the worker. {_INSTEAD}")
-
-    def iter_tf_batches(self, *_: Any, **__: Any) -> NoReturn:
-        raise OptionError(f"iter_tf_batches: this shard is read in the worker. {_INSTEAD}")
-
-    def iter_jax_batches(self, *_: Any, **__: Any) -> NoReturn:
-        raise OptionError(f"iter_jax_batches: this shard is read in the worker. {_INSTEAD}")
-
-    def to_torch(self, *_: Any, **__: Any) -> NoReturn:
-        raise OptionError("to_torch: write iter_torch_batches(...)")
-
-    def _to_ref_bundle_iterator(self) -> NoReturn:
-        raise OptionError(f"this shard has no blocks in Ray's object store: it is read in the worker. {_INSTEAD}")
+    materialize: Any = _refused("materialize")
+    to_tf: Any = _refused("to_tf")
+    iter_tf_batches: Any = _refused("iter_tf_batches")
+    iter_jax_batches: Any = _refused("iter_jax_batches")
+    to_torch: Any = _refused("to_torch")
+    _to_ref_bundle_iterator: Any = _refused("its blocks in the object store")
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -324,7 +328,7 @@ class WorkerShard(DataIterator):
 
     def _check_agreement(self) -> None:
         """Raise if this worker begins another epoch, or at another position, than the first one."""
-        running, rank = self.epochs.running, _world_rank()
+        running, rank = self.epochs.running, world_rank()
         if not self._agrees or running is None or rank is None:
             return
         from ray.train.collective import broadcast_from_rank_zero
@@ -360,19 +364,11 @@ def _check_buffer(rows: int | None) -> None:
         )
 
 
-def _world_rank() -> int | None:
-    """Return the rank of this worker of a trainer; None in other processes."""
-    try:
-        return int(ray.train.get_context().get_world_rank())
-    except (RuntimeError, AttributeError, DeprecationWarning):
-        return None
-
-
 def _device_of_worker() -> torch.device:
     import torch
     from ray.train.torch import get_device
 
-    return get_device() if _world_rank() is not None else torch.device("cpu")
+    return get_device() if world_rank() is not None else torch.device("cpu")
 
 
 def _format_of(collate_fn: Callable[[Any], Any]) -> str | None:

@@ -3,7 +3,6 @@ import itertools
 import json
 import logging
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -241,45 +240,6 @@ def test_a_run_whose_worker_dies_goes_on_exactly_where_it_was(paths, tmp_path):
     assert sorted(effective) == list(range(150))
 
 
-@pytest.mark.nightly
-def test_each_worker_has_the_same_number_of_full_batches(paths, tmp_path):
-    lines = train(read(paths, tail="drop", tail_rows=2 * BATCH), tmp_path)
-    assert {len(line["ids"]) for line in lines} == {BATCH}
-    for epoch in (0, 1):
-        of_rank = [[line["ids"] for line in lines if (line["epoch"], line["rank"]) == (epoch, rank)] for rank in (0, 1)]
-        assert [len(batches) for batches in of_rank] == [9, 9]
-        assert [row for line in lines if line["epoch"] == epoch for row in line["ids"]] == order_of(paths, epoch)[:144]
-
-
-def whole_loop(config):
-    """Go on in the middle of an epoch of a dataset that each worker has the whole of."""
-    rows, positions = [], []
-    for steps in (3, None):
-        start = positions[-1] if positions else None
-        batches = ray_h5.train_batches("whole", 1, batch_size=BATCH, position=start)
-        for batch in itertools.islice(batches, steps):
-            rows += batch["row_id"].tolist()
-        positions.append(batches.position())
-    rank = ray.train.get_context().get_world_rank()
-    (Path(config["log"]) / f"{rank}.json").write_text(json.dumps([rows, positions[0].to_dict()]))
-
-
-@pytest.mark.nightly
-def test_a_trainer_that_does_not_split_a_dataset_goes_on_with_all_of_it(paths, tmp_path):
-    TorchTrainer(
-        whole_loop,
-        train_loop_config={"log": str(tmp_path)},
-        datasets={"whole": read(paths)},
-        dataset_config=ray_h5.data_config(datasets_to_split=[]),
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.25}),
-        run_config=RunConfig(storage_path=str(tmp_path)),
-    ).fit()
-    for rank in (0, 1):
-        rows, position = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert rows == order_of(paths, 1)
-        assert (position["rows"], position["world_size"]) == (3 * BATCH, 1)
-
-
 def plain_loop(config):
     """Say the epoch of what the trainer has; ask for a position that the options of Ray do not give."""
     shard = ray.train.get_dataset_shard("train")
@@ -344,7 +304,7 @@ def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
         (3, {"tail_rows": 24, "tail": "pad"}, []),
     ]:
         ds = read(paths, **options)
-        (shared,) = [each.epochs.for_workers(world_size, is_resumable=True) for each in datasources(ds)]
+        (shared,) = [each.epochs.for_workers(world_size) for each in datasources(ds)]
         datasources(ds)[0].epochs.__dict__.update(shared.__dict__)
         set_epoch(ds, 1, position_at(read(paths), 1, 16))
         caplog.clear()
@@ -396,21 +356,7 @@ def test_what_is_in_memory_cannot_go_on(paths):
 def test_what_one_trainer_does_to_the_rows_is_nothing_to_the_dataset_itself(paths, caplog):
     ds = read(paths)
     configured(ds.map_batches(twice), caplog, 2, split=[])
-    assert [source.epochs.is_resumable for source in datasources(ds)] == [True]
-
-
-@pytest.mark.slow
-def test_a_dataset_that_each_worker_has_the_whole_of_goes_on_where_it_was(paths):
-    """Two workers of a trainer whose ``datasets_to_split`` leaves it out; they may be in different epochs."""
-    ds = read(paths)
-    shard, other = map(pickle.loads, map(pickle.dumps, shards_of(ds, 2, datasets_to_split=[])))
-    batches = batches_of(shard, 1)
-    had = [row for batch in itertools.islice(batches, 5) for row in batch["row_id"].tolist()]
-    position = batches.position()
-    assert (position.rows, position.world_size) == (5 * BATCH, 1)
-    assert [row for batch in batches_of(other, 0) for row in batch["row_id"].tolist()] == order_of(paths, 0)
-    had += [row for batch in batches_of(shard, 1, position) for row in batch["row_id"].tolist()]
-    assert had == order_of(paths, 1)
+    assert [source.epochs.resumes for source in datasources(ds)] == ["nowhere"]
 
 
 def test_a_plain_filter_or_one_to_one_map_is_no_change(paths, caplog):

@@ -62,17 +62,12 @@ def test_fit_is_numpys_over_all_blocks(signals, axis):
     scaler = standardize.scalers["wide"]
     np.testing.assert_allclose(scaler.mean, wide.mean(axis=axis, keepdims=True)[0], rtol=1e-12)
     np.testing.assert_allclose(scaler.moments.std(), wide.std(axis=axis, keepdims=True)[0], rtol=1e-12)
-    found = rows_of(standardize.transform(read(signals)), "wide")
+    ds = standardize.transform(read(signals))
+    found = rows_of(ds, "wide")
     assert found.dtype == np.float32
+    assert np.array_equal(rows_of(ds, "label"), concatenated(signals, "label"))
     expected = (wide - wide.mean(axis=axis, keepdims=True)) / (wide.std(axis=axis, keepdims=True) + 1e-8)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_integers_become_floats_and_other_columns_stay(signals):
-    standardize = Standardize(["obs/image"]).fit(read(signals))
-    ds = standardize.transform(read(signals))
-    assert rows_of(ds, "obs/image").dtype == np.float32
-    assert np.array_equal(rows_of(ds, "label"), concatenated(signals, "label"))
 
 
 def test_transform_fuses_into_the_read(signals):
@@ -149,13 +144,6 @@ def test_in_a_chain(signals):
     found = chain.fit_transform(read(signals))
     assert abs(rows_of(found, "wide").mean()) < 1e-6
     assert abs(rows_of(chain.transform(read(signals)), "epoch").std() - 1) < 1e-5
-
-
-def test_a_second_fit_replaces_the_first(signals):
-    standardize = Standardize(["epoch"]).fit(read(signals[:1]))
-    with pytest.warns(UserWarning, match="already been called"):
-        standardize.fit(read(signals))
-    assert standardize.scalers["epoch"].moments.count == 50
 
 
 @pytest.mark.slow
@@ -324,19 +312,10 @@ def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
         (["x"], {"epsilon": -1}, "epsilon"),
         (["x"], {"nan_policy": "skip"}, "nan_policy"),
         (["x"], {"constant": "skip"}, "constant"),
-        (["x"], {"sample_rows": 0}, "sample_rows"),
-        (["x"], {"sample_rows": "10"}, "sample_rows='10': expected an integer"),
-        (["x"], {"sample_rows": 0.5}, "sample_rows=0.5: expected an integer"),
-        (["x"], {"axis": "time"}, "axis='time': expected an integer"),
-        (["x"], {"axis": (0, 1.0)}, "expected an integer, a tuple of integers"),
+        (["x"], {"sample_rows": 0}, "sample_rows=0: expected an integer of 1"),
         (["x"], {"axis": 1}, r"axis=1: expected axis 0, the rows, among them, such as \(0, 1\)"),
-        (["x"], {"axis": (1, 2)}, r"such as \(0, 1, 2\)"),
-        (["x"], {"axis": ()}, "None for all axes"),
         (["x", "x"], {}, "expected each name once"),
         ([3], {}, "expected a list"),
-        (None, {}, "expected a list"),
-        (["x"], {"epsilon": "1"}, "epsilon='1'"),
-        (["x"], {"seed": 0.5}, "seed=0.5: expected an integer of 0 or more"),
         (["x"], {"seed": -1}, "seed=-1: expected an integer of 0 or more"),
     ],
 )
@@ -372,17 +351,9 @@ def test_what_is_no_standardize(tmp_path):
         (("scalers",), []),
         (("columns",), ["q"]),
         (("columns",), ["x", "q"]),
-        (("axis",), "a"),
-        (("epsilon",), None),
         (("extra",), 1),
         (("scalers", "x"), None),
-        (("scalers", "x", "epsilon"), "1"),
-        (("scalers", "x", "constant"), "x"),
         (("scalers", "x", "moments", "m2"), [-1]),
-        (("scalers", "x", "moments", "m2"), [None]),
-        (("scalers", "x", "moments", "m2"), [0]),
-        (("scalers", "x", "moments", "count"), [1.5]),
-        (("scalers", "x", "moments", "count"), [0]),
         (("scalers", "x", "moments", "mean"), ["a"]),
     ],
 )

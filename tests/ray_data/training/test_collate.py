@@ -160,41 +160,19 @@ def test_memory_is_pinned_for_an_accelerator_only():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "said"),
     [
-        {"batch_size": 0},
-        {"batch_size": -1},
-        {"batch_size": "16"},
-        {"batch_size": 2.5},
-        {"batch_size": None},
-        {"batch_size": True},
-        {"batch_size": 4, "prefetch_batches": -1},
-        {"batch_size": 4, "prefetch_batches": "a"},
-        {"batch_size": 4, "epoch": -1},
+        *(({"batch_size": size}, "batch_size=.*: expected an integer of 1") for size in (0, -1, "16", 2.5, None, True)),
+        *(({"prefetch_batches": n}, "prefetch_batches=.*: expected an integer of 0 or more") for n in (-1, "a")),
+        ({"epoch": -1}, "epoch=-1: expected an integer of 0 or more"),
+        *(({"drop_last": value}, "drop_last=.*: expected True or False") for value in ("no", 1, None)),
+        *(({"name": name}, "expected the key of a dataset of the trainer") for name in (None, "", 3)),
+        *(({"device": device}, "expected to be called in the loop of a trainer") for device in ("auto", "cpu")),
     ],
 )
-def test_train_batches_takes_integers(options):
-    name = list(options)[-1]
-    with pytest.raises(OptionError, match=f"{name}=.*: expected an integer of [01] or more"):
-        train_batches("train", **{"epoch": 0, **options})
-
-
-@pytest.mark.parametrize("drop_last", ["no", 1, None])
-def test_train_batches_takes_a_flag(drop_last):
-    with pytest.raises(OptionError, match=r"drop_last=.*: expected True or False"):
-        train_batches("train", 0, batch_size=4, drop_last=drop_last)
-
-
-@pytest.mark.parametrize("name", [None, "", 3])
-def test_a_name_is_a_name(name):
-    with pytest.raises(OptionError, match="expected the key of a dataset of the trainer"):
-        train_batches(name, 0, batch_size=4)
-
-
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_train_batches_is_of_a_training_loop(device):
-    with pytest.raises(OptionError, match=r"train_batches: expected to be called in the loop of a trainer"):
-        train_batches("train", 0, batch_size=4, device=device)
+def test_options_of_train_batches(options, said):
+    with pytest.raises(OptionError, match=said):
+        train_batches(**{"name": "train", "epoch": 0, "batch_size": 4, **options})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ray.util import placement_group, remove_placement_group
 
 import ray_h5
 from ray_h5.errors import OptionError, UnknownOptionError
-from ray_h5.ray_data.training import free_cpus
+from ray_h5.ray_data.training import data_config as free_cpus
 from tests.ray_data.kit import write_chunked
 
 pytestmark = [pytest.mark.usefixtures("ray_local"), pytest.mark.versions]  # a cluster of 2 CPUs
@@ -71,7 +71,11 @@ def test_what_others_may_free_is_a_warning(paths, caplog, monkeypatch):
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("label_selctor", "Did you mean 'label_selector'?"), ("preserve_order", "there is no option 'preserve_order'.")],
+    [
+        ("label_selctor", "Did you mean 'label_selector'?"),
+        ("preserve_order", "there is no option 'preserve_order'."),
+        ("dataset_checkpoint_configs", "store train_batches(...).position()"),
+    ],
 )
 def test_an_unknown_option_is_refused(option, said):
     with pytest.raises(UnknownOptionError, match=re.escape(said)):

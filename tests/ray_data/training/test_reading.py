@@ -321,6 +321,28 @@ def test_values_are_the_same_in_both_ways(signals, made, collate):
         assert found
 
 
+@pytest.mark.parametrize("reading", ["tasks", "workers"])
+def test_functions_of_ours_leave_the_other_columns_of_tables_as_they_are(tmp_path, reading):
+    """Integers that are missing are no floats, which round above 2**53."""
+    values, missing = 2**53 + 1 + np.arange(12), np.arange(12) % 5 == 2
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.random.default_rng(0).standard_normal((12, 4, 6)).astype("f4")
+        masked = file.create_group("n")
+        masked.attrs["encoding-type"] = "nullable-integer"
+        masked["values"], masked["mask"] = values, missing
+    ds = ray_h5.read_h5(tmp_path / "a.h5", columns=["x", "n"], include_row_keys=True)
+    scale = ray_h5.Standardize(["x"], axis=(0, 2)).fit(ds)
+    mask, noise = ray_h5.SpecAugment("x", 3, 2), ray_h5.GaussianNoise("x")
+    plain = [batch for shard in shards_of(ds, "workers") for batch in taken(shard)[0]]
+    ds = scale.transform(ds).map_batches(mask, batch_format="pyarrow").map_batches(noise, batch_format="pyarrow")
+    ((batches, _),) = by_reading(ds, reading)
+    found = [number for batch in batches for number in batch["n"]]
+    assert found == [None if gone else value for value, gone in zip(values.tolist(), missing, strict=True)]
+    for batch, before in zip(batches, plain, strict=True):
+        assert torch.equal(batch["x"], noise(mask(scale.transform_batch(before)))["x"])
+        assert not torch.equal(batch["x"], before["x"])
+
+
 # Which way ---------------------------------------------------------------------------------------------
 
 
