@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ray_h5.errors import NotFoundError, OptionError, OutputExistsError
 from ray_h5.options import DEFAULT_EXTENSIONS
@@ -97,14 +97,8 @@ def _is_hdf5_name(name: str) -> bool:
     return name.rpartition(".")[2].lower() in DEFAULT_EXTENSIONS
 
 
-class Destination:
-    """A folder that files are written to. It can be pickled; the copy belongs to the same write.
-
-    Parameters
-    ----------
-    folder : str
-        Its path or URL.
-    """
+class _Folder:
+    """What folders on a disk and in a store have in common. They can be pickled; the copy belongs to the same write."""
 
     storage_options: Mapping[str, object] | None = None
     """How its store is reached."""
@@ -123,53 +117,8 @@ class Destination:
         """Return the path or URL of a file."""
         return f"{self._folder}/{name}"
 
-    def real_path(self, name: str) -> str:
-        """Return the one path of a file; see `Storage.real_path`."""
-        raise NotImplementedError
 
-    def begin(self) -> None:
-        """Make room for files that are not complete; remove those of writes that died. Once, on the driver.
-
-        Raises
-        ------
-        OutputExistsError
-            If another write has the hidden folder.
-        """
-        raise NotImplementedError
-
-    def has(self, name: str) -> bool:
-        """Return whether a file is there."""
-        raise NotImplementedError
-
-    def names(self) -> list[str]:
-        """Return the HDF5 files that are in the folder itself."""
-        return sorted(name for name in self._all_names() if _is_hdf5_name(name) and not name.startswith("."))
-
-    def _all_names(self) -> list[str]:
-        raise NotImplementedError
-
-    def is_empty(self) -> bool:
-        """Return whether nothing is in the folder, or there is none."""
-        return all(name.startswith(_STAGING) for name in self._all_names())
-
-    def temporary(self, name: str) -> str:
-        """Return the path of a new local file."""
-        raise NotImplementedError
-
-    def keep(self, temporary: str) -> str:
-        """Take a complete file, out of sight, where the driver finds it; return its token for `publish`."""
-        raise NotImplementedError
-
-    def publish(self, names: Mapping[str, str], replaced: Iterable[str] = ()) -> None:
-        """Give complete files, by token or by their temporary path, their names; remove other files."""
-        raise NotImplementedError
-
-    def abandon(self, *, keep_journal: bool = False) -> None:
-        """Remove what is left of the write."""
-        raise NotImplementedError
-
-
-class LocalDestination(Destination):
+class LocalDestination(_Folder):
     """A folder on a disk that all nodes see. Files that are not complete are in a hidden folder of it."""
 
     def __init__(self, folder: str, hidden: str) -> None:
@@ -179,9 +128,17 @@ class LocalDestination(Destination):
         self._is_made = False
 
     def real_path(self, name: str) -> str:
+        """Return the one path of a file; see `Storage.real_path`."""
         return LOCAL.real_path(self.place(name))
 
     def begin(self) -> None:
+        """Make room for files that are not complete; remove those of writes that died. Once, on the driver.
+
+        Raises
+        ------
+        OutputExistsError
+            If another write has the hidden folder.
+        """
         if self._hidden.is_held:
             return
         self._is_made = not os.path.lexists(self._folder)  # what fails removes it
@@ -208,7 +165,16 @@ class LocalDestination(Destination):
                 dead.remove()
 
     def has(self, name: str) -> bool:
+        """Return whether a file is there."""
         return os.path.lexists(self.place(name))
+
+    def names(self) -> list[str]:
+        """Return the HDF5 files that are in the folder itself."""
+        return _shown(self._all_names())
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is in the folder, or there is none."""
+        return all(name.startswith(_STAGING) for name in self._all_names())
 
     def _all_names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -216,6 +182,7 @@ class LocalDestination(Destination):
         return []
 
     def temporary(self, name: str) -> str:
+        """Return the path of a new local file."""
         if not os.path.isdir(self._hidden.path):
             raise NotFoundError(
                 f"{self._hidden.path}: no such folder, and the driver made it: the nodes that write need to see the "
@@ -224,9 +191,11 @@ class LocalDestination(Destination):
         return self._hidden.temporary(os.path.basename(name))
 
     def keep(self, temporary: str) -> str:
+        """Take a complete file, out of sight, where the driver finds it; return its token for `publish`."""
         return temporary
 
     def publish(self, names: Mapping[str, str], replaced: Iterable[str] = ()) -> None:
+        """Give complete files, by token or by their temporary path, their names; remove other files."""
         moves = [(self.place(name), self._hidden.old(name)) for name in replaced]
         moves += [(temporary, self.place(name)) for temporary, name in names.items()]
         done: list[tuple[str, str]] = []
@@ -249,6 +218,7 @@ class LocalDestination(Destination):
         self._is_made = False
 
     def abandon(self, *, keep_journal: bool = False) -> None:
+        """Remove what is left of the write."""
         if not self._hidden.is_held:
             return
         if keep_journal:
@@ -261,7 +231,7 @@ class LocalDestination(Destination):
                 Path(self._folder).rmdir()  # if nothing is in it
 
 
-class StoreDestination(Destination):
+class StoreDestination(_Folder):
     """A folder in a store. Files are made on a local disk, and uploaded; those of tasks under hidden names."""
 
     def __init__(
@@ -281,9 +251,9 @@ class StoreDestination(Destination):
     def has(self, name: str) -> bool:
         return self._storage.identity(self.place(name)) is not None
 
-    def _all_names(self) -> list[str]:
+    def names(self) -> list[str]:
         found, _ = self._storage.list(f"{self._folder}/", below=False)
-        return [each.url.rpartition("/")[2] for each in found]
+        return _shown(each.url.rpartition("/")[2] for each in found)
 
     def is_empty(self) -> bool:
         return not self.names()
@@ -324,3 +294,11 @@ class StoreDestination(Destination):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_temporary": ""}
+
+
+Destination: TypeAlias = LocalDestination | StoreDestination
+"""A folder that files are written to. The methods are documented where they are of a disk."""
+
+
+def _shown(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if _is_hdf5_name(name) and not name.startswith("."))

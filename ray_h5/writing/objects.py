@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.storage.local import read_at
 from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refers
 
 SLAB_OBJECTS = 1 << 16
@@ -79,20 +78,17 @@ def _has_plain_chunks(found: h5py.Dataset) -> bool:
 
 
 def _copy_chunks(found: h5py.Dataset, made: h5py.Dataset) -> None:
-    """Copy the stored bytes of chunks. libhdf5 takes memory for each one; here all go through one buffer."""
+    """Copy the stored bytes of chunks, one after the other: by itself, libhdf5 keeps memory for all of them."""
     chunks: list[h5py.h5d.StoreInfo] = []
     found.id.chunk_iter(chunks.append)
-    most = max((each.size for each in chunks), default=0)
-    with open(found.file.filename, "rb") as source:
-        is_short = most > os.fstat(source.fileno()).st_size
-        buffer = memoryview(bytearray(0 if is_short else most))
-        for each in chunks:
-            part = buffer[: each.size]
-            if is_short or read_at(source.fileno(), part, each.byte_offset) != each.size:
-                raise CorruptFileError(
-                    f"{found.file.filename}: {found.name!r}: its chunk at {each.chunk_offset} is cut short"
-                )
-            made.id.write_direct_chunk(each.chunk_offset, part, each.filter_mask)
+    size = Path(found.file.filename).stat().st_size
+    for each in chunks:
+        if each.byte_offset + each.size > size:
+            raise CorruptFileError(
+                f"{found.file.filename}: {found.name!r}: its chunk at {each.chunk_offset} is cut short"
+            )
+        mask, data = found.id.read_direct_chunk(each.chunk_offset)
+        made.id.write_direct_chunk(each.chunk_offset, data, mask)
 
 
 def _has_fill_on_heap(found: h5py.Dataset) -> bool:
