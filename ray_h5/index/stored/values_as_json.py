@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 import types
@@ -16,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.arrow_arrays import numbers_of
-from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.times import Times
 from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
-from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Texts
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Texts
 from ray_h5.manifest.known_columns import (
     Elsewhere,
     KnownColumn,
@@ -28,8 +26,6 @@ from ray_h5.manifest.known_columns import (
     num_chunks,
 )
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, Form, SourceStates
-from ray_h5.manifest.manifest import Manifest
-from ray_h5.manifest.selections import Along
 from ray_h5.storage.byte_source import Identity
 
 _DTYPE = re.compile(r"[<>|][biufcmMOSUV]\d*(\[\w+\])?")
@@ -268,149 +264,32 @@ def check_sizes(what: str, *values: Any, most: int = _MOST - 1) -> None:
         check(type(value) is int and 0 <= value <= most, f"{what}: {value!r} is no number of 0 to {most}")
 
 
-# What cannot be true of values ------------------------------------------------------------------
-
-
-def _check_layout(layout: ColumnLayout, _: Reader) -> None:
-    numbers = [layout.item_bytes, layout.user_block, layout.offset or 0, *(layout.chunk_shape or ())]
-    check_sizes(f"column {layout.name!r}", *layout.shape, *numbers, most=(1 << 63) - 1)
-    for step in layout.pipeline.steps:
-        check_sizes(f"column {layout.name!r}", step.id, *step.client_data)
-    fill = layout.fill
-    check(fill is None or (fill.shape, fill.dtype) == ((), layout.stored_dtype), f"column {layout.name!r}", "its fill")
+# Where chunks and values are: these become addresses, so they are compared with the file ------------------------
 
 
 def _check_column(known: KnownColumn, reader: Reader) -> None:
     layout, index = known.layout, known.index
-    name = f"column {layout.name!r}"
-    check(layout.shape, name, "it has no rows")
-    if known.elsewhere is not None:
-        check(layout.sources, name, "values in other files that it does not lead to")
-        _check_external(known, name)
-    is_chunked = layout.storage == "chunked"
-    check(not is_chunked or (layout.chunk_shape and all(layout.chunk_shape)), name, f"chunks of {layout.chunk_shape}")
-    if not layout.direct or layout.sources:
-        check(index is None, name, "chunks that are not read")
-        return
-    check(layout.storage in {"contiguous", "chunked"}, name, "not read without libhdf5")
-    ends = 0 if layout.offset is None else layout.offset + layout.num_rows * layout.row_bytes
     size = reader.size_of(reader.path)
-    check(is_chunked or (index is None and ends <= size), name, "values past the end of the file")
     if index is not None:
         index.unpacked(num_chunks(layout), size)
-
-
-def _check_external(known: KnownColumn, name: str) -> None:
-    layout, elsewhere = known.layout, known.elsewhere
-    assert elsewhere is not None
-    check(elsewhere.fill is None or elsewhere.fill.dtype == layout.stored_dtype, name, "its fill")
-
-
-def _check_elsewhere(elsewhere: Elsewhere, _: Reader) -> None:
-    check(elsewhere.how != "link" or len(elsewhere.columns) == 1, "a link", f"{len(elsewhere.columns)} columns")
-    for number, here, _there in elsewhere.mappings:
-        check(0 <= number < len(elsewhere.columns) and here, number, "a mapping of nothing")
-
-
-def _check_along(along: Along, _: Reader) -> None:
-    check_sizes("a selection", along.first, along.stride, along.count, along.block, *along.listed, most=1 << 62)
-    ascends = all(low < high for low, high in itertools.pairwise(along.listed))
-    check(ascends if along.listed else along.stride >= along.block > 0, along, "no selection")
-
-
-def _check_manifest(manifest: Manifest, _: Reader) -> None:
-    check({*(manifest.listing or ())} <= manifest.columns.keys(), "a column is listed, and not described")
-    check(all(name == each.layout.name for name, each in manifest.columns.items()), "a column of another name")
-
-
-def _check_texts(texts: Texts, _: Reader) -> None:
-    ends = texts.ends
-    check(ends.dtype == np.int64 and ends.ndim == 1, "texts of no ends")
-    check(
-        not len(ends) or (ends[0] >= 0 and (ends[1:] >= ends[:-1]).all() and ends[-1] <= len(texts.data)),
-        "texts past the end of their bytes",
-    )
-
-
-def _check_groups(groups: GroupTable, _: Reader) -> None:
-    groups.names.groups.data.decode()  # raises a ValueError unless it is UTF-8
-    for name, each in (*groups.columns.items(), *groups.attributes.items()):
-        check(len(each) == len(groups), f"{name!r}: expected {len(groups)} values, found {len(each)}")
+    if layout.direct and layout.storage == "contiguous" and layout.offset is not None and not layout.sources:
+        ends = layout.offset + layout.num_rows * layout.row_bytes
+        check(0 <= layout.offset <= ends <= size, f"column {layout.name!r}", "values past the end of the file")
 
 
 def _check_joined_array(joined: JoinedArray, reader: Reader) -> None:
-    name, count, layouts = f"column {joined.name!r}", len(joined.paths), joined.layouts
-    class_of, shapes, offsets = joined.class_of, joined.shapes, joined.offsets
-    check(class_of.dtype == np.int32 and shapes.dtype == offsets.dtype == np.int64 and layouts, name, "no datasets")
-    check(
-        class_of.shape == offsets.shape == (count,) == shapes.shape[:1] and shapes.ndim == 2,
-        name,
-        f"expected {count} datasets",
-    )
-    check(
-        ((class_of >= MISSING) & (class_of < len(layouts))).all() and (shapes >= 0).all(),
-        name,
-        "a dataset of no class, or of a negative shape",
-    )
-    items = np.array([layout.stored_dtype.itemsize for layout in layouts], np.float64)[class_of]
-    ends = offsets + shapes.astype(np.float64).prod(axis=1) * items
-    written = offsets != NOT_WRITTEN
-    check(
-        ((offsets >= 0) & (ends <= reader.size_of(reader.path)))[written].all(),
-        name,
-        "a dataset past the end of the file",
-    )
-    if shapes.shape[1] and not joined.single:
-        of_class = np.array([layout.row_shape for layout in layouts], np.int64).reshape(len(layouts), -1)
-        check(
-            (shapes[:, 1:] == of_class[class_of])[class_of != MISSING].all(),
-            name,
-            "a dataset of another shape than its class",
-        )
+    items = np.array([layout.stored_dtype.itemsize for layout in joined.layouts], np.float64)[joined.class_of]
+    ends = joined.offsets + joined.shapes.astype(np.float64).prod(axis=1) * items
+    size, written = reader.size_of(reader.path), joined.offsets != NOT_WRITTEN
+    is_inside = (joined.offsets >= 0) & (ends <= size)
+    check(is_inside[written].all(), f"column {joined.name!r}", "a dataset past the end of the file")
     if joined.chunks is not None:
-        joined.chunks.unpacked(int(joined.first_chunks[-1]), reader.size_of(reader.path))
-
-
-def _check_bounds(bounds: Bounds, _: Reader) -> None:
-    starts, stops = bounds.starts, bounds.stops
-    check(starts.dtype == stops.dtype == np.int64 and starts.ndim == 1 and starts.shape == stops.shape, "bounds")
-    check((starts >= 0).all() and (stops >= starts).all(), "a row that ends before it begins")
-
-
-def _check_times(times: Times, _: Reader) -> None:
-    counts, parts = times.counts, (times.steps, times.rates, times.starts, times.listed)
-    check(counts.dtype == np.int64 and counts.ndim == 1 and (counts >= 0).all(), "times of no samples")
-    check(all(each.dtype == np.float64 and each.ndim == 1 for each in parts), "times that are no numbers")
-    check(len(times.steps) == len(counts) and len(times.rates) == len(times.starts), "steps of other recordings")
-    expected = 0 if len(times.rates) else int(counts.sum())
-    check(len(times.rates) in {0, len(counts)} and len(times.listed) == expected, "times of other samples")
-
-
-def _check_table(table: RowTable, _: Reader) -> None:
-    lengths = table.lengths
-    check(lengths.dtype == np.int64 and lengths.ndim == 1 and (lengths >= 0).all(), "an episode with a negative length")
-    check_sizes("the steps", table.num_steps)
-    if table.chosen_counts is not None:
-        counts, chosen, groups = table.chosen_counts, table.chosen, table.groups
-        check(counts.dtype == np.int64 and counts.ndim == 1 and (counts >= 0).all(), "blocks of no groups")
-        check(chosen is not None and groups is not None and len(groups) == len(counts), "blocks of other groups")
-        check(chosen is not None and int(counts.sum()) == len(chosen), "other blocks than groups have")
-    for each in table.chunked_by.values():
-        check_sizes("the values of a chunk", each.size - 1)
+        joined.chunks.unpacked(int(joined.first_chunks[-1]), size)
 
 
 _CHECKS: dict[Any, Callable[[Any, Reader], None]] = {
-    ColumnLayout: _check_layout,
     KnownColumn: _check_column,
-    Elsewhere: _check_elsewhere,
-    Along: _check_along,
-    Manifest: _check_manifest,
-    Texts: _check_texts,
-    GroupTable: _check_groups,
     JoinedArray: _check_joined_array,
-    Bounds: _check_bounds,
-    RowTable: _check_table,
-    Times: _check_times,
 }
 _NAMES = {
     each.__name__: each
