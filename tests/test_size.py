@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "fork": Size(50, 1, 0, 0, 0, 0),
     "hashing": Size(256, 1, 0, 0, 0, 0),
     "hdf5": Size(7530, 45, 20, 2, 10, 3),
-    "index": Size(5280, 26, 48, 1, 6, 11),
+    "index": Size(5159, 26, 48, 1, 6, 11),
     "inspect": Size(1584, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1714, 9, 3, 0, 0, 2),
@@ -59,7 +59,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
     "ray_data": Size(4717, 29, 7, 0, 8, 9),
-    "read": Size(8589, 48, 40, 6, 16, 14),
+    "read": Size(8588, 48, 40, 6, 16, 14),
     "rows": Size(4992, 20, 30, 0, 5, 6),
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(4276, 28, 12, 3, 9, 0),
@@ -70,7 +70,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.82
+COMMENTS = 0.83
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

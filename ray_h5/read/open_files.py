@@ -168,6 +168,9 @@ class FileOnDisk(OpenFile):
                 read.add_sources(name, layout.sources)
             for other, piece in spread(self, part, elsewhere, layout, undone):
                 there = libraries.enter_context(other.library())
+                if isinstance(other, FileOnDisk) and other.leads_elsewhere(str(name_of(piece.address)), there):
+                    self._elsewhere[name] = None  # h5py reads a chain of files: it looks at each of them again
+                    return None
                 jobs += jobs_of(other.reader_for(leads_to(layout, other), piece.address, there), piece, there)
         except OTHER_FILES:
             raise  # libhdf5 would open whatever has their names now

@@ -80,7 +80,7 @@ def test_an_unknown_column_offers_near_names(five_files):
     [
         ({"signal": np.zeros((3, 2, 3), "f4")}, "column 'label' is missing"),
         ({"signal": np.zeros((3, 2, 3), "f8"), "label": np.zeros(3, "u1")}, r"float32 \(2, 3\), found float64"),
-        ({"signal": np.zeros((3, 2, 4, 1), "f4"), "label": np.zeros(3, "u1")}, r"found float32 \(2, 4, 1\)"),
+        ({"signal": np.zeros((3, 2, 4, 2), "f4"), "label": np.zeros(3, "u1")}, r"found float32 \(2, 4, 2\)"),
     ],
 )
 def test_a_file_that_differs_is_named(five_files, third, says, columns):

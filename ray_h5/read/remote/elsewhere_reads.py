@@ -144,12 +144,8 @@ class VirtualColumn:
             other = file.file_of(source.path)
             with other.library() as there:
                 column = other.reader_for(leads_to(self.layout, other), source.name, there)
-            assert source.there is not None
-            if (
-                not _is_block(source.there)
-                or not isinstance(column, DirectColumn)
-                or not are_alike([column, *columns[:1]])
-            ):
+            is_block = source.there is not None and _is_block(source.there)
+            if not is_block or not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
                 return []
             columns.append(column)
         return [JointColumn(columns)]
