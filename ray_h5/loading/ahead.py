@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.kernel.library import Pool
@@ -25,100 +25,149 @@ class ReadTimeoutError(RayH5Error, RuntimeError, TimeoutError):
 AHEAD_ITEMS, AHEAD_BYTES = 8, 64 << 20
 """How many batches that transforms made wait at most: no other is begun while this many, or this many bytes, wait."""
 
+_END: Any = object()
+
+
+class _Threads(Generic[Work, Result]):
+    """Threads that do one item after the other; one that finds none left runs jobs of the others."""
+
+    def __init__(
+        self, items: Iterable[Work], work: Callable[[Work], Result], threads: int, stop: Stop, pool: Pool | None
+    ) -> None:
+        self._items, self._work, self._stop, self._pool = iter(items), work, stop, pool
+        self._own = set[int]()
+        self._submitted = self._begun = 0
+        self._has_all = False
+        self.waiting: deque[Future[Result]] = deque()
+        self._executor = ThreadPoolExecutor(threads, "ray_h5_loader", initializer=self._enter)
+
+    def _enter(self) -> None:
+        self._own.add(threading.get_ident())
+        self._stop.enter()
+
+    def submit(self, most: int) -> None:
+        """Let threads do other items, until so many are done or waited for."""
+        while not self._has_all and len(self.waiting) < most:
+            item = next(self._items, _END)
+            if item is _END:
+                self._has_all = True
+                return
+            self._submitted += 1
+            self.waiting.append(self._executor.submit(self._do, self._submitted, item))
+            self.waiting[-1].add_done_callback(self._help_others)
+
+    def _do(self, number: int, item: Work) -> Result:
+        self._begun = number
+        if self._pool is not None:
+            self._pool.enter(number)
+        return self._work(item)
+
+    def _help_others(self, _: Future[Result]) -> None:
+        none_left = self._has_all and self._begun == self._submitted
+        if self._pool is not None and none_left and threading.get_ident() in self._own:
+            self._pool.help()
+
+    def end(self, *, wait: bool) -> bool:
+        """Do no other item, and wait for those that were begun; return whether they have ended.
+
+        No thread waits for itself: the garbage collector may call this in one of them.
+        """
+        if self._pool is not None:
+            self._pool.end()
+        wait = wait and threading.get_ident() not in self._own
+        self._executor.shutdown(wait=wait, cancel_futures=True)
+        return wait
+
+
+def in_threads(
+    items: Iterable[Work],
+    work: Callable[[Work], Result],
+    threads: int,
+    at_once: Callable[[], int],
+    stop: Stop,
+    *,
+    timeout: float = 0,
+    what: Callable[[], str] = str,
+    pool: Pool | None = None,
+    close: Callable[[], None] | None = None,
+) -> Iterator[Result]:
+    """Yield what `work` returns for each item, in their order. Threads work ahead of the thread that asks.
+
+    Parameters
+    ----------
+    items : iterable
+        Taken in the thread that asks.
+    work : callable
+        Called in one of `threads` threads.
+    at_once : callable
+        Returns how many items are done side by side. One more is begun: a thread that is done has it at once.
+    stop : Stop
+        Ends requests that hang when the iteration ends early.
+    timeout : float
+        Seconds to wait for a result; 0 waits for ever. `what` returns what is read, for the message.
+    pool : Pool, optional
+        Runs jobs of the compiled loop.
+    close : callable, optional
+        Called when no thread works any more.
+
+    Raises
+    ------
+    ReadTimeoutError
+        If a result takes longer than `timeout`.
+    """
+    in_time, done, at_exit = True, False, sys.is_finalizing
+    running = _Threads(items, work, threads, stop, pool)
+    try:
+        running.submit(at_once() + 1)
+        while running.waiting:
+            try:
+                running.waiting[0].exception(timeout or None)  # an error of `work` is raised below
+            except FutureTimeoutError:
+                in_time = False
+                raise ReadTimeoutError(
+                    f"nothing was read in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
+                    "or mount answers, or give it more time"
+                ) from None
+            result = running.waiting.popleft().result()
+            running.submit(at_once() + 1)
+            yield result
+        done = True
+    finally:
+        if not done:
+            stop.set()  # requests that hang
+        # A read that hangs is not waited for. At exit the threads have ended already, and modules may be cleared.
+        if not at_exit() and running.end(wait=in_time) and close is not None:
+            close()
+
 
 def ahead(items: Iterator[Result], size: Callable[[Result], int], stop: Stop) -> Iterator[Result]:
     """Yield some items in their order. One thread takes them, ahead of the thread that asks for them.
 
-    It takes no other while `AHEAD_ITEMS`, or `AHEAD_BYTES` by their `size`, wait. `stop` ends requests that hang when
-    the iteration ends early.
+    At most `AHEAD_ITEMS` wait, and as many as fit into `AHEAD_BYTES` if they are as large as the largest so far. `stop`
+    ends requests that hang when the iteration ends early.
     """
-    made, at_exit, own = _Ahead(items, size), sys.is_finalizing, set[int]()
-    pool = ThreadPoolExecutor(1, "ray_h5_transform", initializer=lambda: own.add(threading.get_ident()))
-    found: tuple[Result, int] | None = None
+    largest: int | None = None
+    has_ended = False
+
+    def take(_: bool) -> Result:
+        nonlocal largest, has_ended
+        item = next(items, _END)
+        if item is _END:
+            has_ended = True
+        else:
+            largest = max(largest or 1, size(item))
+        return item
+
+    def at_once() -> int:
+        return 0 if largest is None else max(1, min(AHEAD_ITEMS, AHEAD_BYTES // largest)) - 1
+
+    taken = in_threads(iter(lambda: has_ended, True), take, 1, at_once, stop, close=items.close)  # type: ignore[attr-defined]
     try:
-        while True:
-            if begins := made.begins():
-                made.follow(pool.submit(made.fill))
-            if found is not None:
-                yield found[0]
-            elif not begins and made.has_ended():
-                return
-            found = made.take()
+        for item in taken:
+            if item is not _END:
+                yield item
     finally:
-        made.is_closed = True
-        if made.is_filling:
-            stop.set()
-        if not at_exit():
-            # The garbage collector may run this in that thread, which ends when it returns to `fill`.
-            is_own = threading.get_ident() in own
-            pool.shutdown(wait=not is_own, cancel_futures=True)
-            if not is_own:
-                items.close()  # type: ignore[attr-defined]
-
-
-class _Ahead(Generic[Result]):
-    """Items that one thread takes and another one gets, bounded."""
-
-    def __init__(self, items: Iterator[Result], size: Callable[[Result], int]) -> None:
-        self._items, self._size = items, size
-        self._waiting: deque[tuple[Result, int]] = deque()
-        self._held, self._changed = 0, threading.Condition()
-        self._filling: Future[bool] | None = None
-        self.is_filling = self.is_closed = self._has_all = False
-
-    def begins(self) -> bool:
-        """Return whether `fill` is to be called, and note that it will be."""
-        with self._changed:
-            begins = not self.is_filling and not self._has_all and self._has_room()
-            self.is_filling = self.is_filling or begins
-        return begins
-
-    def follow(self, filling: Future[bool]) -> None:
-        """Let `take` and `has_ended` wait for a call of `fill`."""
-        self._filling = filling
-        filling.add_done_callback(self._end)
-
-    def fill(self) -> bool:
-        """Take items while there is room; return whether that were all. A thread that waits would block an exit."""
-        while True:
-            with self._changed:
-                if self.is_closed or not self._has_room():
-                    self.is_filling = False
-                    return False
-            try:
-                item = next(self._items)
-            except StopIteration:
-                return True
-            nbytes = self._size(item)
-            with self._changed:
-                self._held += nbytes
-                self._waiting.append((item, nbytes))
-                self._changed.notify()
-
-    def take(self) -> tuple[Result, int] | None:
-        """Return the next item, with its size; None when there will be none until `fill` is called again."""
-        with self._changed:
-            while not self._waiting and self.is_filling:
-                self._changed.wait()
-            if not self._waiting:
-                return None
-            found = self._waiting.popleft()
-            self._held -= found[1]
-        return found
-
-    def has_ended(self) -> bool:
-        """Return whether all items were taken; an error comes after the items that were taken before it."""
-        assert self._filling is not None
-        return self._filling.result()
-
-    def _has_room(self) -> bool:
-        return not self._waiting or (len(self._waiting) < AHEAD_ITEMS and self._held < AHEAD_BYTES)
-
-    def _end(self, filling: Future[bool]) -> None:
-        with self._changed:
-            if filling.cancelled() or filling.exception() or filling.result():
-                self._has_all, self.is_filling = True, False
-            self._changed.notify()
+        taken.close()  # type: ignore[attr-defined]
 
 
 def with_later(calls: Iterable[Work], distance: Callable[[], int]) -> Iterator[tuple[Work, Work | None]]:
@@ -131,92 +180,3 @@ def with_later(calls: Iterable[Work], distance: Callable[[], int]) -> Iterator[t
             return
         call = window.popleft()
         yield call, window[distance() - 1] if len(window) >= distance() else None
-
-
-class _Calls(Generic[Work, Result]):
-    """Calls that threads do one after the other; who finds none left runs jobs of the last ones."""
-
-    def __init__(self, work: Callable[[Work, Work | None], Result], stop: Stop, pool: Pool | None) -> None:
-        self._work, self._stop, self.pool = work, stop, pool
-        self.threads = set[int]()
-        self.submitted = self._begun = 0
-        self.all_submitted = False
-
-    def enter(self) -> None:
-        """Let the calling thread do calls."""
-        self.threads.add(threading.get_ident())
-        self._stop.enter()
-
-    def do(self, number: int, call: Work, later: Work | None) -> Result:
-        """Do a call."""
-        self._begun = number
-        if self.pool is not None:
-            self.pool.enter(number)
-        return self._work(call, later)
-
-    def help_others(self, _: Future[Result]) -> None:
-        """Run jobs of other threads in a thread that has done a call, if no call is left for it."""
-        none_left = self.all_submitted and self._begun == self.submitted
-        if self.pool is not None and none_left and threading.get_ident() in self.threads:
-            self.pool.help()
-
-
-def in_threads(
-    calls: Iterator[tuple[Work, Work | None]],
-    work: Callable[[Work, Work | None], Result],
-    threads: int,
-    at_once: Callable[[], int],
-    timeout: float,
-    what: Callable[[], str],
-    stop: Stop,
-    pool: Pool | None = None,
-) -> Iterator[Result]:
-    """Yield what `work` returns for each call, in their order. Threads work ahead of that.
-
-    `at_once` returns how many calls they do side by side, of at most `threads`. `stop` ends requests that hang when
-    the iteration ends early. With a `pool`, jobs of the compiled loop are run there.
-
-    Raises
-    ------
-    ReadTimeoutError
-        If a result takes longer than `timeout` seconds, if that is not 0. `what` returns what is read, for the message.
-    """
-    waiting: deque[Future[Result]] = deque()
-    in_time, done, at_exit, found = True, False, sys.is_finalizing, _Calls(work, stop, pool)
-
-    def ahead() -> None:
-        # One call more than are done side by side: a thread that is done has the next one at once.
-        while not found.all_submitted and len(waiting) <= at_once():
-            each = next(calls, None)
-            if each is None:
-                found.all_submitted = True
-                return
-            found.submitted += 1
-            waiting.append(executor.submit(found.do, found.submitted, *each))
-            waiting[-1].add_done_callback(found.help_others)
-
-    executor = ThreadPoolExecutor(threads, thread_name_prefix="ray_h5_loader", initializer=found.enter)
-    try:
-        ahead()
-        while waiting:
-            try:
-                waiting[0].exception(timeout or None)  # an error of `work` is raised below
-            except FutureTimeoutError:
-                in_time = False
-                raise ReadTimeoutError(
-                    f"nothing was read in {timeout} seconds (timeout={timeout}), of {what()}: see whether their disk "
-                    "or mount answers, or give it more time"
-                ) from None
-            result = waiting.popleft().result()
-            ahead()
-            yield result
-        done = True
-    finally:
-        if not done:
-            stop.set()  # requests that hang
-        # A read that hangs is not waited for, and no thread waits for itself: the garbage collector may run this in one
-        # of them. At exit the threads have ended already, and modules may be cleared.
-        if not at_exit():
-            if pool is not None:
-                pool.end()
-            executor.shutdown(wait=in_time and threading.get_ident() not in found.threads, cancel_futures=True)

@@ -67,7 +67,7 @@ class Calls(Generic[Batch]):
         with self.source.sharing_chunks(self.threads):
             yield from self._read(partial(self._announced, read))
 
-    def _read(self, work: Callable[[list[Batch], list[Batch] | None], Result]) -> Iterator[Result]:
+    def _read(self, work: Callable[[tuple[list[Batch], list[Batch] | None]], Result]) -> Iterator[Result]:
         threads, source = self.threads, self.source
         # A store is asked by each thread: more of them would be too many.
         is_alone = not threads or self.is_alone or bool(source.call_bytes)
@@ -84,11 +84,14 @@ class Calls(Generic[Batch]):
 
         calls = with_later(self.batches(are_pooled), at_once)
         if not threads:
-            return itertools.starmap(work, calls)
-        return in_threads(calls, work, most, at_once, self.timeout, self.what, self.stop, pool)
+            return map(work, calls)
+        return in_threads(calls, work, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
 
-    def _announced(self, read: Callable[[list[Batch]], Result], call: list[Batch], later: list[Batch] | None) -> Result:
-        """Read some batches; `later` is what this thread reads next."""
+    def _announced(
+        self, read: Callable[[list[Batch]], Result], calls: tuple[list[Batch], list[Batch] | None]
+    ) -> Result:
+        """Read the batches of the first call; the other one is what this thread reads next."""
+        call, later = calls
         if later is not None and self.source.takes_hints:
             self.source.will_read(self.indices_of(later))
         return read(call)

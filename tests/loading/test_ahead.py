@@ -7,11 +7,9 @@ import pytest
 from ray_h5.loading.ahead import ahead, in_threads
 from ray_h5.storage.stop import Stop
 
-_PREFIXES = "ray_h5_loader", "ray_h5_transform"
-
 
 def threads_of_ours():
-    return [each for each in threading.enumerate() if each.name.startswith(_PREFIXES)]
+    return [each for each in threading.enumerate() if each.name.startswith("ray_h5_loader")]
 
 
 class ClosesItself:
@@ -33,8 +31,7 @@ class ClosesItself:
 
 
 def through_pool(closes):
-    calls = iter([(each, None) for each in range(10)])
-    return in_threads(calls, lambda call, _: closes.of(call), 2, lambda: 2, 0, str, Stop())
+    return in_threads(range(10), closes.of, 2, lambda: 2, Stop())
 
 
 def through_one_thread(closes):
