@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,15 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.storage.byte_source import Identity, only_ctime_differs
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
-_FIRST_SLOTS = 64
-"""Rows that a cache of the rows used last has memory for at first."""
+_FIRST_ROWS = 64
+"""Rows of a column with a bound of its own for which there is memory at first."""
 
 Read = Callable[[Mapping[Any, np.ndarray], np.ndarray, np.ndarray], None]
 """Reads some rows into ``out[column][places]``; called with (out, rows, places)."""
 
 
 class RowCache:
-    """Rows of some columns. Each row is held from the time when it was first read.
+    """The rows that were read first, of each column as many as its bound allows; thread-safe.
 
     Rows are copied in and out: nobody who gets one can change what is held.
 
@@ -33,39 +32,57 @@ class RowCache:
         Row shape and dtype of each column.
     num_rows : int
         How many rows there are.
+    bounds : mapping of int, optional
+        How many rows of a column are held, where that is not all.
 
     Attributes
     ----------
     columns : dict of numpy.ndarray
-        An array for all rows of each column, in the order in which they were held first.
+        The rows of each column that are held, in the order in which they were held first.
     """
 
-    def __init__(self, specs: Mapping[Any, tuple[tuple[int, ...], np.dtype]], num_rows: int) -> None:
-        # A page of memory is allocated when it is first written to: rows that are never read cost nothing.
-        self.columns = {name: np.empty((num_rows, *shape), dtype) for name, (shape, dtype) in specs.items()}
-        self._is_held = np.zeros(num_rows, bool)
+    def __init__(
+        self,
+        specs: Mapping[Any, tuple[tuple[int, ...], np.dtype]],
+        num_rows: int,
+        bounds: Mapping[Any, int] | None = None,
+    ) -> None:
+        grows = {name: min(bound, num_rows) for name, bound in (bounds or {}).items()}
+        self._bounds = {name: grows.get(name, num_rows) for name in specs}
+        # A page of memory is allocated when it is first written to: rows that are never read cost nothing. Memory for
+        # rows of any size may all the same be more than the machine has.
+        self.columns = {
+            name: np.empty((min(grows[name], _FIRST_ROWS) if name in grows else num_rows, *shape), dtype)
+            for name, (shape, dtype) in specs.items()
+        }
+        self._is_held = np.zeros(num_rows if specs else 0, bool)
         # In the order in which rows come, so that shuffled rows fill one page after the other. Large pages are cleared
         # when they are first written to: 64 shuffled rows would take 64 of 2 MiB.
-        self._slot_after = np.zeros(num_rows, np.int32 if num_rows < 2**31 else np.int64)
+        self._slot_after = np.zeros(len(self._is_held), np.int32 if num_rows < 2**31 else np.int64)
         self._num_slots, self._lock = 0, threading.Lock()
 
-    def holds(self, rows: np.ndarray) -> np.ndarray:
-        """Return, as bools, which of these rows are held."""
-        return self._is_held[rows]
+    def holds(self, rows: np.ndarray, names: Sequence[Any]) -> np.ndarray:
+        """Return, as bools, which of these rows are held with all these columns."""
+        bound = min((self._bounds.get(name, 0) for name in names), default=0)
+        return self._is_held[rows] & (self._slot_after[rows] <= bound) if bound else np.zeros(len(rows), bool)
 
-    def held_rows(self) -> np.ndarray:
-        """Return the rows that are held, as int64."""
-        return np.flatnonzero(self._is_held)
+    def num_held(self, names: Sequence[Any]) -> int:
+        """Return how many rows are held with all these columns."""
+        return int(np.count_nonzero(self.holds(np.flatnonzero(self._is_held), names)))
+
+    def keeps_all(self, names: Sequence[Any], num_rows: int) -> bool:
+        """Return whether every row of these columns stays once it was read."""
+        return all(self._bounds.get(name, 0) == num_rows for name in names)
 
     def read_through(
         self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None, read: Read
     ) -> None:
-        """Fill ``out[column][places]`` from memory; call `read` for the rows that are not held, and hold them.
+        """Fill ``out[column][places]`` from memory; call `read` for what is not held, and hold it.
 
         Parameters
         ----------
         out : mapping of numpy.ndarray
-            Arrays of these columns.
+            Arrays of these columns, and of others, which are read.
         rows : numpy.ndarray
             int64.
         places : numpy.ndarray, optional
@@ -73,120 +90,69 @@ class RowCache:
         read : callable
             Reads the rows that are not held.
         """
-        missing = ~self._take(out, rows, places)
-        if not missing.any():
+        targets = np.arange(len(rows)) if places is None else places
+        by_bound: dict[int, list[Any]] = {}
+        for name in out:
+            by_bound.setdefault(self._bounds.get(name, 0), []).append(name)
+        if not self.columns:
+            read(out, rows, targets)
             return
-        targets = (np.arange(len(rows)) if places is None else places)[missing]
-        read(out, rows[missing], targets)
-        if places is None and missing.all():  # without a copy of the batch
-            self.add(rows, {name: out[name][: len(rows)] for name in self.columns})
-        else:
-            self.add(rows[missing], {name: out[name][targets] for name in self.columns})
+        is_held, slots = self._is_held[rows], self._slot_after[rows].astype(np.int64) - 1
+        to_read: list[tuple[np.ndarray, list[Any]]] = []
+        for bound, names in by_bound.items():
+            here = is_held & (slots < bound)
+            if here.any():
+                self._copy({name: out[name] for name in names}, slots, here, targets, in_order=places is None)
+            if to_read and np.array_equal(here, to_read[-1][0]):
+                to_read[-1][1].extend(names)  # all columns are read by one call
+            else:
+                to_read.append((here, names))
+        for here, names in to_read:
+            if not here.all():
+                missing = ~here
+                read({name: out[name] for name in names}, rows[missing], targets[missing])
+        if not is_held.all():
+            self._add(rows[~is_held], out, targets[~is_held])
 
-    def add(self, rows: np.ndarray, values: Mapping[Any, np.ndarray]) -> None:
-        """Hold rows. Rows that are held already are overwritten with the same values."""
-        slots = self._slots_for(rows)
-        for name, array in self.columns.items():
-            array[slots] = _owned_rows(values[name])
-        self._is_held[rows] = True
-
-    def _slots_for(self, rows: np.ndarray) -> np.ndarray | slice:
-        """Return where rows are, or will be, in the arrays."""
+    def _add(self, rows: np.ndarray, out: Mapping[Any, np.ndarray], places: np.ndarray) -> None:
+        """Hold rows; those that another thread holds meanwhile are overwritten with the same values."""
         with self._lock:
-            new = np.sort(rows[self._slot_after[rows] == 0])
-            is_first = np.append(True, new[1:] != new[:-1])[: len(new)]
-            first, count = self._num_slots, int(np.count_nonzero(is_first))
-            self._num_slots += count
-            if count == len(rows):
-                self._slot_after[rows] = np.arange(first + 1, first + count + 1)
-                return slice(first, first + count)
-            self._slot_after[new[is_first]] = np.arange(first + 1, first + count + 1)
-            return self._slot_after[rows] - 1
+            slots = self._slots_of(rows)
+            for name, bound in self._bounds.items():
+                fits = slots < bound
+                self._grow(name, min(self._num_slots, bound))
+                self.columns[name][slots[fits]] = _owned_rows(out[name][places[fits]])
+            self._is_held[rows] = True
 
-    def _take(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        """Copy the rows that are held to their places in `out`; return which these are, as bools."""
-        is_held = self._is_held[rows]
-        # Of rows that are not held, any slot.
-        self._copy(out, self._slot_after[rows].astype(np.int64) - 1, is_held, places)
-        return is_held
+    def _slots_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return where rows are, or will be, in the arrays."""
+        new = rows[self._slot_after[rows] == 0]
+        numbers = np.arange(1, len(new) + 1)
+        self._slot_after[new[::-1]] = numbers[::-1]
+        new = new[self._slot_after[new] == numbers]  # each row once
+        self._slot_after[new] = np.arange(self._num_slots + 1, self._num_slots + len(new) + 1)
+        self._num_slots += len(new)
+        return self._slot_after[rows].astype(np.int64) - 1
+
+    def _grow(self, name: Any, least: int) -> None:
+        array = self.columns[name]
+        if len(array) < least:
+            grown = np.empty((min(max(2 * len(array), least), self._bounds[name]), *array.shape[1:]), array.dtype)
+            grown[: len(array)] = array
+            self.columns[name] = grown
 
     def _copy(
-        self, out: Mapping[Any, np.ndarray], slots: np.ndarray, is_held: np.ndarray, places: np.ndarray | None
+        self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray, places: np.ndarray, *, in_order: bool
     ) -> None:
-        if not is_held.any():
-            return
-        whole = places is None and is_held.all()
-        for name, array in self.columns.items():
-            if whole and len(slots) == len(out[name]) and not array.dtype.hasobject:
+        """Copy the rows that are held to their places."""
+        whole = in_order and here.all()
+        for name, array in out.items():
+            held = self.columns[name]
+            if whole and len(slots) == len(array) and not held.dtype.hasobject:
                 # Not "raise", the default: NumPy would fill a copy of `out` first.
-                np.take(array, slots, axis=0, out=out[name], mode="clip")
+                np.take(held, slots, axis=0, out=array, mode="clip")
             else:
-                targets = np.arange(len(slots)) if places is None else places
-                out[name][targets[is_held]] = _owned_rows(array[slots[is_held]])
-
-
-class RecentRowCache(RowCache):
-    """The rows of some columns that were used last; thread-safe.
-
-    Parameters
-    ----------
-    specs : mapping of (shape, dtype)
-        As of `RowCache`.
-    max_rows : int
-        How many rows are held. The least recently used one is dropped for a new one.
-    """
-
-    def __init__(self, specs: Mapping[Any, tuple[tuple[int, ...], np.dtype]], max_rows: int) -> None:
-        super().__init__(specs, min(max_rows, _FIRST_SLOTS))
-        self._max_rows = max_rows
-        self._lock = threading.Lock()
-        self._slots: OrderedDict[int, int] = OrderedDict()
-        """Where in the arrays each row is, the least recently used one first."""
-
-    def holds(self, rows: np.ndarray) -> np.ndarray:
-        """Return, as bools, which of these rows are held. This does not count as a use."""
-        return np.array([row in self._slots for row in rows.tolist()], bool)
-
-    def held_rows(self) -> np.ndarray:
-        """Return the rows that are held, as int64."""
-        with self._lock:
-            return np.fromiter(self._slots, np.int64, len(self._slots))
-
-    def add(self, rows: np.ndarray, values: Mapping[Any, np.ndarray]) -> None:
-        """Hold rows: of more than there is place for, the last ones."""
-        rows = rows[-self._max_rows :]
-        with self._lock:
-            slots = [self._slot(row) for row in rows.tolist()]
-            for name, array in self.columns.items():
-                array[slots] = _owned_rows(values[name][-self._max_rows :])
-
-    def _slot(self, row: int) -> int:
-        """Return the place of a row that becomes the one used last, made free for it if it has none."""
-        slot = self._slots.pop(row, None)
-        if slot is None and len(self._slots) == self._max_rows:
-            _, slot = self._slots.popitem(last=False)
-        if slot is None:
-            slot = len(self._slots)
-            self._grow(slot + 1)
-        self._slots[row] = slot
-        return slot
-
-    def _grow(self, least: int) -> None:
-        # Memory for all rows at once may be more than the machine has, where few rows are ever read.
-        for name, array in self.columns.items():
-            if len(array) < least:
-                grown = np.empty((min(2 * len(array), self._max_rows), *array.shape[1:]), array.dtype)
-                grown[: len(array)] = array
-                self.columns[name] = grown
-
-    def _take(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        with self._lock:
-            slots = np.array([self._slots.get(row, -1) for row in rows.tolist()], np.int64)
-            is_held = slots >= 0
-            for row in rows[is_held].tolist():
-                self._slots.move_to_end(row)
-            self._copy(out, slots, is_held, places)
-        return is_held
+                array[places[here]] = _owned_rows(held[slots[here]])
 
 
 def _owned_rows(values: np.ndarray) -> np.ndarray:

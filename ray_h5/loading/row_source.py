@@ -14,13 +14,7 @@ from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
-from ray_h5.loading.row_cache import (
-    RecentRowCache,
-    RowCache,
-    check_file,
-    columns_that_fit,
-    is_unchanged,
-)
+from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged
 from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
@@ -51,12 +45,8 @@ _SHARED_BYTES = MAX_BLOCK_BYTES
 MOST_FILES = 64
 """Files that are planned together at most: each has a descriptor."""
 
-_MAX_TOGETHER = 256
 _MAX_STATES = 4096
 _MAX_HINTED = 64
-_SMALL_ROW_BYTES = 4 << 10
-_WHOLE_FILE_AFTER = 8
-"""To find a smaller row costs more than to read it: all of a file are read at once, after one in 8 was asked for."""
 
 
 def alone() -> int:
@@ -80,7 +70,7 @@ class RowSource:
         smallest rows stay, all that fit with all their rows. By default 128 MiB a file, and at most 512 MiB, for all
         `ranks` together: each rank reads other rows in each epoch, and would hold all of them in the end.
     kept_rows : int
-        How many rows of the other columns stay in memory, in each process: those used last.
+        How many rows of the other columns stay in memory, in each process: those read first.
     processes : callable
         Returns how many processes share `kept_bytes`. It is asked at the first read: only then is it known whether this
         is a worker of a `DataLoader`.
@@ -107,7 +97,7 @@ class RowSource:
         self._coming = threading.local()
         # How many byte ranges the storage was told of, of rows that are read next.
         self._hinted: LRU[int] = LRU(_MAX_HINTED)
-        self._cached = PerProcess(lambda: _CachedRows(len(plan.files)))
+        self._cached = PerProcess(_CachedRows)
         self._held: HeldChunks | None = None
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
         self._holds_in_epochs = _share_chunks(plan)
@@ -144,8 +134,7 @@ class RowSource:
     @property
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
-        small, large, _ = self._row_caches()
-        return len(small.columns) + len(large.columns) == len(self.plan.of_files)
+        return self._row_cache().keeps_all(self._names, self.plan.files.num_rows)
 
     @property
     def is_compiled(self) -> bool | None:
@@ -159,7 +148,7 @@ class RowSource:
 
     def is_held(self, indices: np.ndarray) -> np.ndarray:
         """Return, as bools, which rows lie in memory with all their columns."""
-        return self._is_held(self.split(indices)[0])
+        return self._row_cache().holds(self.split(indices)[0], self._names)
 
     def split(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the row ids of selected indices; and their draws, if the values of rows are drawn."""
@@ -170,16 +159,11 @@ class RowSource:
 
     def num_held(self) -> int:
         """Return how many rows lie in memory with all their columns."""
-        caches = [cache for cache in self._row_caches() if cache.columns]
-        return int(np.count_nonzero(self._is_held(caches[-1].held_rows()))) if caches else 0
+        return self._row_cache().num_held(self._names)
 
-    def _is_held(self, row_ids: np.ndarray) -> np.ndarray:
-        caches = [cache for cache in self._row_caches() if cache.columns]
-        found = np.full(len(row_ids), sum(len(cache.columns) for cache in caches) == len(self.plan.of_files))
-        for cache in caches:
-            if found.any():
-                found &= cache.holds(row_ids)
-        return found
+    @property
+    def _names(self) -> list[str]:
+        return [each.name for each in self.plan.of_files]
 
     def new_batch(self, count: int) -> dict[str, np.ndarray]:
         """Return an array for `count` rows of each column."""
@@ -240,17 +224,8 @@ class RowSource:
     def _read_rows(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
     ) -> None:
-        caches = self._row_caches()
         out = self._read_joined(out, row_ids, places)
-        cached = {name for cache in caches for name in cache.columns}
-        rest = {name: array for name, array in out.items() if name not in cached}
-        if rest:
-            self._read_files(rest, row_ids, np.arange(len(row_ids)) if places is None else places, draws)
-        if caches[0].columns:
-            self._read_whole_files(caches[0], by_file(self.plan.files, row_ids))
-        for cache in caches:
-            if cache.columns:
-                cache.read_through({name: out[name] for name in cache.columns}, row_ids, places, self._read_files)
+        self._row_cache().read_through(out, row_ids, places, partial(self._read_files, draws=draws))
 
     def _read_joined(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray | None
@@ -284,12 +259,11 @@ class RowSource:
 
     def _later_reads(self, row_ids: np.ndarray) -> Later:
         """Return the reads of rows that come next."""
-        small, large, _ = self._row_caches()
-        rest = [
-            each for each in self.plan.of_files if each.name not in small.columns and each.name not in large.columns
-        ]
         # Where some columns stay in memory, most of their rows are there.
-        columns = rest or self.plan.of_files
+        kept, num_rows = self._row_cache(), self.plan.files.num_rows
+        columns = [
+            each for each in self.plan.of_files if not kept.keeps_all([each.name], num_rows)
+        ] or self.plan.of_files
         # Nothing is read into these arrays: their memory is never touched.
         out = {each.name: np.empty((len(row_ids), *each.row_shape), each.dtype) for each in columns}
         parts = by_file(self.plan.files, row_ids)
@@ -348,33 +322,31 @@ class RowSource:
             self._held.clear()
         self._cached.renew()
 
-    def _row_caches(self) -> tuple[RowCache, RowCache, RowCache]:
-        """Return the caches of the columns with small and with large rows, and of those that do not fit."""
+    def _row_cache(self) -> RowCache:
         cached = self._cached.value
         with cached.lock:
             # Not earlier than at the first read: only then is it known whether this is a loader worker.
-            if cached.row_caches is None:
-                cached.row_caches = self._new_row_caches()
-            return cached.row_caches
+            if cached.row_cache is None:
+                cached.row_cache = self._new_row_cache()
+            return cached.row_cache
 
-    def _new_row_caches(self) -> tuple[RowCache, RowCache, RowCache]:
-        files = self.plan.files
+    def _new_row_cache(self) -> RowCache:
+        num_rows = self.plan.files.num_rows
         max_bytes = self._kept_bytes
         if max_bytes is None:
-            max_bytes = min(KEPT_BYTES_A_FILE * len(files), MOST_KEPT_BYTES) // self.ranks
+            max_bytes = min(KEPT_BYTES_A_FILE * len(self.plan.files), MOST_KEPT_BYTES) // self.ranks
         if self.plan.is_drawn:  # a row has other values in each epoch
             self._kept_chunk_bytes = max_bytes // self._processes()
             self._bound_chunks()
-            return RowCache({}, 0), RowCache({}, 0), RecentRowCache({}, 0)
-        specs = {each.name: each for each in self.plan.of_files if each.kind not in {"list", "ragged", "sparse"}}
-        row_bytes = {name: spec.row_bytes for name, spec in specs.items()}
-        small: dict[str, Any] = {}
-        large: dict[str, Any] = {}
-        for name in columns_that_fit(row_bytes, files.num_rows, max_bytes // self._processes()):
-            (large if row_bytes[name] > _SMALL_ROW_BYTES else small)[name] = specs[name].row_shape, specs[name].dtype
-        others = [each for each in self.plan.of_files if self._kept_rows and each.name not in {**small, **large}]
-        recent = RecentRowCache({each.name: (each.row_shape, each.dtype) for each in others}, self._kept_rows)
-        return RowCache(small, files.num_rows if small else 0), RowCache(large, files.num_rows if large else 0), recent
+            return RowCache({}, 0)
+        specs = self.plan.of_files
+        row_bytes = {each.name: each.row_bytes for each in specs if each.kind not in {"list", "ragged", "sparse"}}
+        fitting = {*columns_that_fit(row_bytes, num_rows, max_bytes // self._processes())}
+        bounds = {each.name: self._kept_rows for each in specs if each.name not in fitting} if self._kept_rows else {}
+        kept = {
+            each.name: (each.row_shape, each.dtype) for each in specs if each.name in fitting or each.name in bounds
+        }
+        return RowCache(kept, num_rows, bounds)
 
     def _check_files(self, touched: list[int]) -> None:
         """Make sure that files are unchanged, whether rows of them were read or lay in memory."""
@@ -402,59 +374,6 @@ class RowSource:
             if not is_unchanged(*state, self._storage):
                 for file in touched:
                     check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
-
-    def _read_whole_files(self, small: RowCache, parts: list[tuple[int, np.ndarray]]) -> None:
-        """Read all small rows of the files of which enough were asked for."""
-        cached, starts = self._cached.value, self.plan.files.starts
-        wanted: list[int] = []
-        for file, here in parts:
-            if file in cached.whole_files:
-                continue
-            cached.asked[file] += len(here)
-            if cached.asked[file] * _WHOLE_FILE_AFTER < int(starts[file + 1] - starts[file]):
-                continue
-            wanted.append(file)
-        # Together: one after the other, each file in a store would wait for its first byte.
-        together = min(_MAX_TOGETHER, self._storage.kept_open)
-        for first in range(0, len(wanted), together):
-            self._read_whole(small, wanted[first : first + together])
-
-    def _read_whole(self, small: RowCache, files: list[int]) -> None:
-        """Read all small rows of files, which ascend, into the cache."""
-        cached, starts = self._cached.value, self.plan.files.starts
-        found: list[tuple[np.ndarray, dict[str, np.ndarray], FileRead]] = []
-        with contextlib.ExitStack() as locks:
-            for file in files:
-                locks.enter_context(cached.filling.setdefault(file, threading.Lock()))
-                start = int(starts[file])
-                rows = self._selected(start, int(starts[file + 1]))
-                rows = rows[~small.holds(start + rows)]
-                if len(rows):
-                    # Into memory of their own first: another thread may copy held rows meanwhile, and must never see
-                    # a row that is incomplete.
-                    parts = {name: np.empty((len(rows), *a.shape[1:]), a.dtype) for name, a in small.columns.items()}
-                    read = self._reader(file).planned(parts, rows, **self.plan.read_options)
-                    found.append((start + rows, parts, read))
-            reads = [read for _, _, read in found]
-            run_reads([partial(_given, read) for read in reads])
-            for row_ids, parts, _ in found:
-                small.add(row_ids, parts)
-            cached.whole_files.update(files)
-
-    @cached_property
-    def _ascending(self) -> np.ndarray | None:
-        """The selected row ids, ascending; a part of a dataset may have them in any order, and some twice."""
-        selection = self.plan.selection
-        if selection is None or (selection[1:] > selection[:-1]).all():
-            return selection
-        return np.array(sorted({*selection.tolist()}), np.int64)
-
-    def _selected(self, start: int, stop: int) -> np.ndarray:
-        """Return the selected rows of the file that has these row ids. The others may hold what cannot be cast."""
-        selection = self._ascending
-        if selection is None:
-            return np.arange(stop - start)
-        return selection[slice(*np.searchsorted(selection, [start, stop]))] - start
 
     def _read_files(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray, draws: np.ndarray | None = None
@@ -539,9 +458,10 @@ class RowSource:
     @cached_property
     def _with_rows(self) -> np.ndarray:
         """The numbers of the files that have selected rows."""
-        starts, selection = self.plan.files.starts, self._ascending
-        ends = starts if selection is None else np.searchsorted(selection, starts)
-        return np.flatnonzero(np.diff(ends))
+        files, selection = self.plan.files, self.plan.selection
+        if selection is None:
+            return np.flatnonzero(np.diff(files.starts))
+        return np.flatnonzero(np.bincount(files.files_of(selection), minlength=len(files)))
 
     def _given(self, row_ids: np.ndarray) -> int:
         """Return how many byte ranges of rows the storage was told of, and forget it."""
@@ -614,18 +534,11 @@ def _share_chunks(plan: ReadPlan) -> bool:
     return has_ranges and plan.files.num_rows * plan.row_bytes <= _SHARED_BYTES
 
 
-def _given(read: FileRead) -> FileRead:
-    return read
-
-
 class _CachedRows:
-    """The rows that one process holds, and what it needs to decide when to read a whole file."""
+    """The rows that one process holds."""
 
-    def __init__(self, num_files: int) -> None:
+    def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.row_caches: tuple[RowCache, RowCache, RowCache] | None = None
-        self.asked = np.zeros(num_files, np.int64)
-        self.filling: dict[int, threading.Lock] = {}
-        self.whole_files: set[int] = set()
+        self.row_cache: RowCache | None = None
         # By the columns that are read; None where these are not read together.
         self.joint: dict[tuple[str, ...], JointFiles | None] = {}

@@ -14,7 +14,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from ray_h5.errors import OptionError
 from ray_h5.loading import ahead as ahead_module
-from ray_h5.read.read_parts import FileRead
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
@@ -422,28 +421,6 @@ def test_the_end_of_an_epoch_that_drops_its_last_batch(path, batch_size):
     third = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
     third.load_state_dict(odd.state_dict())
     assert len(list(third)) == 13
-
-
-def test_rows_in_memory_stay_right_while_others_are_read(path, monkeypatch):
-    # What a thread takes from the rows that are there must be right also while another one fills in the rest.
-    dataset = H5Dataset(path, ["y"])
-    dataset.read(np.arange(3))
-    held = next(each for each in dataset._source._row_caches() if each.columns)
-    values, there = held.columns["y"], held.held_rows()
-    assert len(there) == 3
-    seen, run = [], FileRead.run
-
-    def reading(self):
-        run(self)
-        for part in self.parts:
-            part.out[:] = 0  # as libhdf5 leaves a buffer before it is done
-        seen.append(values[there].tolist())
-        run(self)
-
-    monkeypatch.setattr(FileRead, "run", reading)
-    assert dataset.read(np.arange(ROWS))["y"].tolist() == list(range(ROWS))
-    assert seen
-    assert all(each == [0, 1, 2] for each in seen)
 
 
 # Loaders -----------------------------------------------------------------------------------------

@@ -77,6 +77,6 @@ def test_ranks_share_the_default_of_kept_bytes(images, monkeypatch):
         assert again.source.keeps_all == keeps
     asked = loader(images, 64, rank=0, world_size=8, threads=0, kept_bytes=ROWS * 256)
     list(asked)
-    assert asked.dataset.source.num_held() == ROWS  # small rows of a file are read at once
+    assert asked.dataset.source.num_held() == ROWS / 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # one rank a node
     assert loader(images, 64, rank=0, world_size=8).dataset.source.keeps_all

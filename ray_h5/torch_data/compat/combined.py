@@ -51,7 +51,7 @@ _TRANSFORM = "Change samples with transform=."
     },
 )
 class CombinedHDF5Dataset(H5Dataset):
-    """Samples of several HDF5 files, filtered, with an LRU cache.
+    """Samples of several HDF5 files, filtered, with a cache of samples.
 
     A sample is a dict whose entries are attributes too: ``guid`` is a str (also where the files hold
     numbers), ``cs_label`` and ``bg_label`` are bools, everything else is a tensor of `dtype`.
@@ -73,8 +73,8 @@ class CombinedHDF5Dataset(H5Dataset):
         vector, at a time step whose ``weight`` is above zero. Without a column ``weight`` every
         time step counts.
     cache_size : int
-        Rows of the columns that do not fit into `kept_bytes` that stay in memory after they were read, in each process:
-        the least recently used one is dropped for a new one. 0 keeps none, and counts none. If all columns stay in
+        Rows of the columns that do not fit into `kept_bytes` that stay in memory, in each process: those that were read
+        first. 0 keeps none, and counts none. If all columns stay in
         memory by `kept_bytes`, `get_stats` counts their rows, and its ``cache_capacity`` is that of all samples.
     pin_memory : bool
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option

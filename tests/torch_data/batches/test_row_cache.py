@@ -1,5 +1,4 @@
 import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader
 from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.loading import row_cache, row_source
-from ray_h5.loading.row_cache import RecentRowCache
+from ray_h5.loading.row_cache import RowCache
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset
 from tests.properties import few
 
@@ -64,44 +63,59 @@ def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
 
 
 @given(
-    size=st.integers(1, 6),
+    bound=st.integers(0, 12),
     batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12),
     first=st.sampled_from([1, 64]),
 )
 @few(30)
-def test_the_cache_keeps_what_was_used_last(size, batches, first):
-    def read(out, rows, places):
-        for name, array in out.items():
-            for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                array[place] = np.full(row, row) if name == "list" else row
-        seen.extend(rows.tolist())
-
+def test_the_rows_read_first_stay_of_each_column_as_many_as_its_bound(bound, batches, first):
+    specs = {"x": ((), np.dtype("i8")), "y": ((2,), np.dtype("i8")), "list": ((), np.dtype(object))}
+    bounds, model = {"x": 10, "y": bound, "list": bound, "other": 0}, list[int]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_cache, "_FIRST_SLOTS", first)
-        specs = {"x": ((), np.dtype("i8")), "y": ((2,), np.dtype("i8")), "list": ((), np.dtype(object))}
-        cache, model = RecentRowCache(specs, size), OrderedDict()
-    for batch in batches:
-        seen, missing = [], [row for row in batch if row not in model]
-        out = {name: np.empty((len(batch), *shape), dtype) for name, (shape, dtype) in specs.items()}
-        cache.read_through(out, np.array(batch), None, read)
-        assert out["x"].tolist() == out["y"][:, 1].tolist() == batch
-        assert [each.tolist() for each in out["list"]] == [[row] * row for row in batch]
-        assert seen == missing
-        for array in (*out.values(), *out["list"]):
-            array[...] = -1  # nothing of it is shared
-        for row in [*(row for row in batch if row in model), *missing[-size:]]:
-            model.pop(row, None)
-            model[row] = True
-            if len(model) > size:
-                model.popitem(last=False)
-        assert cache.held_rows().tolist() == list(model)
-        assert cache.holds(np.arange(10)).tolist() == [row in model for row in range(10)]
-        assert max(map(len, cache.columns.values())) <= max(size, first)
+        patch.setattr(row_cache, "_FIRST_ROWS", first)
+        cache = RowCache(specs, 10, {name: bounds[name] for name in ("y", "list")})
+        for batch in batches:
+            seen = {name: [] for name in bounds}
+
+            def read(out, rows, places, seen=seen):
+                for name, array in out.items():
+                    seen[name] += rows.tolist()
+                    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                        array[place] = np.full(row, row) if name == "list" else row
+
+            out = {name: np.empty((len(batch), *shape), dtype) for name, (shape, dtype) in specs.items()}
+            out["other"] = np.empty(len(batch))
+            cache.read_through(out, np.array(batch), None, read)
+            assert out["x"].tolist() == out["y"][:, 1].tolist() == out["other"].tolist() == batch
+            assert [each.tolist() for each in out["list"]] == [[row] * row for row in batch]
+            assert seen == {name: [row for row in batch if row not in model[:most]] for name, most in bounds.items()}
+            for array in (*out.values(), *out["list"]):
+                array[...] = -1  # nothing of it is shared
+            model += [row for row in dict.fromkeys(batch) if row not in model]
+            for names, most in ((["x"], 10), (["x", "y"], bound), (["x", "other"], 0)):
+                held = sorted(model[:most])
+                assert (cache.num_held(names), np.flatnonzero(cache.holds(np.arange(10), names)).tolist()) == (
+                    len(held),
+                    held,
+                )
+            assert len(cache.columns["y"]) <= min(bound, max(2 * len(model), first))
+
+
+def test_columns_that_are_not_held_are_read_by_one_call(files):
+    dataset, calls = CombinedHDF5Dataset(files, kept_bytes=3000, cache_size=5), []
+    read = dataset.source._read_files
+    dataset.source._read_files = lambda out, *rest, **more: (calls.append(set(out)), read(out, *rest, **more))
+    dataset[:20]
+    assert calls == [set(dataset.columns)]
+    dataset[:20]
+    assert len(calls) == 2
+    assert "fhr_st" in calls[1]
+    assert "epoch" not in calls[1]
 
 
 def test_rows_of_a_sparse_matrix_keep_no_others():
     entries = Entries(np.arange(100), np.arange(100.0))
-    cache, rows = RecentRowCache({"m": ((), np.dtype(object))}, 4), rows_of(entries, np.arange(0, 101, 10))
+    cache, rows = RowCache({"m": ((), np.dtype(object))}, 10, {"m": 4}), rows_of(entries, np.arange(0, 101, 10))
     for _ in range(2):
         out = {"m": np.empty(2, object)}
         cache.read_through(out, np.array([3, 7]), None, lambda out, wanted, places: out["m"].put(places, rows[wanted]))
