@@ -168,15 +168,3 @@ def ahead(items: Iterator[Result], size: Callable[[Result], int], stop: Stop) ->
                 yield item
     finally:
         taken.close()  # type: ignore[attr-defined]
-
-
-def with_later(calls: Iterable[Work], distance: Callable[[], int]) -> Iterator[tuple[Work, Work | None]]:
-    """Yield each call and the one that comes `distance` later: that is the first that no thread has begun."""
-    calls, window = iter(calls), deque[Work]()
-    while True:
-        while len(window) <= distance() and (call := next(calls, None)) is not None:
-            window.append(call)
-        if not window:
-            return
-        call = window.popleft()
-        yield call, window[distance() - 1] if len(window) >= distance() else None

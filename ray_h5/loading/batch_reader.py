@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from joblib import cpu_count
 
 from ray_h5.buffers import Spec, empty
-from ray_h5.loading.ahead import ahead, in_threads, with_later
+from ray_h5.loading.ahead import ahead, in_threads
 from ray_h5.loading.read_calls import PLANNERS, sizes_for
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
@@ -39,8 +38,6 @@ class Calls(Generic[Batch]):
         What is read.
     batches : callable
         Returns the batches of each call; called with a function that says whether calls are run in a pool.
-    indices_of : callable
-        Returns the selected indices of the batches of a call, for hints.
     threads : int
         Threads that read; 0 reads in the thread that asks.
     is_alone : bool
@@ -55,7 +52,6 @@ class Calls(Generic[Batch]):
 
     source: RowSource
     batches: Callable[[Callable[[], bool]], Iterator[list[Batch]]]
-    indices_of: Callable[[list[Batch]], np.ndarray]
     threads: int
     is_alone: bool
     timeout: float
@@ -65,9 +61,9 @@ class Calls(Generic[Batch]):
     def read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
         """Yield what `read` returns for the batches of each call, in order."""
         with self.source.sharing_chunks(self.threads):
-            yield from self._read(partial(self._announced, read))
+            yield from self._read(read)
 
-    def _read(self, work: Callable[[tuple[list[Batch], list[Batch] | None]], Result]) -> Iterator[Result]:
+    def _read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
         threads, source = self.threads, self.source
         # A store is asked by each thread: more of them would be too many.
         is_alone = not threads or self.is_alone or bool(source.call_bytes)
@@ -82,19 +78,10 @@ class Calls(Generic[Batch]):
         def at_once() -> int:
             return planners if are_pooled() or (pool is not None and source.is_compiled is None) else most
 
-        calls = with_later(self.batches(are_pooled), at_once)
+        calls = self.batches(are_pooled)
         if not threads:
-            return map(work, calls)
-        return in_threads(calls, work, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
-
-    def _announced(
-        self, read: Callable[[list[Batch]], Result], calls: tuple[list[Batch], list[Batch] | None]
-    ) -> Result:
-        """Read the batches of the first call; the other one is what this thread reads next."""
-        call, later = calls
-        if later is not None and self.source.takes_hints:
-            self.source.will_read(self.indices_of(later))
-        return read(call)
+            return map(read, calls)
+        return in_threads(calls, read, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
 
 
 def finished(reads: Iterator[list[Result]], finish: Callable[[Result], Made]) -> Iterator[Made]:
@@ -169,9 +156,7 @@ class BatchReader(Generic[Made]):
 
     def __iter__(self) -> Iterator[Made]:
         stop = Stop()
-        calls = Calls(
-            self.source, self._calls, _indices_of, self.threads, False, self.timeout, self.source.plan.__repr__, stop
-        )
+        calls = Calls(self.source, self._calls, self.threads, False, self.timeout, self.source.plan.__repr__, stop)
         batches = finished(calls.read(self._read), self.finish or _unchanged)
         return batches if self.finish is None or not self.threads else ahead(batches, self.size, stop)
 

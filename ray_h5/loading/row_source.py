@@ -21,8 +21,8 @@ from ray_h5.options import as_integer
 from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.plan_reads import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.read.file_reads import Later, run_reads
-from ray_h5.read.kernel.run_tables import COLD_ON, new_times
+from ray_h5.read.file_reads import run_reads
+from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
 from ray_h5.read.read_parts import FileRead
 from ray_h5.read.reader import RowReader
@@ -46,7 +46,6 @@ MOST_FILES = 64
 """Files that are planned together at most: each has a descriptor."""
 
 _MAX_STATES = 4096
-_MAX_HINTED = 64
 
 
 def alone() -> int:
@@ -94,9 +93,6 @@ class RowSource:
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = new_times()
-        self._coming = threading.local()
-        # How many byte ranges the storage was told of, of rows that are read next.
-        self._hinted: LRU[int] = LRU(_MAX_HINTED)
         self._cached = PerProcess(_CachedRows)
         self._held: HeldChunks | None = None
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
@@ -239,37 +235,6 @@ class RowSource:
         return {name: array for name, array in out.items() if name not in joined.specs}
 
     @property
-    def takes_hints(self) -> bool:
-        """Whether reads wait, so that `will_read` does something."""
-        return bool(self._times[COLD_ON])
-
-    def will_read(self, indices: np.ndarray) -> None:
-        """Take the hint that these rows are read after those which this thread reads next.
-
-        If reads wait, the storage is told of the first of them at the end of that read.
-        """
-        self._coming.rows = indices
-
-    def _later(self) -> np.ndarray | None:
-        """Return the row ids that come next, if hints help, without those that lie in memory."""
-        indices = self._coming.__dict__.pop("rows", None)
-        if indices is None or not self._times[COLD_ON] or self.plan.is_drawn:
-            return None
-        return self.plan.row_ids(indices[~self.is_held(indices)])
-
-    def _later_reads(self, row_ids: np.ndarray) -> Later:
-        """Return the reads of rows that come next."""
-        # Where some columns stay in memory, most of their rows are there.
-        kept, num_rows = self._row_cache(), self.plan.files.num_rows
-        columns = [
-            each for each in self.plan.of_files if not kept.keeps_all([each.name], num_rows)
-        ] or self.plan.of_files
-        # Nothing is read into these arrays: their memory is never touched.
-        out = {each.name: np.empty((len(row_ids), *each.row_shape), each.dtype) for each in columns}
-        parts = by_file(self.plan.files, row_ids)
-        return Later(self._planned_reads(parts, out, row_ids, np.arange(len(row_ids))))
-
-    @property
     def holds_chunks(self) -> bool:
         """Whether decoded chunks stay in memory during an epoch."""
         return self._holds_in_epochs
@@ -378,58 +343,44 @@ class RowSource:
     def _read_files(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray, draws: np.ndarray | None = None
     ) -> None:
-        later = self._later()
-        given = self._given(row_ids)
-        done, hinted = set[str](), 0
-        if self._storage is LOCAL:
-            done, hinted = self._read_together(out, row_ids, places, given, later)
+        done = self._read_together(out, row_ids, places) if self._storage is LOCAL else set()
         rest = {name: array for name, array in out.items() if name not in done}
         if rest:
             # The reader looks at the state of each file before and after.
-            parts = by_file(self.plan.files, row_ids)
-            reads = self._planned_reads(parts, rest, row_ids, places, draws)
-            coming = None if later is None or done else self._later_reads(later)
-            run_reads(reads, self._times, given=0 if done else given, later=coming)
-            hinted = hinted if coming is None else coming.given
-        if hinted and later is not None:
-            self._hinted.put(later.tobytes(), hinted)
+            starts = self.plan.files.starts
+            run_reads(
+                [
+                    partial(
+                        self._planned,
+                        file,
+                        rest,
+                        row_ids[here] - starts[file],
+                        places[here],
+                        {} if draws is None else {"draws": draws[here]},
+                    )
+                    for file, here in by_file(self.plan.files, row_ids)
+                ],
+                self._times,
+            )
 
-    def _read_together(
-        self,
-        out: Mapping[str, np.ndarray],
-        row_ids: np.ndarray,
-        places: np.ndarray,
-        given: int,
-        later: np.ndarray | None,
-    ) -> tuple[set[str], int]:
-        """Read the columns that are alike in all files: rows of all of them are planned at once.
+    def _read_together(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> set[str]:
+        """Read the columns that are alike in all files: rows of all of them are planned at once; return their names.
 
-        Fast path: batches of 64 rows of 4 files take half of the time in Python (CPU seconds).
-
-        Returns
-        -------
-        set of str
-            The columns that were read. The others have to be read file by file; after an error, all of them: that
-            reports it.
-        int
-            How many hints were given about the rows that come next.
+        Fast path: batches of 64 rows of 4 files take half of the time in Python (CPU seconds). The others have to be
+        read file by file; after an error, all of them: that reports it.
         """
         files, starts = self.plan.files.files_of(row_ids), self.plan.files.starts
         joint = self._joint_of(out, files)
         if joint is None or (joint.decodes_parts and self._held is not None and self._held.max_bytes):
-            return set(), 0
+            return set()
         arrays = {name: out[name] for name in joint.columns}
-        coming = None
-        if later is not None:
-            of = self.plan.files.files_of(later)
-            coming = np.searchsorted(self._with_rows, of), later - starts[of]
         try:
             numbers = np.searchsorted(self._with_rows, files)
-            hinted = joint.read(arrays, numbers, row_ids - starts[files], places, self._times, given, coming)
+            is_read = joint.read(arrays, numbers, row_ids - starts[files], places, self._times)
         except (OSError, RayH5Error):
             self._cached.value.joint.pop(tuple(out), None)
-            return set(), 0
-        return (set(), 0) if hinted is None else (set(arrays), hinted)
+            return set()
+        return set(arrays) if is_read else set()
 
     def _joint_of(self, out: Mapping[str, np.ndarray], files: np.ndarray) -> JointFiles | None:
         """Return all files that have selected rows, read together.
@@ -462,37 +413,6 @@ class RowSource:
         if selection is None:
             return np.flatnonzero(np.diff(files.starts))
         return np.flatnonzero(np.bincount(files.files_of(selection), minlength=len(files)))
-
-    def _given(self, row_ids: np.ndarray) -> int:
-        """Return how many byte ranges of rows the storage was told of, and forget it."""
-        key = row_ids.tobytes() if len(self._hinted) else b""
-        given = self._hinted.get(key)
-        if given is None:
-            return 0
-        self._hinted.drop(key, given)
-        return given
-
-    def _planned_reads(
-        self,
-        parts: list[tuple[int, np.ndarray]],
-        out: Mapping[str, np.ndarray],
-        row_ids: np.ndarray,
-        places: np.ndarray,
-        draws: np.ndarray | None = None,
-    ) -> list[Callable[[], FileRead]]:
-        """Return what plans the read of each file; `parts` is what `by_file` returns for the rows."""
-        starts = self.plan.files.starts
-        return [
-            partial(
-                self._planned,
-                file,
-                out,
-                row_ids[here] - starts[file],
-                places[here],
-                {} if draws is None else {"draws": draws[here]},
-            )
-            for file, here in parts
-        ]
 
     def _planned(
         self,

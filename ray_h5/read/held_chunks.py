@@ -100,25 +100,27 @@ class HeldChunks:
             return replace(job, jobs_of=lambda: each(job.jobs_of()))
         return job
 
-    def run(self, job: TableJob, worker: Worker) -> int:
-        """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
+    def run(self, job: TableJob, worker: Worker) -> None:
+        """Run jobs, some of which are of columns that are held."""
         state, max_bytes = self._state.value, self.max_bytes
         at, keys = _keys(job) if max_bytes else (np.empty(0, np.int64), [])
         if not keys:
-            return job.run_alone(worker)
+            job.run_alone(worker)
+            return
         mine = object()
         try:
             if not state.turns.begin(mine):
-                return job.run_alone(worker)
+                job.run_alone(worker)
+                return
             planned, new = _planned(job, at, keys, state, max_bytes)
             if new:
                 parts = planned.parts(self.threads) if self.threads > 1 else [planned]
-                hinted = state.turns.run(parts, worker)
+                state.turns.run(parts, worker)
                 state.hold(new, self.max_bytes)
-                return hinted
+                return
         finally:
             state.turns.end(mine)
-        return planned.run_alone(worker)
+        planned.run_alone(worker)
 
 
 @dataclass(slots=True, eq=False)

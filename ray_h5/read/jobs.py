@@ -7,13 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
-from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, HINTED, REQUESTS, Field, JobTable
+from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, Field, JobTable
 from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span
 
@@ -100,13 +100,11 @@ Job = Callable[[Worker], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableJob:
-    """Jobs of a table, from `first` to `stop`. Hints are given about the jobs up to `total`, from `given` on."""
+    """Jobs of a table, from `first` to `stop`."""
 
     table: JobTable
     first: int = 0
     stop: int | None = None
-    total: int | None = None
-    given: int = 0
 
     @property
     def byte_source(self) -> ByteSource:
@@ -119,23 +117,21 @@ class TableJob:
         return self.table.ranges
 
     def __call__(self, worker: Worker) -> None:
-        self.run(worker)
-
-    def run(self, worker: Worker) -> int:
-        """Run the jobs, and return up to which job hints were given."""
         held = next((each.held for each in self.table.origins if each.held is not None), None)
-        return self.run_alone(worker) if held is None else held.chunks.run(self, worker)
+        if held is None:
+            self.run_alone(worker)
+        else:
+            held.chunks.run(self, worker)
 
-    def run_alone(self, worker: Worker) -> int:
+    def run_alone(self, worker: Worker) -> None:
         """Run the jobs, whatever decoded chunks are held."""
         table = self.table
         if worker.arrived is not None:
             table = table.in_memory(range(len(table)), [worker.arrived[offset] for offset, _ in table.ranges])
-        counts = run_table(table, worker.times, first=self.first, stop=self.stop, total=self.total, given=self.given)
+        counts = run_table(table, worker.times, first=self.first, stop=self.stop)
         worker.stats.requests += int(counts[REQUESTS])
         worker.stats.bytes_read += int(counts[BYTES_READ])
         worker.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
-        return int(counts[HINTED])
 
     def parts(self, threads: int) -> list[TableJob]:
         """Return the same jobs in parts of about as many bytes, for several threads."""
@@ -144,8 +140,7 @@ class TableJob:
         count = int(min(threads * _PARTS_A_THREAD, max(1, ends[-1] // _PART_BYTES), len(ends)))
         cuts = np.unique(np.searchsorted(ends, ends[-1] * np.arange(1, count) // count) + 1).tolist()
         edges = [self.first + each for each in [0, *(cut for cut in cuts if cut < len(ends)), len(ends)]]
-        parts = [TableJob(self.table, low, high, high) for low, high in itertools.pairwise(edges)]
-        return [*parts[:-1], replace(parts[-1], total=self.total)]
+        return [TableJob(self.table, low, high) for low, high in itertools.pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,14 +219,7 @@ def _ranges_of(jobs: Sequence[Job]) -> list[Span]:
     return [each for job in jobs if isinstance(job, (TableJob, Staged, Unplanned)) for each in job.ranges]
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    threads: int,
-    times: np.ndarray | None = None,
-    *,
-    given: int = 0,
-    later: Sequence[Job] = (),
-) -> tuple[ReadStats, int]:
+def run_jobs(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:
     """Run jobs in up to `threads` threads; their ranges are read as they run.
 
     Parameters
@@ -242,37 +230,18 @@ def run_jobs(
         Threads that run them.
     times : numpy.ndarray, optional
         How often reads of these files waited.
-    given : int
-        How many of the first byte ranges hints were given about before.
-    later : sequence of callable
-        The jobs of the next call. If one thread reads, it also gives hints about them.
 
     Returns
     -------
     ReadStats
         What the jobs have cost.
-    int
-        How many of the first byte ranges of `later` hints were given about.
     """
     times = new_times() if times is None else times
-    tables, others = _tables(jobs)
-    if tables and threads == 1:
-        count, ahead = sum(map(len, tables)), _tables(later)[0]
-        worker = Worker(times)
-        hinted = TableJob(JobTable.join([*tables, *ahead]), 0, count, given=given).run(worker)
-        for job in others:
-            job(worker)
-        return worker.stats, max(0, hinted - count)
-    return _run(TableJob(JobTable.join(tables)).parts(threads) if tables else [], others, threads, times), 0
-
-
-def _tables(jobs: Sequence[Job]) -> tuple[list[JobTable], list[Job]]:
-    """Return the tables of jobs, and the other jobs."""
     tables = [job.table for job in jobs if isinstance(job, TableJob)]
-    return tables, [job for job in jobs if not isinstance(job, TableJob)]
-
-
-def _run(joined: Sequence[TableJob], others: Sequence[Job], threads: int, times: np.ndarray) -> ReadStats:
+    others = [job for job in jobs if not isinstance(job, TableJob)]
+    joined = [TableJob(JobTable.join(tables))] if tables else []
+    if joined and threads > 1:
+        joined = joined[0].parts(threads)
     in_turn = [job for job in others if isinstance(job, InTurn)]
     shared: deque[Job] = deque([*joined, *(job for job in others if not isinstance(job, InTurn))])
     # A thread without a job would only cost its start.

@@ -515,7 +515,7 @@ class RowReader:
             read.finish()
 
     def _read(self, read: FileRead) -> None:
-        self.stats.add(run_together([read], self._times)[0])
+        self.stats.add(run_together([read], self._times))
 
     def jobs_of(self, read: FileRead, libraries: contextlib.ExitStack) -> list[Job]:
         """Return the work of a read of this file; jobs that need libhdf5 have it open until `libraries` is closed."""

@@ -26,7 +26,7 @@ class Turns:
         self._parts: deque[tuple[TableJob, Worker]] = deque()
         self._begun: dict[object, tuple[TableJob, Worker]] = {}
         self._failed: list[TableJob] = []
-        self._stats, self._hinted = ReadStats(), 0
+        self._stats = ReadStats()
 
     def begin(self, mine: object) -> bool:
         """Wait for a turn, and help meanwhile; False if nothing was done for a while.
@@ -36,7 +36,7 @@ class Turns:
         while True:
             with self._changed:
                 if self._owner is None:
-                    self._stats, self._hinted = ReadStats(), 0
+                    self._stats = ReadStats()
                     self._owner = mine
                     return True
                 if not self._parts and not self._changed.wait(_PATIENCE_S):
@@ -45,7 +45,7 @@ class Turns:
 
     def _help(self, mine: object) -> None:
         """Run a part of the work of another thread, if there is one."""
-        worker, hinted = None, None
+        worker, is_done = None, False
         try:
             with self._changed:
                 if not self._parts:
@@ -54,27 +54,26 @@ class Turns:
                 part, of_other = self._parts.popleft()
             worker = Worker(of_other.times)
             with contextlib.suppress(Exception):  # its own thread runs it again, and raises the error
-                hinted = part.run_alone(worker)
+                part.run_alone(worker)
+                is_done = True
         finally:
             with self._changed:
                 if (begun := self._begun.pop(mine, None)) is not None:
-                    self._failed += [begun[0]] if hinted is None else []
+                    self._failed += [] if is_done else [begun[0]]
                     self._stats.add(ReadStats() if worker is None else worker.stats)
-                    self._hinted = max(self._hinted, hinted or 0)
                     self._changed.notify_all()
 
-    def run(self, parts: Sequence[TableJob], worker: Worker) -> int:
-        """Run the parts of a table in this thread, and in those that wait; return up to which job hints were given."""
+    def run(self, parts: Sequence[TableJob], worker: Worker) -> None:
+        """Run the parts of a table in this thread, and in those that wait."""
         if len(parts) == 1:
-            return parts[0].run_alone(worker)
+            parts[0].run_alone(worker)
+            return
         with self._changed:
             self._parts.extend((part, worker) for part in parts)
             self._changed.notify_all()
-        hinted = 0
         while (part := self._next()) is not None:
-            hinted = max(hinted, part.run_alone(worker))
+            part.run_alone(worker)
         worker.stats.add(self._stats)
-        return max(hinted, self._hinted)
 
     def _next(self) -> TableJob | None:
         """Return a part that nobody has begun, or one that failed elsewhere; None when all are done."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -262,7 +261,6 @@ class H5DataLoader(DataLoader[Any]):
         calls = Calls(
             dataset.source,
             self._calls,
-            _indices_of,
             self.threads,
             dataset.decodes,
             self.timeout,
@@ -345,8 +343,3 @@ def _bytes_of(read: _ReadBatch) -> int:
 
 def _count(read: _ReadBatch) -> int:
     return read.num_samples
-
-
-def _indices_of(call: list[Task]) -> np.ndarray:
-    """Return the indices of all batches of a call: int64."""
-    return np.array([index for task in call for index in task.indices], np.int64)

@@ -119,7 +119,7 @@ static void fuzz_tables(void) {
   int64_t counts[COUNTS] = {0}, times[TIMES] = {0};
   int8_t status[JOBS];
   context *of = ray_h5_context(&given);
-  ray_h5_run(of, &jobs[0][0], JOBS, &parts[0][0], PARTS, pipelines, boxes, bounds, 3, 0, JOBS, JOBS, status, counts,
+  ray_h5_run(of, &jobs[0][0], JOBS, &parts[0][0], PARTS, pipelines, boxes, bounds, 3, 0, JOBS, status, counts,
              times);
   ray_h5_free(of);
   for (int i = 0; i < ROOM; i++)

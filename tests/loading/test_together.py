@@ -33,7 +33,7 @@ def together(monkeypatch):
 
     def recorded(self, *args):
         found = read(self, *args)
-        done.append(found is not None)
+        done.append(found)
         return found
 
     monkeypatch.setattr(JointFiles, "read", recorded)

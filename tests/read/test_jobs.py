@@ -20,7 +20,7 @@ def test_all_jobs_are_done_once_and_those_in_turn_by_one_thread():
         worker.stats.requests += 1
         in_turn.append(threading.get_ident())
 
-    stats = run_jobs([shared, InTurn([one] * 5), shared, InTurn([one]), shared, shared], 2)[0]
+    stats = run_jobs([shared, InTurn([one] * 5), shared, InTurn([one]), shared, shared], 2)
     assert (stats.requests, len(seen), len(in_turn)) == (10, 4, 6)
     assert len(set(seen)) == 2
     assert len(set(in_turn)) == 1

@@ -13,24 +13,23 @@ from ray_h5.read.shared_work import Turns
 class Part:
     """A part of a table, as far as `Turns` knows it."""
 
-    def __init__(self, action, hinted=0):
-        self.action, self.hinted = action, hinted
+    def __init__(self, action):
+        self.action = action
 
     def run_alone(self, worker):
         worker.stats.chunks_decoded += 1
         self.action()
-        return self.hinted
 
 
 def turn(turns, parts):
-    """Have a turn, and return what it has cost, and up to which job hints were given."""
+    """Have a turn, and return what it has cost."""
     worker, mine = Worker(), object()
     try:
         assert turns.begin(mine)
-        hinted = turns.run(parts, worker)
+        turns.run(parts, worker)
     finally:
         turns.end(mine)
-    return worker.stats.chunks_decoded, hinted
+    return worker.stats.chunks_decoded
 
 
 def together(*calls):
@@ -41,8 +40,8 @@ def together(*calls):
 def test_a_thread_that_waits_runs_parts_of_the_other_one():
     turns, both = Turns(), threading.Barrier(2)
     # None of these parts ends before the other one has begun.
-    parts = [Part(lambda: both.wait(20), hinted) for hinted in (3, 9)]
-    assert together((turn, turns, parts), (turn, turns, [Part(lambda: None)])) == [(2, 9), (1, 0)]
+    parts = [Part(lambda: both.wait(20)) for _ in range(2)]
+    assert together((turn, turns, parts), (turn, turns, [Part(lambda: None)])) == [2, 1]
 
 
 def test_turns_follow_each_other():
@@ -54,7 +53,7 @@ def test_turns_follow_each_other():
         running.remove(name)
 
     calls = [(turn, turns, [Part(lambda name=name: run(name)) for _ in range(50)]) for name in range(4)]
-    assert together(*calls) == [(50, 0)] * 4
+    assert together(*calls) == [50] * 4
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, KeyboardInterrupt])
@@ -80,9 +79,9 @@ def test_a_part_that_fails_in_another_thread_is_run_again(error):
 
     found = together((lead,), (follow,))
     assert failed
-    assert found[0][0] >= 3  # a part was begun twice
-    assert found[1] == ("interrupted" if error is KeyboardInterrupt else (1, 0))
-    assert turn(turns, [Part(lambda: None)]) == (1, 0)
+    assert found[0] >= 3  # a part was begun twice
+    assert found[1] == ("interrupted" if error is KeyboardInterrupt else 1)
+    assert turn(turns, [Part(lambda: None)]) == 1
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, KeyboardInterrupt])
@@ -101,8 +100,8 @@ def test_an_error_lets_the_next_thread_have_its_turn(error):
         is_taken.wait(20)
         return turn(turns, [Part(lambda: None)])
 
-    assert together((lead,), (follow,))[1] == (1, 0)
-    assert turn(turns, [Part(lambda: None)] * 3) == (3, 0)
+    assert together((lead,), (follow,))[1] == 1
+    assert turn(turns, [Part(lambda: None)] * 3) == 3
 
 
 def test_an_error_waits_for_the_parts_that_others_run():
@@ -123,7 +122,7 @@ def test_an_error_waits_for_the_parts_that_others_run():
             turn(turns, [Part(run), Part(run)])
         return list(ended)
 
-    assert together((lead,), (turn, turns, [Part(lambda: None)])) == [[1], (1, 0)]
+    assert together((lead,), (turn, turns, [Part(lambda: None)])) == [[1], 1]
 
 
 def test_nobody_waits_for_a_thread_that_hangs(monkeypatch):
@@ -141,5 +140,5 @@ def test_nobody_waits_for_a_thread_that_hangs(monkeypatch):
         finally:
             goes_on.set()
 
-    assert together((turn, turns, [Part(hang)]), (follow,)) == [(1, 0), False]
-    assert turn(turns, [Part(lambda: None)]) == (1, 0)
+    assert together((turn, turns, [Part(hang)]), (follow,)) == [1, False]
+    assert turn(turns, [Part(lambda: None)]) == 1

@@ -17,7 +17,6 @@ from ray_h5.manifest.row_requests import RunRequest, request_of
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job, TableJob
 from ray_h5.read.kernel.job_table import (
-    HINTED,
     IN_PYTHON,
     NO_BOXES,
     NO_DESCRIPTOR,
@@ -287,34 +286,14 @@ class JointFiles:
         rows: np.ndarray,
         places: np.ndarray,
         times: np.ndarray,
-        given: int,
-        later: tuple[np.ndarray, np.ndarray] | None,
-    ) -> int | None:
-        """Read rows of files, given by their numbers, into ``out[column][places]``.
+    ) -> bool:
+        """Read rows of files, given by their numbers, into ``out[column][places]``; return whether all were read.
 
-        Parameters
-        ----------
-        times : numpy.ndarray
-            How often reads of the files waited.
-        given : int
-            How many of the first byte ranges hints were given about.
-        later : (numpy.ndarray, numpy.ndarray), optional
-            Files and rows that are read next, for hints.
-
-        Returns
-        -------
-        int
-            How many hints were given about the rows that are read next; None if not all rows were read.
+        `times` has how often reads of the files waited.
         """
         tables = self._tables(files, rows, places, out)
-        stop = sum(len(each) for each in tables if each is not None)
-        if later is not None:
-            tables += self._later_tables(*later, out)
         found = [each for each in tables if each is not None]
-        if len(found) < len(tables):
-            return None
-        done, counts = run_compiled(JobTable.join(found), times, stop, given)
-        return max(0, int(counts[HINTED]) - stop) if done else None
+        return len(found) == len(tables) and run_compiled(JobTable.join(found), times)[0]
 
     def _tables(
         self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: Mapping[str, np.ndarray]
@@ -328,10 +307,3 @@ class JointFiles:
             order = np.lexsort((rows, files))  # once for all columns
             files, rows, places = files[order], rows[order], places[order]
         return tables + [self.columns[name].table(files, rows, places, array) for name, array in rest.items()]
-
-    def _later_tables(
-        self, files: np.ndarray, rows: np.ndarray, like: Mapping[str, np.ndarray]
-    ) -> list[JobTable | None]:
-        """Return the jobs of rows that come later. They are not run: nothing is written to their arrays."""
-        out = {name: np.empty((len(rows), *array.shape[1:]), array.dtype) for name, array in like.items()}
-        return self._tables(files, rows, np.arange(len(rows), dtype=np.int64), out)

@@ -59,7 +59,7 @@ class WholeDatasets:
             part[Field.OFFSET], part[Field.SIZE], part[Field.DECODED] = begins[order], size, size
             part[Field.DESTINATION] = order * size + array.ctypes.data
         table = JobTable(jobs, NO_PIECES, NO_BOXES, (), out)
-        done, counts = run_compiled(table, self.times, jobs.shape[1], 0)
+        done, counts = run_compiled(table, self.times)
         return ReadStats(int(counts[REQUESTS]), int(counts[BYTES_READ])) if done else None
 
 

@@ -124,8 +124,8 @@ def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
 class ChunkHolder(Protocol):
     """Keeps decoded chunks in memory; see `HeldChunks`."""
 
-    def run(self, job: Any, worker: Any) -> int:
-        """Run jobs, some of which are of columns that are held; return up to which job hints were given."""
+    def run(self, job: Any, worker: Any) -> None:
+        """Run jobs, some of which are of columns that are held."""
 
 
 class HeldColumn(NamedTuple):

@@ -57,7 +57,7 @@ class Loop:
         context.restype, context.argtypes = void, [void]
         free.restype, free.argtypes = None, [void]
         tables: list[Any] = [void, number, void, number, void, void, void, number]
-        run.restype, run.argtypes = number, [void, *tables, number, number, number, void, void, void]
+        run.restype, run.argtypes = number, [void, *tables, number, number, void, void, void]
         decode.restype, decode.argtypes = ctypes.c_int, [void, void, number, void, number, void, number]
         entries: list[Any] = [void, void, number, void, ctypes.c_int, void, number]
         dense.restype, dense.argtypes = number, [number, number, *entries, number, void, ctypes.c_int]

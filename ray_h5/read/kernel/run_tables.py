@@ -27,8 +27,6 @@ def run_table(
     *,
     first: int = 0,
     stop: int | None = None,
-    total: int | None = None,
-    given: int = 0,
 ) -> np.ndarray:
     """Run jobs of a table in this thread.
 
@@ -40,10 +38,6 @@ def run_table(
         How often reads of these files waited, from `new_times`. Threads may share it.
     first, stop : int
         Which jobs.
-    total : int, optional
-        Jobs from `stop` to here are run later, by another call: hints are given about them, too.
-    given : int
-        How many jobs hints were given about before.
 
     Returns
     -------
@@ -60,9 +54,9 @@ def run_table(
     stop = len(table) if stop is None else stop
     loop = compiled_loop()
     if loop is None:
-        status, counts = np.full(stop - first, NOT_RUN, np.int8), _new_counts(given)
+        status, counts = np.full(stop - first, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
     else:
-        status, counts = _run_compiled(loop, table, times, first, stop, len(table) if total is None else total, given)
+        status, counts = _run_compiled(loop, table, times, first, stop)
     if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
         from ray_h5.read.kernel.steps_in_python import run_in_python
 
@@ -71,8 +65,8 @@ def run_table(
     return counts
 
 
-def run_compiled(table: JobTable, times: np.ndarray, stop: int, given: int) -> tuple[bool, np.ndarray]:
-    """Run jobs of a table up to `stop` by the compiled loop alone; otherwise as `run_table`.
+def run_compiled(table: JobTable, times: np.ndarray) -> tuple[bool, np.ndarray]:
+    """Run the jobs of a table by the compiled loop alone; otherwise as `run_table`.
 
     Returns
     -------
@@ -83,21 +77,15 @@ def run_compiled(table: JobTable, times: np.ndarray, stop: int, given: int) -> t
     """
     loop = compiled_loop()
     assert loop is not None
-    status, counts = _run_compiled(loop, table, times, 0, stop, len(table), given)
+    status, counts = _run_compiled(loop, table, times, 0, len(table))
     return not status.any(), counts
 
 
-def _new_counts(given: int) -> np.ndarray:
-    counts = np.zeros(HINTED + 1, np.int64)
-    counts[HINTED] = given
-    return counts
-
-
 def _run_compiled(
-    loop: Loop, table: JobTable, times: np.ndarray, first: int, stop: int, total: int, given: int
+    loop: Loop, table: JobTable, times: np.ndarray, first: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
     jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, pipeline_rows()
-    status, counts = np.empty(stop - first, np.int8), _new_counts(given)
+    status, counts = np.empty(stop - first, np.int8), np.zeros(HINTED + 1, np.int64)
     inside = np.array([(array.ctypes.data, array.nbytes) for array in table.keeps], np.int64)
     tables = (
         jobs.ctypes.data,
@@ -112,7 +100,7 @@ def _run_compiled(
     state = status.ctypes.data - first, counts.ctypes.data, times.ctypes.data
     run, context, at = loop.library.ray_h5_run, loop.context, first
     while at < stop:  # the call returns early now and then, so that signals are seen
-        done = run(context, *tables, at, stop, total, *state)
+        done = run(context, *tables, at, stop, *state)
         if done < 0:  # a job is outside of its array, of which the steps in Python say more
             status[at - first :] = NOT_RUN
             break

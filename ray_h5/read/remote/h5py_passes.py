@@ -77,7 +77,7 @@ def _read_piece(file: ReadsHeldBytes, part: Part) -> ReadStats:
 
     def read() -> ReadStats:
         with file.library(data) as library:
-            return run_jobs(jobs_of(file.reader(part.address, library), part, library), 1)[0]
+            return run_jobs(jobs_of(file.reader(part.address, library), part, library), 1)
 
     extents = replay(planned)
     data.fetch(extents)

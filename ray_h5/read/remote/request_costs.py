@@ -14,7 +14,7 @@ from ray_h5.read.remote.joint_reads import cost_of
 def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
     """Return what `run_reads` would ask a store for, without the columns that h5py reads."""
     total = ReadStats()
-    for together, _ in opened_together(reads):
+    for together in opened_together(reads):
         with contextlib.ExitStack() as libraries:
             total.add(cost_of(kinds_of(jobs_of_reads(together, libraries))[0]))
     return total

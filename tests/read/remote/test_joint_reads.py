@@ -72,7 +72,7 @@ def test_large_ranges_are_put_together_a_few_at_a_time(monkeypatch):
     costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
     source, out = Held(data.data, costs), np.zeros((COUNT, RANGE >> 10), np.uint8)
     monkeypatch.setattr(joint_reads, "_WHOLE_BYTES", 10 * (RANGE >> 10))
-    stats, _ = run_all(jobs(source, RANGE >> 10, out), 1)
+    stats = run_all(jobs(source, RANGE >> 10, out), 1)
     np.testing.assert_array_equal(out.reshape(-1), data)
     assert stats.bytes_read == len(data)
     assert source.most <= 10
@@ -90,7 +90,7 @@ def test_parts_of_a_range_arrive_in_any_order():
     data = np.random.default_rng(0).integers(0, 256, (9 << 10) + 5, np.uint8)
     costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
     source, out = LastFirst(data.data, costs), np.zeros_like(data)
-    stats, _ = run_all(copy(source, 0, out), 1)
+    stats = run_all(copy(source, 0, out), 1)
     np.testing.assert_array_equal(out, data)
     assert (stats.requests, stats.bytes_read) == (10, len(data))
 
@@ -106,6 +106,6 @@ def test_the_jobs_of_a_request_run_together(monkeypatch):
     made, in_memory = [], JobTable.in_memory
     monkeypatch.setattr(JobTable, "in_memory", lambda *given: made.append(1) or in_memory(*given))
     job = TableJob(JobTable(table, NO_PIECES, NO_BOXES, [Origin(1 << 14, source, None, None)], [out]))
-    stats, _ = run_all([job], 2)
+    stats = run_all([job], 2)
     np.testing.assert_array_equal(out, data)
     assert stats.requests == len(made) == 1
