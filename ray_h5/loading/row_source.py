@@ -307,11 +307,9 @@ class RowSource:
         specs = self.plan.of_files
         row_bytes = {each.name: each.row_bytes for each in specs if each.kind not in {"list", "ragged", "sparse"}}
         fitting = {*columns_that_fit(row_bytes, num_rows, max_bytes // self._processes())}
-        bounds = {each.name: self._kept_rows for each in specs if each.name not in fitting} if self._kept_rows else {}
-        kept = {
-            each.name: (each.row_shape, each.dtype) for each in specs if each.name in fitting or each.name in bounds
-        }
-        return RowCache(kept, num_rows, bounds)
+        kept = [each for each in specs if self._kept_rows or each.name in fitting]
+        bounds = {each.name: self._kept_rows for each in kept if each.name not in fitting}
+        return RowCache({each.name: (each.row_shape, each.dtype) for each in kept}, num_rows, bounds)
 
     def _check_files(self, touched: list[int]) -> None:
         """Make sure that files are unchanged, whether rows of them were read or lay in memory."""

@@ -38,12 +38,13 @@ from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
 from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
-from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed, unpadded_sample_of
+from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed
 from ray_h5.torch_data.batches.tensors import (
     BatchArrays,
     Sample,
     loader_processes,
     new_arrays,
+    padded_later,
     ragged_to_torch,
     to_torch,
 )
@@ -451,9 +452,10 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
-        whole = self._whole(arrays)
-        fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
-        batch = batch_of(arrays, whole, partial(unpadded_sample_of, fills=fills) if fills else sample_of)
+        if self._fills:
+            batch = batch_of(arrays, arrays, self._padded_later, self._whole)
+        else:
+            batch = batch_of(arrays, self._whole(arrays), sample_of)
         transform = self._steps[1]
         if transform is None:
             return batch
@@ -463,6 +465,12 @@ class H5Dataset(BatchedDataset):
             return f"sample {i} of a batch" if indices is None else self._place(indices[i])
 
         return [transformed(transform, sample, partial(place, i)) for i, sample in enumerate(batch)]
+
+    def _padded_later(self, arrays: Mapping[str, np.ndarray], i: int) -> Sample:
+        """Return sample number `i` of a batch, whose rows are padded when a batch is made of it and others."""
+        whole = self._whole({name: values[i : i + 1] for name, values in arrays.items()})
+        fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
+        return padded_later(sample_of(whole, 0), fills)
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""

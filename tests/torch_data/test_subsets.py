@@ -137,7 +137,7 @@ def test_what_the_error_for_several_datasets_says_is_possible(files):
     assert sorted(found) == list(range(60))
     shares = {"*/f0.h5": 0.75, "*/f[123].h5": 0.25}
     drawn = [i for batch in loader(files, 8, shuffle=Shuffle(weights=shares, rows_per_epoch=60)) for i in ids_of(batch)]
-    assert sum(i < 20 for i in drawn) == 45
+    assert 35 < sum(i < 20 for i in drawn) < 55  # drawn independently
 
 
 @pytest.mark.parametrize("lengths", [[(4, 4), (2, 7)], [(2, 7), (4, 4)]])

@@ -165,7 +165,7 @@ def test_a_batch_that_went_astray_is_an_error_and_no_crash():
 
 
 def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):
-    dataset = CombinedHDF5Dataset(files, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
+    dataset = CombinedHDF5Dataset(files, cache_size=0, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
     assert dataset._source.keeps_all
     monkeypatch.setattr(
         "ray_h5.torch_data.batches.tensors.get_worker_info", lambda: type("Info", (), {"num_workers": 2})

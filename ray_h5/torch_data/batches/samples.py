@@ -8,7 +8,7 @@ tensors, unless a user changed the samples: it finds a function for our types in
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, SupportsIndex, overload
 
@@ -18,37 +18,19 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from ray_h5.columns.schema import LENGTH
+from ray_h5.columns.varying.padding import pad_rows
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.lru import first_time
 from ray_h5.torch_data.batched_dataset import check_index
-from ray_h5.torch_data.batches.tensors import Pair, Sample
+from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, padded_later
 
 logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 5
 
 
-class UnpaddedSample(Sample):
-    """A sample whose rows are padded when a batch is made of it and others, after transforms."""
-
-    def __init__(self, values: Mapping[str, Any], fills: Mapping[str, float]) -> None:
-        super().__init__(values)
-        self.__dict__["fills"] = dict(fills)
-
-    def copy(self) -> UnpaddedSample:
-        """Return a sample with the same values."""
-        return UnpaddedSample(self, fills_of(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return UnpaddedSample, (dict(self), fills_of(self))
-
-
-class ListRow(list[Any]):
-    """The value of a sample that is a list in its column, such as several texts. A batch is a list of these.
-
-    Of other lists, such as those that a transform makes, ``default_collate`` makes one list of their first entries, one
-    of the second ones, and so on.
-    """
+Part = Callable[[Any, int], Any]
+"""Returns sample number i of what a batch is made of."""
 
 
 class Batch(MutableSequence[Any]):
@@ -58,19 +40,21 @@ class Batch(MutableSequence[Any]):
 
     Attributes
     ----------
-    whole : Sample or Pair
-        The batch that ``default_collate`` would make of the samples as they were read.
     slot : object, optional
         The slot of shared memory that it lies in, in a loader worker.
     """
 
-    def __init__(self, whole: Any, count: int, part: Callable[[Any, int], Any], slot: Any = None) -> None:
-        self.whole = whole
-        self.slot = slot
-        self._count = count
-        self._part = part
+    def __init__(
+        self, source: Any, count: int, part: Part, collate: Callable[[Any], Any] | None, slot: Any = None
+    ) -> None:
+        self._source, self._count, self._part, self._collate, self.slot = source, count, part, collate, slot
         self._seen: dict[int, tuple[Any, Any]] = {}
         self._changed: list[Any] | None = None
+
+    @property
+    def whole(self) -> Any:
+        """The batch that ``default_collate`` would make of the samples as they were read."""
+        return self._source if self._collate is None else self._collate(self._source)
 
     @property
     def is_whole(self) -> bool:
@@ -98,7 +82,7 @@ class Batch(MutableSequence[Any]):
 
     def _sample(self, i: int) -> Any:
         if i not in self._seen:
-            sample = self._part(self.whole, i)
+            sample = self._part(self._source, i)
             self._seen[i] = sample, list(sample.items()) if isinstance(sample, dict) else None
         return self._seen[i][0]
 
@@ -141,44 +125,34 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
     )
 
 
-def batch_of(arrays: Mapping[Any, np.ndarray], whole: Any, part: Callable[[Any, int], Any]) -> Batch:
-    """Return the samples in some arrays. `whole` is the batch made of the arrays."""
+def batch_of(
+    arrays: Mapping[Any, np.ndarray], source: Any, part: Part, collate: Callable[[Any], Any] | None = None
+) -> Batch:
+    """Return the samples in some arrays.
+
+    Parameters
+    ----------
+    arrays : mapping of numpy.ndarray
+        Their values.
+    source : object
+        What they are made of.
+    part : callable
+        Returns sample number i of the source; called with both.
+    collate : callable, optional
+        Returns the batch that is made of the source; by default it is the source itself.
+    """
     _register()
     slot = None
     if get_worker_info() is not None:
         from ray_h5.torch_data.batches.shared_memory import slot_of
 
         slot = next((found for array in arrays.values() if (found := slot_of(array)) is not None), None)
-    return Batch(whole, len(next(iter(arrays.values()))), part, slot)
+    return Batch(source, len(next(iter(arrays.values()))), part, collate, slot)
 
 
 def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
     """Return sample number `i` of a batch of columns."""
     return Sample((name, _value(values, i)) for name, values in whole.items())
-
-
-def unpadded_sample_of(whole: Mapping[str, Any], i: int, fills: Mapping[str, float]) -> UnpaddedSample:
-    """Return sample number `i` of a batch of columns, without the padding of the columns in `fills`."""
-    sample = UnpaddedSample(sample_of(whole, i), fills)
-    for name in fills:
-        length = sample[name + LENGTH]
-        if _is_of_steps(fills, name):
-            longest = slice(int(length.max()) if length.numel() else 0)
-            sample[name] = sample[name][(slice(None),) * length.ndim + (longest,)]
-            continue
-        shape = [int(length)] if length.ndim == 0 else [int(n) for n in length]
-        sample[name] = sample[name][tuple(map(slice, shape))]
-    return sample
-
-
-def _is_of_steps(fills: Mapping[str, float], name: str) -> bool:
-    """Return whether the rows of a padded column are several arrays: they have a length each."""
-    return getattr(fills[name], "is_of_steps", False)
-
-
-def fills_of(sample: Any) -> Mapping[str, float]:
-    """Return what the rows of a sample are filled up with when a batch is made, by column."""
-    return sample.__dict__["fills"] if isinstance(sample, UnpaddedSample) else {}
 
 
 def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
@@ -187,7 +161,7 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
     `place` returns the file and the row, for messages.
     """
     fills = fills_of(sample)
-    lengths = {name: sample[name + LENGTH] for name in fills if not _is_of_steps(fills, name)}
+    lengths = {name: sample[name + LENGTH] for name in fills}
     try:
         found = transform(sample)
     except Exception as exc:
@@ -204,13 +178,21 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
         return found
     for name, length in lengths.items():
         row: Any = found.get(name)
-        is_kept = found.get(name + LENGTH) is length  # one that the transform set itself stays
-        if is_kept and isinstance(row, torch.Tensor) and row.ndim:
+        # Of several arrays a row, the lengths cannot be seen any more; one that the transform set itself stays.
+        if (
+            not getattr(fills[name], "is_of_steps", False)
+            and found.get(name + LENGTH, length) is length
+            and _has_axes(row)
+        ):
             found[name + LENGTH] = torch.tensor(row.shape if length.ndim else len(row))
-    if fills_of(sample) and (type(found) is dict or type(found) is Sample):
-        return UnpaddedSample(found, fills_of(sample))
     # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
-    return Sample(found) if type(found) is dict else found
+    made = Sample(found) if type(found) is dict else found
+    return padded_later(made, fills) if type(made) is Sample else made
+
+
+def _is_of_steps(fill: float) -> bool:
+    """Return whether the rows of a padded column are several arrays: they have a length each."""
+    return getattr(fill, "is_of_steps", False)
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
@@ -227,103 +209,67 @@ def _value(values: Any, i: int) -> Any:
 
 def _row(values: Any, i: int) -> Any:
     value = values[i]
-    return ListRow(value) if type(value) is list else value
+    return Listed(value) if type(value) is list else value
 
 
-class SentSample(Sample):
-    """A batch in a worker's slot. In the training process it arrives as a `Sample`."""
-
-    def __init__(self, values: Mapping[str, Any], slot: Any) -> None:
-        super().__init__(values)
-        self.__dict__["slot"] = slot
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Sample, (dict(self),)
+def _in_slot(batch: Sample | Listed, slot: Any) -> Any:
+    """Return a batch in a worker's slot: the message to the training process does not hold its values."""
+    if slot is not None:
+        batch.__dict__["_slot"] = slot
+    return batch
 
 
-class SentPair(list[Any]):
-    """A batch of inputs and targets in a worker's slot. In the training process it arrives as a list."""
-
-    def __init__(self, values: Sequence[Any], slot: Any) -> None:
-        super().__init__(values)
-        self.slot = slot
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
-
-
-def _send_sample(sample: SentSample) -> tuple[Any, ...]:
-    slot = sample.__dict__["slot"]
-    if slot.is_sent:
-        return sample.__reduce__()
+def _send(batch: Sample | Listed) -> tuple[Any, ...]:
+    slot = batch.__dict__.get("_slot")
+    if slot is None or slot.is_sent:
+        return batch.__reduce__()
     from ray_h5.torch_data.batches.shared_memory import pack
 
-    return _arrived_sample, (list(sample), *pack(list(sample.values()), slot))
+    if isinstance(batch, Sample):
+        return _arrived, (list(batch), *pack(list(batch.values()), slot))
+    return _arrived, (None, *pack(list(batch), slot))
 
 
-def _send_pair(pair: SentPair) -> tuple[Any, ...]:
-    from ray_h5.torch_data.batches.shared_memory import pack, unpack
-
-    return pair.__reduce__() if pair.slot.is_sent else (unpack, pack(list(pair), pair.slot))
-
-
-def _arrived_sample(names: list[str], *packed: Any) -> Sample:
+def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
     from ray_h5.torch_data.batches.shared_memory import unpack
 
-    return Sample(zip(names, unpack(*packed), strict=True))
+    values = unpack(*packed)
+    return Listed(values) if names is None else Sample(zip(names, values, strict=True))
 
 
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
-        return batch.whole if batch.slot is None else SentSample(batch.whole, batch.slot)
-    found = Sample()
+        return _in_slot(batch.whole, batch.slot)
     fills: dict[str, float] = {}
     for each in batch:
         fills.update(fills_of(each))
-    for name in batch[0]:
-        if name in found:
-            continue  # the lengths of padded rows
-        values = [each[name] for each in batch]
-        if name in fills and _have_axes(values):
-            lengths = [each.get(name + LENGTH) for each in batch]
-            # The lengths of samples say whether rows of the column differ along several axes; those here may agree.
-            axes = {each.ndim for each in lengths if isinstance(each, torch.Tensor)}
-            found[name], measured = _padded(values, fills[name], axes)
-            if not _is_of_steps(fills, name) and all(
-                length is None or _is_length(length, row) for length, row in zip(lengths, values, strict=True)
-            ):
-                found[name + LENGTH] = measured
-        if name not in found:
-            found[name] = _stacked(name, values, collate_fn_map)
-    return found
+    rows = [_with_lengths(each, fills, batch) for each in batch]
+    return Sample((name, _stacked(name, [each[name] for each in rows], fills, collate_fn_map)) for name in rows[0])
 
 
-def _have_axes(values: Sequence[Any]) -> bool:
-    """Return whether all values are tensors, or arrays, of one dtype with one number of axes, and at least one axis."""
-    arrays = all(isinstance(each, (torch.Tensor, np.ndarray)) for each in values)
-    return arrays and values[0].ndim > 0 and len({(type(each), each.dtype, each.ndim) for each in values}) == 1
+def _with_lengths(sample: Mapping[str, Any], fills: Mapping[str, float], batch: Sequence[Any]) -> Mapping[str, Any]:
+    """Return a sample with the lengths that others of its batch have: rows of its dataset may have one length."""
+    lacking = {}
+    for name in fills:
+        row: Any = sample.get(name)
+        length = name + LENGTH
+        if length not in sample and not _is_of_steps(fills[name]) and _has_axes(row):
+            several = any(each[length].ndim for each in batch if length in each)
+            lacking[length] = torch.tensor(row.shape if several else len(row))
+    return {**sample, **lacking} if lacking else sample
 
 
-def _is_length(length: Any, row: torch.Tensor | np.ndarray) -> bool:
-    """Return whether an entry of a sample is the length of its row, and not what a transform set."""
-    if not isinstance(length, torch.Tensor):
-        return False
-    return length.tolist() in (len(row), list(row.shape))
+def _has_axes(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0
 
 
-def _padded(values: Sequence[Any], fill: float, axes: Collection[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as one tensor, and their lengths, as `ray_h5.columns.varying.padding.pad_rows` does.
-
-    `axes` has the number of axes that the lengths of single rows have.
-    """
-    rows = [torch.as_tensor(each) for each in values]
-    shapes = torch.tensor([row.shape for row in rows])
-    out = rows[0].new_full((len(rows), *shapes.amax(dim=0).tolist()), fill)
-    for i, row in enumerate(rows):
-        out[(i, *map(slice, row.shape))] = row
-    agree = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
-    one_axis = set(axes) == {0} if set(axes) in ({0}, {1}) else agree
-    return out, shapes[:, 0].clone() if one_axis else shapes
+def _padded(name: str, rows: Sequence[Any], fill: float) -> torch.Tensor:
+    """Return rows, all tensors or all arrays, as one tensor."""
+    dtype = rows[0].dtype
+    if dtype == torch.bfloat16:  # which NumPy lacks
+        rows = [row.float() for row in rows]
+    padded = torch.from_numpy(pad_rows(name, [np.asarray(row) for row in rows], fill)[0])
+    return padded.to(dtype) if isinstance(dtype, torch.dtype) else padded
 
 
 def _is_in_no_tensor(value: Any) -> bool:
@@ -333,7 +279,10 @@ def _is_in_no_tensor(value: Any) -> bool:
     return value is None or isinstance(value, (np.void, np.datetime64, np.timedelta64))
 
 
-def _stacked(name: str, values: list[Any], collate_fn_map: Any) -> Any:
+def _stacked(name: str, values: list[Any], fills: Mapping[str, float], collate_fn_map: Any) -> Any:
+    """Return the values of a column of a batch; rows of varying shape padded, if they are filled up with something."""
+    if name in fills and all(map(_has_axes, values)) and len({(type(v), v.dtype, v.ndim) for v in values}) == 1:
+        return _padded(name, values, fills[name])
     if any(map(_is_in_no_tensor, values)):
         return values  # as in a batch without a transform; default_collate raises
     try:
@@ -354,7 +303,7 @@ def _collate_lists(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: A
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
-        return list(batch.whole) if batch.slot is None else SentPair(batch.whole, batch.slot)
+        return _in_slot(Listed(batch.whole), batch.slot)
     return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
 
 
@@ -366,8 +315,8 @@ def _register() -> None:
     if Sample in default_collate_fn_map:
         return
     default_collate_fn_map[Pair] = _collate_pairs
-    default_collate_fn_map[ListRow] = _collate_lists
+    default_collate_fn_map[Listed] = _collate_lists
     # Only a message to another process carries a slot. A copy or a file has values of its own.
-    ForkingPickler.register(SentSample, _send_sample)
-    ForkingPickler.register(SentPair, _send_pair)
+    for kind in (Sample, Listed):
+        ForkingPickler.register(kind, _send)
     default_collate_fn_map[Sample] = _collate_samples  # last: another thread takes this as a sign that all is done

@@ -148,7 +148,24 @@ class Sample(Movable, dict[str, Any]):
 
     def copy(self) -> Sample:
         """Return a sample with the same values."""
-        return Sample(self)
+        return padded_later(Sample(self), fills_of(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if fills := fills_of(self):
+            return padded_later, (Sample(self), fills)
+        return Sample, (dict(self),)
+
+
+def padded_later(sample: Sample, fills: Mapping[str, float]) -> Sample:
+    """Return a sample whose rows are filled up with these values, by column, when a batch is made of it and others."""
+    if fills:
+        sample.__dict__["_fills"] = fills
+    return sample
+
+
+def fills_of(sample: Any) -> dict[str, float]:
+    """Return what rows of a sample are filled up with when a batch is made, by column."""
+    return sample.__dict__.get("_fills", {}) if isinstance(sample, Sample) else {}
 
 
 class Pair(Movable, tuple[Any, ...]):
@@ -157,19 +174,22 @@ class Pair(Movable, tuple[Any, ...]):
     __slots__ = ()
 
 
-class MovableList(Movable, list[Any]):
-    """A batch that is a list, such as inputs and targets."""
+class Listed(Movable, list[Any]):
+    """A batch that is a list, such as inputs and targets; or the value of a sample that is a list, such as texts.
 
+    A batch of the latter is a list of these. Of other lists ``default_collate`` makes one list of their first entries,
+    one of the second ones, and so on.
+    """
 
-class MovableDict(Movable, dict[str, Any]):
-    """A batch that is a dict."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Listed, (list(self),)
 
 
 def movable(batch: Any) -> Any:
     """Return a batch with `to` and `pin_memory`, if it is a plain list or dict."""
     if type(batch) is list:
-        return MovableList(batch)
-    return MovableDict(batch) if type(batch) is dict else batch
+        return Listed(batch)
+    return Sample(batch) if type(batch) is dict else batch
 
 
 def _moved(value: Any, **options: Any) -> Any:
