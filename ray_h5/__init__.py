@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.compat.optimized import create_optimized_dataloader as create_optimized_dataloader
     from ray_h5.torch_data.compat.rank_cached import DistributedError as DistributedError
     from ray_h5.torch_data.compat.rank_cached import RankMemCachedH5Dataset as RankMemCachedH5Dataset
-    from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard as _balanced_contiguous_shard
-    from ray_h5.torch_data.compat.shards import _interleaved_indices as _interleaved_indices
+    from ray_h5.torch_data.compat.rank_cached import _balanced_contiguous_shard as _balanced_contiguous_shard
+    from ray_h5.torch_data.compat.rank_cached import _interleaved_indices as _interleaved_indices
     from ray_h5.torch_data.compat.wrappers import WorkerSafeAugmentedDataset as WorkerSafeAugmentedDataset
     from ray_h5.torch_data.compat.wrappers import WorkerSafeStandardizedDataset as WorkerSafeStandardizedDataset
     from ray_h5.torch_data.compat.wrappers import worker_init_fn as worker_init_fn
@@ -94,8 +94,8 @@ _HOMES = {
     "Windows": "ray_h5.rows.windows",
     "WorkerSafeAugmentedDataset": "ray_h5.torch_data.compat.wrappers",
     "WorkerSafeStandardizedDataset": "ray_h5.torch_data.compat.wrappers",
-    "_balanced_contiguous_shard": "ray_h5.torch_data.compat.shards",
-    "_interleaved_indices": "ray_h5.torch_data.compat.shards",
+    "_balanced_contiguous_shard": "ray_h5.torch_data.compat.rank_cached",
+    "_interleaved_indices": "ray_h5.torch_data.compat.rank_cached",
     "any_equal": "ray_h5.predicates.criteria",
     "augmentation_defaults": "ray_h5.transforms.defaults",
     "balance": "ray_h5.order.draws.weights",

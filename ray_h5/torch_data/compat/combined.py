@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.fork import PerProcess
 from ray_h5.index.select_rows import select
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, takes_options_of
@@ -23,7 +25,6 @@ from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batches.tensors import Sample, loader_processes
-from ray_h5.torch_data.compat.in_memory import SamplesInMemory
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class CombinedHDF5Dataset(H5Dataset):
 
     def _read_by(self, plan: ReadPlan) -> None:
         self._source = RowSource(plan, self._kept_bytes, self.cache_size, processes=loader_processes)
-        self._cache = SamplesInMemory(self._source, self.cache_size)
+        self._cache = _SamplesInMemory(self._source, self.cache_size)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
@@ -257,6 +258,56 @@ class CombinedHDF5Dataset(H5Dataset):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values.to(self.dtype)
+
+
+class _SamplesInMemory:
+    """The samples that a process has in memory, and counts of those that it was asked for.
+
+    Attributes
+    ----------
+    source : RowSource
+        Reads the samples, and keeps them.
+    cache_size : int
+        How many rows it keeps of columns of which it does not keep all; with 0 nothing is counted but what was asked
+        for.
+    asked, hits, misses : int
+        Samples that were asked for; those of them that were in memory, and that were read from their files. A copy in
+        another process counts for itself.
+    """
+
+    def __init__(self, source: RowSource, cache_size: int) -> None:
+        self.source, self.cache_size = source, cache_size
+        self._lock = PerProcess(threading.Lock)  # a forked worker may not get one that is held
+        self.clear()
+
+    def clear(self) -> None:
+        """Set the counts to 0."""
+        self.asked = self.hits = self.misses = 0
+
+    @property
+    def capacity(self) -> int:
+        """How many samples memory holds at most."""
+        return self.source.num_rows if self.cache_size and self.source.keeps_all else self.cache_size
+
+    def __len__(self) -> int:
+        return self.source.num_held() if self.cache_size else 0
+
+    def __contains__(self, index: int) -> bool:
+        return bool(self.cache_size and self.source.is_held(np.array([index]))[0])
+
+    @contextlib.contextmanager
+    def counting(self, indices: np.ndarray) -> Iterator[None]:
+        """Count samples that are read; which of them are in memory is asked before."""
+        held = self.source.is_held(indices) if self.cache_size else np.empty(0, bool)
+        yield
+        hits = int(np.count_nonzero(held))
+        with self._lock.value:
+            self.asked += len(indices)
+            self.hits += hits
+            self.misses += len(held) - hits
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SamplesInMemory, (self.source, self.cache_size)
 
 
 def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:

@@ -2,32 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
+import torch
 from torch.utils.data import get_worker_info
 
+from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.errors import OptionError, WriterActiveError
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
+from ray_h5.read.reader import RowReader
+from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices, datasets_in
 from ray_h5.torch_data.batches.samples import batch_of, pair_of
-from ray_h5.torch_data.batches.tensors import Pair, as_python, to_torch
-from ray_h5.torch_data.compat.pairs import (
-    RDCC_NBYTES,
-    RDCC_NSLOTS,
-    RDCC_W0,
-    WITHOUT_AUX,
-    LivePairs,
-    Transform,
-    apply_transforms,
-    check_chunk_cache,
-    open_pairs,
-)
+from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_torch
+from ray_h5.torch_data.dataset import H5Dataset
+
+Transform = Callable[..., Any]
+_Transforms = tuple[Transform | None, Transform | None]
+_Keys = tuple[str, str | None]
+
+RDCC_NBYTES = 256 * 1024**2
+RDCC_NSLOTS = 1_000_003
+RDCC_W0 = 0.75
+"""The chunk cache that people often choose for libhdf5."""
+
+WITHOUT_AUX = "Read more columns with H5Dataset(path, columns=[...]); its transform gets the whole sample."
+
+
+class LivePairs:
+    """Columns of a file that a writer in SWMR mode has open, with the rows that were complete when this was made.
+
+    The file is opened for each read: what libhdf5 has of it would be out of date at the next one. Such a writer adds to
+    one column before the other, so each is read alone.
+    """
+
+    call_bytes = 0
+
+    def __init__(self, path: str, columns: Mapping[str, str], cast: Cast) -> None:
+        self.path, self._columns, self._casting = absolute_path(path), columns, cast.casting
+        with RowReader(self.path, swmr=True) as reader:
+            layouts = {name: reader.column(stored) for name, stored in columns.items()}
+        self._length = min(layout.num_rows for layout in layouts.values())
+        self.specs = [cast(replace(ColumnSpec.of(layout), name=name)) for name, layout in layouts.items()]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
+        """Read rows as arrays; see `H5Dataset.read`."""
+        specs = {spec.name: ((len(rows), *spec.row_shape), spec.dtype) for spec in self.specs}
+        arrays = new_arrays(specs) if out is None else out
+        with RowReader(self.path, swmr=True) as reader:
+            for name, stored in self._columns.items():
+                reader.read_into({stored: arrays[name]}, rows, casting=self._casting)
+        return arrays
+
+    def release(self) -> None:
+        """Do nothing: no file stays open."""
+
+
+def open_pairs(path: str, keys: _Keys, dtypes: tuple[Any, Any], *, swmr: bool, **options: Any) -> H5Dataset | LivePairs:
+    """Return what reads inputs, and targets, of one file; a column that is both has the names ``x`` and ``y``.
+
+    `options` are those of `H5Dataset`.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise OptionError(
+            f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
+        )
+    stored = [key for key in keys if key is not None]
+    names = ["x", "y"] if keys[0] == keys[1] else stored
+    columns = dict(zip(names, stored, strict=True))
+    cast = {name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}
+    try:
+        found = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
+    except WriterActiveError:
+        if not swmr:
+            raise
+        return LivePairs(path, columns, Cast(cast, options["casting"]))
+    if (count := len(found.index.files)) != 1:
+        raise OptionError(f"{path}: expected one file, found {count}; H5Dataset(paths) reads several")
+    return found
+
+
+class PairDataset(BatchedDataset):
+    """Samples that are inputs of one file, or pairs of inputs and targets."""
+
+    def _open(self, path: str, keys: _Keys, dtypes: tuple[Any, Any], transforms: _Transforms, **options: Any) -> None:
+        """Open the file; `options` are those of `open_pairs`."""
+        self._source: H5Dataset | LivePairs = open_pairs(path, keys, dtypes, **options)
+        self.path = self._source.path if isinstance(self._source, LivePairs) else self._source.index.files.path(0)
+        self._where = self.path
+        self.x_key, self.y_key = keys
+        self.transform, self.target_transform = transforms
+        self.casting: Casting = options["casting"]
+        self.as_tensors = True
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def _one(self, index: SupportsIndex) -> Any:
+        values = self._read(np.array([check_index(index, len(self), self._where)]))
+        return self._sample([as_python(array[0]) for array in values])
+
+    def _several(self, indices: Many) -> Sequence[Any]:
+        values = self._read(check_indices(indices, len(self), self._where))
+        if self.transform is None and self.target_transform is None:
+            whole = Pair(map(to_torch, values))
+            if len(whole) == 2:
+                return batch_of(dict(enumerate(values)), whole, pair_of)
+            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
+            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
+        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
+
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
+        return list(self._source.read(rows).values())
+
+    def _sample(self, values: Sequence[Any]) -> Any:
+        """Return the transformed values of a sample, as a pair or alone. Without a transform numbers are tensors."""
+        transforms = {"transform": self.transform, "target_transform": self.target_transform}
+        done = []
+        for value, (name, transform) in zip(values, transforms.items(), strict=False):
+            given = _as_tensor(value) if transform is None or self.as_tensors else value
+            done.append(given if transform is None else self._transformed(name, transform, given))
+        return Pair(done) if len(done) == 2 else done[0]
+
+    def _transformed(self, name: str, transform: Transform, given: Any) -> Any:
+        try:
+            return transform(given)
+        except (AttributeError, TypeError) as exc:
+            if not isinstance(given, (np.ndarray, np.generic)):
+                raise
+            raise OptionError(
+                f"{self.path}: {name} raised {type(exc).__name__}: {exc}. It was given a NumPy value, {given.dtype} of "
+                f"shape {given.shape}. If it expects a tensor, pass as_tensors=True"
+            ) from exc
+
+
+def _as_tensor(value: Any) -> Any:
+    """Return numbers as a tensor; anything else as it is."""
+    if not isinstance(value, (np.ndarray, np.number, np.bool_)):
+        return value
+    return torch.from_numpy(np.asarray(value))  # as_tensor refuses a number of numpy's uint64
+
+
+def check_chunk_cache(nbytes: int, nslots: int, w0: float) -> None:
+    """Raise unless libhdf5 would accept these options."""
+    if nbytes < 0 or nslots < 1 or not 0 <= w0 <= 1:
+        raise OptionError(
+            f"rdcc_nbytes={nbytes}, rdcc_nslots={nslots}, rdcc_w0={w0}: expected bytes of 0 or more, slots of 1 or "
+            "more and a policy from 0 to 1"
+        )
 
 
 @takes_options(instead={"aux_keys": WITHOUT_AUX})
-class H5LazyDataset(BatchedDataset):
+class H5LazyDataset(PairDataset):
     """Inputs of one HDF5 file, with targets if `y_key` is given.
 
     A view of an `H5Dataset`: each process opens the file when it reads its first sample, and a `DataLoader` reads a
@@ -98,37 +232,11 @@ class H5LazyDataset(BatchedDataset):
         storage_options: Mapping[str, object] | None = None,
     ) -> None:
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
-        self._source = open_pairs(
-            path,
-            (x_key, y_key),
-            (x_dtype, y_dtype),
-            swmr=swmr,
-            casting=casting,
-            kept_bytes=rdcc_nbytes,
-            storage_options=storage_options,
-        )
-        self.path = self._source.path if isinstance(self._source, LivePairs) else self._source.index.files.path(0)
-        self.x_key, self.y_key, self.x_dtype, self.y_dtype = x_key, y_key, x_dtype, y_dtype
-        self.transform, self.target_transform, self.as_tensors = transform, target_transform, as_tensors
+        options = {"swmr": swmr, "casting": casting, "storage_options": storage_options}
+        transforms = transform, target_transform
+        self._open(path, (x_key, y_key), (x_dtype, y_dtype), transforms, kept_bytes=rdcc_nbytes, **options)
+        self.x_dtype, self.y_dtype, self.as_tensors, self.swmr = x_dtype, y_dtype, as_tensors, swmr
         self.rdcc_nbytes, self.rdcc_nslots, self.rdcc_w0 = rdcc_nbytes, rdcc_nslots, rdcc_w0
-        self.swmr, self.casting = swmr, casting
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def _one(self, index: SupportsIndex) -> Any:
-        values = self._read(np.array([check_index(index, len(self), self.path)]))
-        return self._sample([as_python(array[0]) for array in values])
-
-    def _several(self, indices: Many) -> Sequence[Any]:
-        values = self._read(check_indices(indices, len(self), self.path))
-        if self.transform is None and self.target_transform is None:
-            whole = Pair(map(to_torch, values))
-            if len(whole) == 2:
-                return batch_of(dict(enumerate(values)), whole, pair_of)
-            # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
-            return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
-        return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
 
     @property
     def call_bytes(self) -> int:
@@ -142,13 +250,6 @@ class H5LazyDataset(BatchedDataset):
     def release(self) -> None:
         """Close the file until the next sample is read."""
         self._source.release()
-
-    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
-        return list(self._source.read(rows).values())
-
-    def _sample(self, values: list[Any]) -> Any:
-        transforms = self.transform, self.target_transform
-        return apply_transforms(transforms, values, as_tensors=self.as_tensors, path=self.path)
 
 
 def h5_worker_init_fn(_worker_id: int) -> None:

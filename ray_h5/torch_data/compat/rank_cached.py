@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, SupportsIndex, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,22 +18,19 @@ from ray_h5.columns.schema import TENSOR_KINDS
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices
-from ray_h5.torch_data.batches.samples import batch_of, pair_of
+from ray_h5.torch_data.batched_dataset import Many, check_indices
 from ray_h5.torch_data.batches.shared_memory import new_shared
-from ray_h5.torch_data.batches.tensors import Pair, new_arrays, tensor_over
-from ray_h5.torch_data.compat.pairs import (
+from ray_h5.torch_data.batches.tensors import new_arrays
+from ray_h5.torch_data.compat.lazy import (
     RDCC_NBYTES,
     RDCC_NSLOTS,
     RDCC_W0,
     WITHOUT_AUX,
     LivePairs,
+    PairDataset,
     Transform,
-    apply_transforms,
     check_chunk_cache,
-    open_pairs,
 )
-from ray_h5.torch_data.compat.shards import _balanced_contiguous_shard, _interleaved_indices
 from ray_h5.torch_data.dataset import H5Dataset
 
 MODES = ("contiguous", "interleave")
@@ -51,7 +48,7 @@ class DistributedError(RayH5Error, RuntimeError):
         "restrict_to_indices": "loader(path, 64, predicate=...) reads chosen rows, such as a fold of kfold.",
     }
 )
-class RankMemCachedH5Dataset(BatchedDataset):
+class RankMemCachedH5Dataset(PairDataset):
     """The shard of this rank of one HDF5 file, inputs and optional targets, read once into memory.
 
     The chunks are read and decoded in threads, straight into the tensors that stay, without a second copy.
@@ -134,22 +131,14 @@ class RankMemCachedH5Dataset(BatchedDataset):
             raise OptionError(f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}")
         check_chunk_cache(rdcc_nbytes, rdcc_nslots, rdcc_w0)
         self.rank, self.world_size = _distributed()
-        source = open_pairs(
-            path,
-            (x_key, y_key),
-            (dtype_x, dtype_y),
-            swmr=swmr,
-            casting=casting,
-            kept_bytes=0,
-            storage_options=storage_options,
-        )
-        self.path = source.path if isinstance(source, LivePairs) else source.index.files.path(0)
-        self.x_key, self.y_key, self.mode = x_key, y_key, mode
-        self.casting = casting
-        self.transform, self.target_transform = transform, target_transform
-        self.dtype_x, self.dtype_y = dtype_x, dtype_y
-        self._row_ids = self._rows(len(source))
-        self._tensors = _preloaded(source, self._row_ids, _memory(pin_host_memory, share_memory, log_fn))
+        options = {"swmr": swmr, "casting": casting, "storage_options": storage_options}
+        transforms = transform, target_transform
+        self._open(path, (x_key, y_key), (dtype_x, dtype_y), transforms, kept_bytes=0, **options)
+        self.mode, self.dtype_x, self.dtype_y = mode, dtype_x, dtype_y
+        self._where = f"{self.path}, rank {self.rank}"
+        self._row_ids = self._rows(len(self._source))
+        self._tensors = _preloaded(self._source, self._row_ids, _memory(pin_host_memory, share_memory, log_fn))
+        self._source.release()
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
         log_fn(
             f"rank {self.rank} of {self.world_size}: {len(self)} samples of {self.path} in memory, "
@@ -181,38 +170,21 @@ class RankMemCachedH5Dataset(BatchedDataset):
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return which rows of the file samples are."""
-        wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
-        return self._row_ids[wanted]
+        return self._row_ids[check_indices(indices, len(self), self._where)]
 
-    def _one(self, index: SupportsIndex) -> Any:
-        return self._sample(check_index(index, len(self), f"{self.path}, rank {self.rank}"))
-
-    def _several(self, indices: Many) -> Sequence[Any]:
-        wanted = check_indices(indices, len(self), f"{self.path}, rank {self.rank}")
-        plain = self.transform is None and self.target_transform is None
-        if plain and len(self._tensors) == 1 and not len(wanted):
-            return cast("Sequence[Any]", self.x[:0])  # an empty tensor has the shape and dtype of samples
-        if not plain or len(self._tensors) == 1:  # of tensors alone, the views are stacked: one copy too
-            return [self._sample(i) for i in wanted.tolist()]
-        arrays = self._new_batch(len(wanted))
-        for tensor, array in zip(self._tensors, arrays.values(), strict=True):
-            np.take(tensor.numpy(), wanted, axis=0, out=array, mode="clip")
-        return batch_of(arrays, Pair(map(tensor_over, arrays.values())), pair_of)
-
-    def _new_batch(self, count: int) -> dict[int, np.ndarray]:
-        shapes = {i: (count, *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
+        # Copies: what is changed in place stays as it is in memory.
+        shapes = {i: (len(rows), *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
         if get_worker_info() is None and self.x.is_pinned():
             # A batch of pinned samples is pinned too: it is what is copied to the GPU.
-            return {
-                i: torch.empty(shapes[i], dtype=each.dtype, pin_memory=True).numpy()
-                for i, each in enumerate(self._tensors)
-            }
-        return new_arrays({i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)})
-
-    def _sample(self, i: int) -> Any:
-        # Copies: what is changed in place stays as it is in memory.
-        values = [tensor[i].clone() for tensor in self._tensors]
-        return apply_transforms((self.transform, self.target_transform), values, path=self.path)
+            pinned = [torch.empty(shapes[i], dtype=each.dtype, pin_memory=True) for i, each in enumerate(self._tensors)]
+            arrays = [tensor.numpy() for tensor in pinned]
+        else:
+            specs = {i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)}
+            arrays = list(new_arrays(specs).values())
+        for tensor, array in zip(self._tensors, arrays, strict=True):
+            np.take(tensor.numpy(), rows, axis=0, out=array, mode="clip")
+        return arrays
 
     def _rows(self, num_rows: int) -> np.ndarray:
         """Return the rows of this rank."""
@@ -290,3 +262,38 @@ def _registered(tensor: torch.Tensor, log_fn: Callable[[str], None]) -> torch.Te
 def _unregister(start: int, pid: int) -> None:
     if os.getpid() == pid:  # a loader worker that was forked frees its mapping alone
         torch.cuda.cudart().cudaHostUnregister(start)
+
+
+def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[int, int]:
+    """Return where a rank's share of neighbouring samples begins and ends.
+
+    Parameters
+    ----------
+    total : int
+        Samples of all ranks.
+    world_size, rank : int
+        Number of ranks, and the one that is asked for.
+
+    Returns
+    -------
+    tuple of int
+        Start and end (exclusive). Shares differ by one sample at most; the first ranks have the larger ones.
+    """
+    _check(total, world_size, rank)
+    each, rest = divmod(total, world_size)
+    start = rank * each + min(rank, rest)
+    return start, start + each + (rank < rest)
+
+
+def _interleaved_indices(total: int, world_size: int, rank: int) -> np.ndarray:
+    """Return every `world_size`-th sample from `rank` on, as an int64 array; arguments as above."""
+    _check(total, world_size, rank)
+    return np.arange(rank, total, world_size, dtype=np.int64)
+
+
+def _check(total: int, world_size: int, rank: int) -> None:
+    if total < 0 or world_size < 1 or not 0 <= rank < world_size:
+        raise OptionError(
+            f"total={total}, world_size={world_size}, rank={rank}: expected no negative total, and a rank from 0 to "
+            "world_size - 1"
+        )
