@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -92,9 +92,8 @@ class Augmentation(ABC):
             raise OptionError(f"key={key!r}: expected an integer, the key of the row") from exc
         return self.apply_batch(sample[None], np.asarray([word], dtype=np.uint64))[0]
 
-    @abstractmethod
     def apply_batch(self, array: Any, keys: Any) -> Any:
-        """Return the rows of a batch augmented; `array` itself where there is nothing to do.
+        """Return the rows of a batch augmented.
 
         Parameters
         ----------
@@ -102,7 +101,41 @@ class Augmentation(ABC):
             The rows.
         keys : ndarray or tensor of uint64, shape (n,)
             The key of each row.
+
+        Returns
+        -------
+        ndarray or tensor
+            Of the same shape, dtype and device; `array` itself if there is nothing to do, as where ``p`` is 0.
         """
+        self._check_array(array)
+        if not self._changes(array):
+            return array
+        shared = as_numpy(array) if is_tensor(array) else array
+        drawn = self._draw(self._states(array if shared is None else shared, keys), array.shape)
+        if shared is None:
+            return self._of_tensor(array, drawn)
+        made = self._of_array(shared, drawn)
+        if shared is array:
+            return made
+        import torch
+
+        return torch.from_numpy(made)
+
+    @abstractmethod
+    def _changes(self, array: Any) -> bool:
+        """Return whether there is anything to do; raise if the rows cannot be augmented."""
+
+    @abstractmethod
+    def _draw(self, states: Words, shape: Sequence[int]) -> Any:
+        """Return what is drawn for the rows of a batch of this shape."""
+
+    @abstractmethod
+    def _of_array(self, array: np.ndarray[Any, Any], drawn: Any) -> np.ndarray[Any, Any]:
+        """Return rows of an array augmented."""
+
+    @abstractmethod
+    def _of_tensor(self, array: Any, drawn: Any) -> Any:
+        """Return rows of a tensor augmented that numpy does not have: on a GPU, of bfloat16, or with a gradient."""
 
     def _not_a_batch(self, found: str) -> OptionError:
         return OptionError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -13,9 +14,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.hashing import Words, below, is_tensor, words_of
+from ray_h5.hashing import Words, below, words_of
 from ray_h5.options import as_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
+from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of
 
 _POOL_BITS = 18
 _POOL = 1 << _POOL_BITS
@@ -83,49 +84,26 @@ class GaussianNoise(Augmentation):
         object.__setattr__(self, "salt", as_integer("salt", self.salt))
         object.__setattr__(self, "clip", _limits(self.clip))
 
-    def apply_batch(self, array: Any, keys: Any) -> Any:
-        """Return the rows of a batch with noise.
-
-        Parameters
-        ----------
-        array : ndarray or tensor, shape (n, ...)
-            The rows: float64, float32, float16 or, in torch, bfloat16. Dtypes of 16 bits are computed in float32.
-        keys : ndarray or tensor of uint64, shape (n,)
-            The key of each row.
-
-        Returns
-        -------
-        ndarray or tensor
-            Of the same shape, dtype and device; `array` itself if ``p`` or ``std`` is 0.
-        """
-        self._check_array(array)
-        self._check_dtype(array)
-        if self.p == 0 or self.std == 0:
-            return array
-        shared = as_numpy(array) if is_tensor(array) else array
-        states = self._states(array if shared is None else shared, keys)
-        size = math.prod(array.shape[1:])
-        # The first word of a row decides whether it gets noise, the others where its windows start.
-        words = words_of(states, 0, 1 + 2 * _windows_of(size))
-        chosen = chance(words[:, 0], self.p)
-        places = _places(words[:, 1:], chosen)
-        if shared is None:
-            return self._add_to_tensor(array, places, chosen)
-        noisy = self._add_to_array(shared, places, chosen)
-        if shared is array:
-            return noisy
-        import torch
-
-        return torch.from_numpy(noisy)
-
-    def _check_dtype(self, array: Any) -> None:
+    def _changes(self, array: Any) -> bool:
         if kind_of(array) != "f":
             raise UnsupportedColumnError(
                 f"GaussianNoise({self.column!r}): the column has dtype {array.dtype}, expected a floating one; cast it "
                 "first, such as with read_h5(..., dtypes={...: 'float32'})"
             )
+        return self.p > 0 and self.std > 0
 
-    def _add_to_array(self, array: np.ndarray[Any, Any], places: tuple[Any, Any], chosen: Any) -> np.ndarray[Any, Any]:
+    def _draw(self, states: Words, shape: Sequence[int]) -> tuple[Any, Any, Any]:
+        """Return the starts of windows in the two pools, (n, windows) each, and which rows get noise."""
+        # The first word of a row decides whether it gets noise, the others where its windows start.
+        windows = _windows_of(math.prod(shape[1:]))
+        words = words_of(states, 0, 1 + 2 * windows)
+        chosen: Any = chance(words[:, 0], self.p)
+        drawn: Any = below(words[:, 1:], _POOL)
+        places = drawn * chosen[:, None] + ~chosen[:, None] * _ZERO_WINDOW
+        return places[:, :windows], places[:, windows:], chosen
+
+    def _of_array(self, array: np.ndarray[Any, Any], drawn: tuple[Any, Any, Any]) -> np.ndarray[Any, Any]:
+        *places, chosen = drawn
         size = math.prod(array.shape[1:])
         rows = array.reshape(len(array), size)
         out = empty(rows.shape, array.dtype)
@@ -140,9 +118,10 @@ class GaussianNoise(Augmentation):
                 np.clip(out[block], *self.clip, out=out[block], where=chosen[block, None])
         return out.reshape(array.shape)
 
-    def _add_to_tensor(self, array: Any, places: tuple[Any, Any], chosen: Any) -> Any:
+    def _of_tensor(self, array: Any, drawn: tuple[Any, Any, Any]) -> Any:
         import torch
 
+        *places, chosen = drawn
         work = "float64" if array.dtype == torch.float64 else "float32"
         size = math.prod(array.shape[1:])
         pools = [torch.from_numpy(pool).to(array.device) for pool in _scaled_pools(self.std, work)]
@@ -174,14 +153,6 @@ def _windows_of(size: int) -> int:
 def _width(size: int) -> int:
     """Return the length of the windows of a row: all are equal, and at most `_MAX_WINDOW`."""
     return -(-size // max(1, _windows_of(size)))
-
-
-def _places(words: Words, chosen: Any) -> tuple[Any, Any]:
-    """Return the starts of windows in the two pools, (n, windows) each; rows not chosen get the window of zeros."""
-    drawn: Any = below(words, _POOL)
-    places = drawn * chosen[:, None] + ~chosen[:, None] * _ZERO_WINDOW
-    windows = words.shape[1] // 2
-    return places[:, :windows], places[:, windows:]
 
 
 @lru_cache(maxsize=8)

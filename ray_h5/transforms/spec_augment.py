@@ -11,9 +11,9 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
-from ray_h5.hashing import Words, below, is_tensor, words_of
+from ray_h5.hashing import Words, below, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, as_numpy, chance, check_column, check_probability, kind_of
+from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of
 
 _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
@@ -89,37 +89,7 @@ class SpecAugment(Augmentation):
         """Return whether there may be masks along the axis."""
         return bool(getattr(self, f"num_{name}_masks") and getattr(self, f"{name}_mask_param"))
 
-    def apply_batch(self, array: Any, keys: Any) -> Any:
-        """Return the rows of a batch, masked.
-
-        Parameters
-        ----------
-        array : ndarray or tensor, shape (n, freq, time) or (n, channels, freq, time)
-            The rows, of any real dtype.
-        keys : ndarray or tensor of uint64, shape (n,)
-            The key of each row.
-
-        Returns
-        -------
-        ndarray or tensor
-            Of the same shape, dtype and device; `array` itself if ``p`` is 0 or there is nothing to mask.
-        """
-        self._check_array(array)
-        self._check_dtype(array)
-        axes = self._axis("time", array), self._axis("freq", array)
-        if axes[0] == axes[1] and axes[0] is not None:
-            raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
-        if self.p == 0 or axes == (None, None) or 0 in array.shape:
-            return array
-        shared = as_numpy(array) if is_tensor(array) else array
-        states = self._states(array if shared is None else shared, keys)
-        spans = self._spans(states, array.shape, axes)
-        if shared is None:
-            return _fill_tensor(array, spans, self.mask_value)
-        masked = _fill_array(shared, spans, self.mask_value)
-        return masked if shared is array else _as_tensor(masked)
-
-    def _check_dtype(self, array: Any) -> None:
+    def _changes(self, array: Any) -> bool:
         if kind_of(array) not in "biuf" or array.dtype.itemsize > 8:
             raise UnsupportedColumnError(
                 f"SpecAugment({self.column!r}): the column has dtype {array.dtype}, expected real numbers of up to 64 "
@@ -131,39 +101,75 @@ class SpecAugment(Augmentation):
                 f"mask_value={self.mask_value!r}; use a value that it can hold, or cast the column first, such as with "
                 "read_h5(..., dtypes={...: 'float32'})"
             )
+        axes = self._axis("time", array.shape), self._axis("freq", array.shape)
+        if axes[0] == axes[1] and axes[0] is not None:
+            raise OptionError(f"time_axis={self.time_axis} and freq_axis={self.freq_axis} are the same axis")
+        return self.p > 0 and axes != (None, None) and 0 not in array.shape
 
-    def _axis(self, name: str, array: Any) -> int | None:
+    def _axis(self, name: str, shape: Sequence[int]) -> int | None:
         """Return the axis of a batch, checked against the masks; None where there are no masks along it."""
         if not self._masks_axis(name):
             return None
         axis: int = getattr(self, f"{name}_axis")
         param: int = getattr(self, f"{name}_mask_param")
-        num_axes = array.ndim - 1
+        num_axes = len(shape) - 1
         if not -num_axes <= axis < num_axes:
             raise UnsupportedColumnError(
-                f"SpecAugment({self.column!r}): {name}_axis={axis}, but a sample has shape {tuple(array.shape[1:])}"
+                f"SpecAugment({self.column!r}): {name}_axis={axis}, but a sample has shape {tuple(shape[1:])}"
             )
         batch_axis = axis % num_axes + 1
-        if param > array.shape[batch_axis]:
+        if param > shape[batch_axis]:
             raise MaskTooLargeError(
                 f"SpecAugment({self.column!r}): {name}_mask_param={param} is greater than axis {axis} of the "
-                f"samples, which has length {array.shape[batch_axis]} (shape {tuple(array.shape[1:])}); use at most "
-                f"{array.shape[batch_axis]}, or num_{name}_masks=0"
+                f"samples, which has length {shape[batch_axis]} (shape {tuple(shape[1:])}); use at most "
+                f"{shape[batch_axis]}, or num_{name}_masks=0"
             )
         return batch_axis
 
-    def _spans(self, states: Words, shape: Sequence[int], axes: tuple[int | None, int | None]) -> list[_Span]:
+    def _draw(self, states: Words, shape: Sequence[int]) -> list[_Span]:
         """Return the masks along the axes of time and frequency."""
         words = words_of(states, 0, 1 + 2 * (self.num_time_masks + self.num_freq_masks))
         chosen = chance(words[:, 0], self.p)
-        params = (self.time_mask_param, self.freq_mask_param)
         first, spans = 1, []
-        for axis, param, number in zip(axes, params, (self.num_time_masks, self.num_freq_masks), strict=True):
+        for name in ("time", "freq"):
+            axis, number = self._axis(name, shape), getattr(self, f"num_{name}_masks")
             if axis is not None:
+                param = getattr(self, f"{name}_mask_param")
                 of_axis = _spans_of(words[:, first : first + 2 * number], chosen, param, shape[axis])
                 spans += [(axis, start, width) for start, width in of_axis]
             first += 2 * number
         return spans
+
+    def _of_array(self, array: np.ndarray[Any, Any], drawn: list[_Span]) -> np.ndarray[Any, Any]:
+        fill = _means(array) if self.mask_value == "mean" else None
+        out = empty(array.shape, array.dtype)
+        out[...] = array
+        for axis, start, width in drawn:
+            # One assignment for the masked positions of all rows. A boolean mask would be as large as the array.
+            rows = np.repeat(np.arange(len(array)), width)
+            positions = np.arange(len(rows)) + np.repeat(start - (np.cumsum(width) - width), width)
+            filled = self.mask_value if fill is None else fill[rows].reshape(-1, *[1] * (array.ndim - 2))
+            np.moveaxis(out, axis, 1)[rows, positions] = filled
+        return out
+
+    def _of_tensor(self, array: Any, drawn: list[_Span]) -> Any:
+        import torch
+
+        masked = torch.zeros([1] * array.ndim, dtype=torch.bool, device=array.device)
+        for axis, start, width in drawn:
+            positions = torch.arange(array.shape[axis], device=array.device)
+            inside = (positions >= start[:, None]) & (positions < (start + width)[:, None])
+            shape = [size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
+            masked = masked | inside.reshape(len(array), *shape)
+        value = self.mask_value
+        if value != "mean":
+            # torch takes Python integers of up to 64 bits alone; the mask_value of a floating tensor may be greater.
+            return array.masked_fill(masked, float(value) if array.is_floating_point() else value)
+        if array.is_floating_point():
+            means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
+        else:
+            means = torch.from_numpy(_means(array.cpu().numpy())).reshape(-1, *[1] * (array.ndim - 1))
+        return torch.where(masked, means.to(array), array)
 
 
 def _holds(dtype: Any, value: float) -> bool:
@@ -192,24 +198,6 @@ def _spans_of(words: Words, chosen: Words, param: int, size: int) -> list[tuple[
     return spans
 
 
-def _fill_array(array: np.ndarray[Any, Any], spans: list[_Span], value: float | str) -> np.ndarray[Any, Any]:
-    fill = _means(array) if value == "mean" else None
-    out = _copy(array)
-    for axis, start, width in spans:
-        # One assignment for the masked positions of all rows. A boolean mask would be as large as the array.
-        rows = np.repeat(np.arange(len(array)), width)
-        positions = np.arange(len(rows)) + np.repeat(start - (np.cumsum(width) - width), width)
-        filled = value if fill is None else fill[rows].reshape(-1, *[1] * (array.ndim - 2))
-        np.moveaxis(out, axis, 1)[rows, positions] = filled
-    return out
-
-
-def _copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    out = empty(array.shape, array.dtype)
-    out[...] = array
-    return out
-
-
 def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the mean of each sample, without NaN."""
     axes = tuple(range(1, array.ndim))
@@ -222,29 +210,3 @@ def _means(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         known = array[row][~np.isnan(array[row])]
         means[row] = known.mean(dtype=np.float64) if known.size else np.nan
     return means.astype(array.dtype)
-
-
-def _fill_tensor(array: Any, spans: list[_Span], value: float | str) -> Any:
-    import torch
-
-    masked = torch.zeros([1] * array.ndim, dtype=torch.bool, device=array.device)
-    for axis, start, width in spans:
-        positions = torch.arange(array.shape[axis], device=array.device)
-        inside = (positions >= start[:, None]) & (positions < (start + width)[:, None])
-        masked = masked | inside.reshape(
-            len(array), *[size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]
-        )
-    if value != "mean":
-        # torch takes Python integers of up to 64 bits alone; the mask_value of a floating tensor may be greater.
-        return array.masked_fill(masked, float(value) if array.is_floating_point() else value)
-    if array.is_floating_point():
-        means = torch.nanmean(array, dim=tuple(range(1, array.ndim)), dtype=torch.float64, keepdim=True)
-    else:
-        means = _as_tensor(_means(array.cpu().numpy())).reshape(-1, *[1] * (array.ndim - 1))
-    return torch.where(masked, means.to(array), array)
-
-
-def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    import torch
-
-    return torch.from_numpy(array)

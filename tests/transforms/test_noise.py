@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.transforms import noise
+from ray_h5.transforms import augmentation
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
 
@@ -113,7 +113,7 @@ def test_a_batch_is_its_rows_however_it_is_cut_and_whatever_it_is_made_of(case):
     tensor, words = torch.from_numpy(array.copy()), torch.from_numpy(keys.view(np.int64))
     assert same(augment.apply_batch(tensor, words).numpy(), whole)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "as_numpy", lambda _: None)  # as if it lay on a GPU
+        patch.setattr(augmentation, "as_numpy", lambda _: None)  # as if it lay on a GPU
         assert same(augment.apply_batch(tensor, words).numpy(), whole)
     assert same(tensor.numpy(), array)
     assert same(pickle.loads(pickle.dumps(augment)).apply_batch(array, keys), whole)
@@ -165,7 +165,7 @@ def test_limits_on_one_side(clip, monkeypatch):
     found = GaussianNoise("x", p=1.0, clip=clip).apply_batch(array, KEYS[:50])
     plain = GaussianNoise("x", p=1.0).apply_batch(array, KEYS[:50])
     assert same(found, plain if clip == (None, None) else plain.clip(*clip))
-    monkeypatch.setattr(noise, "as_numpy", lambda _: None)
+    monkeypatch.setattr(augmentation, "as_numpy", lambda _: None)
     tensor = GaussianNoise("x", p=1.0, clip=clip).apply_batch(torch.from_numpy(array), KEYS[:50])
     assert np.array_equal(tensor.numpy(), found)
 

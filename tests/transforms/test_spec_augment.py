@@ -140,12 +140,10 @@ def test_a_batch_is_its_rows_however_it_is_cut_and_whatever_it_is_made_of(case):
 @given(cases())
 def test_the_path_of_other_devices_gives_the_same(case):
     augment, array, keys = case
-    from ray_h5.transforms import spec_augment
-
     whole = augment.apply_batch(array, keys)
     tensor = torch.from_numpy(array.copy())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spec_augment, "as_numpy", lambda _: None)  # as if it lay on a GPU
+        patch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)  # as if it lay on a GPU
         found = augment.apply_batch(tensor, torch.from_numpy(keys.view(np.int64)))
     if augment.mask_value == "mean":
         np.testing.assert_allclose(found.numpy(), whole, rtol=2e-3 if array.dtype == np.float16 else 1e-6)
@@ -327,7 +325,7 @@ def test_the_mean_is_of_what_is_not_nan(dtype, monkeypatch):
     changed = found[3][found[3] != array[3]]
     mean = np.nanmean(array[3].astype("f8")).astype(dtype)
     np.testing.assert_allclose(changed[~np.isnan(changed)], mean, rtol=1e-12)
-    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    monkeypatch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)
     other = augment.apply_batch(torch.from_numpy(array), KEYS[:50]).numpy()
     np.testing.assert_allclose(other, found, rtol=2e-3 if dtype == "f2" else 1e-6)
 
@@ -349,7 +347,7 @@ def test_the_mean_of_integers_is_the_nearest_one_that_lies_among_them(dtype, val
     masks = SpecAugment("x", 4, 3, p=1).apply_batch(np.ones(array.shape), KEYS[:50]) == 0
     expected = np.where(masks, np.array(mean, dtype), array)
     assert np.array_equal(augment.apply_batch(array, KEYS[:50]), expected)
-    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    monkeypatch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)
     assert np.array_equal(augment.apply_batch(torch.from_numpy(array), KEYS[:50]).numpy(), expected)
 
 
@@ -363,7 +361,7 @@ def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     turned = SpecAugment("x", 0, 10, num_time_masks=0, freq_axis=-1, p=1).apply_batch(rows, KEYS[:50])
     assert (turned == 0).any()
     assert augment.apply(rows[3], int(KEYS[3])).shape == (60,)
-    monkeypatch.setattr("ray_h5.transforms.spec_augment.as_numpy", lambda _: None)
+    monkeypatch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)
     assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
 
 
