@@ -94,7 +94,7 @@ class Share:
 
     def indices(self, positions: np.ndarray) -> np.ndarray:
         """Return the selected indices at some positions: int64; with their draws, as `later_draws` does."""
-        found = self.order.selected_indices(positions % max(self.order.epoch_rows, 1), self.epoch)
+        found = self.order.selected_indices(positions % self.order.epoch_rows, self.epoch)
         if not self.is_drawn:
             return found
         return later_draws(found, self.order.draw_numbers(positions, self.epoch), self.order.num_rows)

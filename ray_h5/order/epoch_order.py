@@ -92,7 +92,7 @@ class Order(ComparedByContent):
         """
         if not self.may_repeat:
             return np.full(len(positions), epoch, np.int64)
-        return epoch * self.epoch_rows + positions % max(self.epoch_rows, 1)
+        return epoch * self.epoch_rows + positions % self.epoch_rows
 
     @property
     def may_repeat(self) -> bool:
@@ -179,19 +179,17 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
     It depends on the index, the selection and the shuffle. It does not depend on the columns that are read, nor on
     blocks.
     """
-    unit = decide_unit(shuffle, index.chunk_group_rows)
-    if unit == "chunks" and shuffle is not None and not _is_said(shuffle) and _is_small(index, selection):
-        unit = "rows"
-    order = _permutation(index, selection, shuffle, unit)
-    base = order.shuffle
-    if shuffle is None or base is None:
-        return order
+    num_rows = index.num_rows if selection is None else len(selection)
+    if shuffle is None or num_rows == 0:
+        return Order(num_rows)
+    order = _permutation(index, selection, shuffle, _unit(index, selection, shuffle))
     if shuffle.weights is not None:
         from ray_h5.order.draws.weights_to_draws import make_draws
 
         order = _with_draws(order, make_draws(index, selection, shuffle.weights), shuffle)
     else:
-        order = replace(order, shuffle=replace(base, rows_per_epoch=shuffle.rows_per_epoch))
+        assert order.shuffle is not None
+        order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
     if shuffle.by_length is None:
         return order
     from ray_h5.order.draws.length_runs import make_runs
@@ -245,11 +243,9 @@ def _with_draws(order: Order, draws: Draws, shuffle: Shuffle) -> Order:
     return replace(order, draws=draws)
 
 
-def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle | None, unit: Unit | None) -> Order:
+def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, unit: Unit) -> Order:
     """Return the order in which each selected row comes once."""
     num_rows = index.num_rows if selection is None else len(selection)
-    if shuffle is None or unit is None or num_rows == 0:
-        return Order(num_rows)
     by_length = shuffle.by_length
     shuffle = shuffle.once(unit)
     if unit == "rows":
@@ -299,20 +295,15 @@ def _range_window(index: RowIndex, num_rows: int) -> int:
     return 1 << max(rows, 1).bit_length() - 1
 
 
-def decide_unit(shuffle: Shuffle | None, chunk_group_rows: int) -> Unit | None:
-    """Return what is drawn: rows if each can be read alone, or classes and files have shares, else chunks."""
-    if shuffle is None:
-        return None
+def _unit(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle) -> Unit:
+    """Return what is drawn: rows if each can be read alone, all are kept, or classes or files have shares."""
     if shuffle.unit != "auto":
         return shuffle.unit
+    if shuffle.window_rows is not None and shuffle.by_length is None:
+        return "chunks"  # the user says how many rows are mixed
     # Rows of a class or file are often neighbours: few chunks have rows of few of them.
     has_shares = not isinstance(shuffle.weights, (str, np.ndarray, type(None)))
-    return "rows" if (chunk_group_rows == 1 or has_shares) and not _is_said(shuffle) else "chunks"
-
-
-def _is_said(shuffle: Shuffle) -> bool:
-    """Return whether the user says what is drawn, or how many rows are mixed."""
-    return shuffle.unit != "auto" or (shuffle.window_rows is not None and shuffle.by_length is None)
+    return "rows" if has_shares or index.chunk_group_rows == 1 or _is_small(index, selection) else "chunks"
 
 
 def _chunk_groups(files: FileTable, selection: np.ndarray, chunk_group_rows: int) -> np.ndarray:

@@ -190,7 +190,7 @@ class ReadPlan(ComparedByContent):
 
     def at(self, positions: np.ndarray, epoch: int) -> np.ndarray:
         """Return the row ids at some positions of an epoch. Positions of a tail begin the order again."""
-        return self.row_ids(self.order.selected_indices(positions % max(self.epoch_rows, 1), epoch))
+        return self.row_ids(self.order.selected_indices(positions % self.epoch_rows, epoch))
 
 
 def make_plan(

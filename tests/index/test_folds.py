@@ -191,6 +191,9 @@ def test_a_column_of_rows_that_differ_in_length(tmp_path, option):
 def test_episodes_without_rows_or_windows(patients):
     with pytest.raises(UnknownColumnError, match=r"kfold: group='episode'.*'episode' is a column of rows=Groups"):
         kfold(patients, 3, group="episode")
+    with pytest.raises(UnknownColumnError) as raised:
+        kfold(patients, 3, group="giud")
+    assert "is a column of rows=Groups" not in str(raised.value)
 
 
 def test_options_may_be_numbers_of_numpy(patients):

@@ -23,6 +23,8 @@ from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
+from tests.golden.layouts import encoded
 from tests.index.kit import plan_files
 
 FALSE_ALARMS = 1e-4
@@ -244,20 +246,6 @@ def shares_of(plan, remainder):
     return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
 
 
-@pytest.mark.parametrize(("world_size", "second_world"), [(1, 2), (2, 2), (2, 5), (5, 1)])
-def test_ranks_share_the_draws_and_resume_at_every_step(files, shuffle, world_size, second_world):
-    plan = plan_of(files, shuffle, block_rows=4)
-    drawn = Counter(epoch_of(plan, 2).tolist())
-    shares, unshared = shares_of(plan, Remainder(2, world_size))
-    assert Counter([*chain(*shares), *unshared]) == drawn
-    assert len({len(share) for share in shares}) == 1
-    for steps in range(len(shares[0]) + 1):
-        position = position_of(plan, Remainder(2, world_size), steps)
-        position = Position.from_dict(position.to_dict())
-        rest, left = shares_of(plan, resume(plan, position, second_world))
-        assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn
-
-
 @pytest.mark.parametrize("rule", ["drop", "pad"])
 def test_the_tail_is_that_of_the_epoch(files, shuffle, rule):
     index, plan = plan_files(files, columns=["x"], shuffle=shuffle)
@@ -279,14 +267,6 @@ def test_a_position_of_other_draws_is_refused(files, shuffle):
     old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
     old["plan"] = {name: value for name, value in old["plan"].items() if name not in ("rows_per_epoch", "draws")}
     assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
-
-
-def test_a_drawn_seed_is_taken_over(files):
-    first = plan_of(files, Shuffle("rows", None, weights=balance("label")))
-    second = plan_of(files, Shuffle("rows", None, weights=balance("label")))
-    remainder = resume(second, position_of(first, Remainder(1), 4), 1)
-    rest = second.with_drawn_seed(remainder.seed).at(remainder.positions(second, 0), 1)
-    assert rest.tolist() == epoch_of(first, 1)[4 : 4 + len(rest)].tolist()
 
 
 def test_a_row_that_repeats_in_a_block_is_decoded_once(files):
@@ -342,6 +322,7 @@ def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
         (balance("x"), "holds an array"),
         (balance("label", {"d": 0.5}), r"no selected row is of class 'd'; there are 3 classes: 'a', 'b', 'c'"),
         (balance("label", {"a": 0.5, "b": 0.2, "c": 0.2}), "all 3 classes have a share; expected the sum 1"),
+        (balance("label", {"a": 0.5, "b": 0.25, "c": 0.249985}), "all 3 classes have a share; expected the sum 1"),
         ({"a/*": 0.5, "c/*": 0.5}, r"f2.h5 has no share|'c/\*' has no file"),
         ({"a/*": 0.5, "*.h5": 0.5}, r"f0.h5 matches 'a/\*', '\*.h5'; expected exactly one pattern"),
         ({"*/f[023].h5": 0.5, "f1.h5": 0.5}, "'f1.h5' has no selected row"),
@@ -366,6 +347,20 @@ def test_what_a_predicate_leaves_out_may_have_any_weight(files):
     assert nothing.num_positions == 0
 
 
+@pytest.mark.parametrize("options", [{"weights": "n"}, {"weights": balance("n")}, {"by_length": "n"}])
+def test_selected_rows_without_a_value(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        encoded(file, "n", "nullable-integer", values=np.arange(9), mask=np.isin(np.arange(9), [3, 7]))
+        file["x"] = np.arange(9)
+    shuffle = Shuffle("rows", **options)
+    for predicate, row, count in ((None, 3, 2), (where(x=between(4, 8)), 7, 1)):
+        dataset = H5Dataset(tmp_path / "a.h5", predicate=predicate)
+        with pytest.raises(OptionError, match=rf"row {row}: .* has no value here, and in {count} selected rows"):
+            OrderSampler(dataset, shuffle=shuffle)
+    some = H5Dataset(tmp_path / "a.h5", predicate=where(x=[0, 1, 2, 8]))
+    assert {*some.row_ids(list(OrderSampler(some, shuffle=shuffle))).tolist()} <= {0, 1, 2, 8}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -376,6 +371,7 @@ def test_what_a_predicate_leaves_out_may_have_any_weight(files):
         ({"weights": ["a"]}, "expected the name of a numeric column"),
         ({"weights": 3}, "expected the name of a numeric column"),
         ({"weights": {}}, "expected patterns of paths"),
+        ({"weights": {"a": 0.5, 3: 0.5}}, "expected patterns of paths"),
         ({"weights": {"a": 0.5, "b": 0.4}}, "sum 1, found 0.9"),
         ({"weights": {"a": -0.5, "b": 1.5}}, "'a': share -0.5: expected a number from 0 to 1"),
         ({"rows_per_epoch": 0}, "rows_per_epoch=0: expected an integer of 1 or more"),

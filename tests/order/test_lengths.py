@@ -215,22 +215,6 @@ def shares_of(plan, remainder):
     return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
 
 
-@pytest.mark.parametrize("second_world", [1, 2, 5])
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_ranks_share_the_rows_and_resume_at_every_step(files, world_size, second_world):
-    some = pc.field("label") == 0
-    plan = plan_of(files[-1:], Shuffle("rows", 7, 64, by_length="n_frames"), predicate=some, block_rows=8)
-    drawn = Counter(epoch_of(plan, 2).tolist())
-    shares, unshared = shares_of(plan, Remainder(2, world_size))
-    assert Counter([*chain(*shares), *unshared]) == drawn
-    assert set(drawn.values()) == {1}
-    assert len({len(share) for share in shares}) == 1
-    for steps in range(len(shares[0]) + 1):
-        position = Position.from_dict(position_of(plan, Remainder(2, world_size), steps).to_dict())
-        rest, left = shares_of(plan, resume(plan, position, second_world))
-        assert Counter([*chain(*(share[:steps] for share in shares)), *chain(*rest), *left]) == drawn
-
-
 @pytest.mark.parametrize("rule", ["drop", "pad"])
 def test_the_tail_is_that_of_the_epoch(files, rule):
     index, plan = plan_files(files, columns=["x"], shuffle=Shuffle("rows", by_length="n_frames"))
@@ -266,13 +250,6 @@ def test_plans_by_length_are_values(files):
     for lengths in ("n", np.arange(3)):
         assert Shuffle(by_length=lengths) == Shuffle(by_length=lengths) != Shuffle()
     assert repr(Shuffle(by_length="n", run_rows=8)).endswith("window_rows=None, by_length='n', run_rows=8)")
-
-
-def test_a_drawn_seed_is_taken_over(files):
-    first, second = (plan_of(files, Shuffle("rows", None, by_length="n_frames")) for _ in range(2))
-    remainder = resume(second, position_of(first, Remainder(1), 4), 1)
-    rest = second.with_drawn_seed(remainder.seed).at(remainder.positions(second, 0), 1)
-    assert rest.tolist() == epoch_of(first, 1)[4 : 4 + len(rest)].tolist()
 
 
 def test_the_log_says_that_rows_come_by_length(files):
@@ -313,6 +290,8 @@ def test_a_column_that_is_not_there(files):
         ({"by_length": [3, -1]}, r"by_length\[1\]=-1: expected a finite number of 0 or more"),
         ({"by_length": [3, np.nan]}, r"by_length\[1\]=nan"),
         ({"run_rows": 8}, "run_rows=8: is used only with by_length"),
+        ({"by_length": "n", "batch_values": np.inf}, "batch_values=inf: expected a number above 0, or None"),
+        ({"by_length": "n", "batch_values": 0}, "batch_values=0: expected a number above 0, or None"),
         ({"by_length": "n", "run_rows": 0}, "run_rows=0: expected an integer of 1 or more, or None"),
         ({"by_length": "n", "run_rows": 9, "window_rows": 8}, "run_rows=9, window_rows=8: expected a window of many"),
     ],

@@ -13,7 +13,6 @@ from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import (
     Order,
-    decide_unit,
     make_order,
     row_keys,
 )
@@ -102,52 +101,11 @@ def test_each_row_comes_once_and_windows_mix_their_own_groups(sizes, chunk_group
     assert np.array_equal(order.selected_indices(some, epoch), found[some])
 
 
-@given(file_sizes, st.sampled_from(["rows", "files"]), st.integers(0, 4))
-def test_rows_and_files(sizes, unit, epoch):
-    starts = starts_of(sizes)
-    rows = int(starts[-1])
-    order = Order(rows, Shuffle(unit, 1), ListedChunkGroups(np.unique(starts)) if unit == "files" else None)
-    found = order.selected_indices(np.arange(rows), epoch)
-    assert np.array_equal(np.sort(found), np.arange(rows))
-    if unit == "files":
-        of = np.searchsorted(starts, found, side="right") - 1
-        assert np.count_nonzero(np.diff(of)) == sum(size > 0 for size in sizes) - 1
-        assert np.count_nonzero(np.diff(found) != 1) <= sum(size > 0 for size in sizes) - 1
-
-
-GROUPS = EvenChunkGroups(starts_of([5, 0, 8, 3]), 3)
-GOLDEN = [
-    (Order(16, Shuffle("rows", 7)), 2, [9, 10, 14, 13, 15, 2, 1, 6, 4, 7, 11, 0, 12, 8, 5, 3]),
-    (Order(16, Shuffle("chunks", 7, 6), GROUPS), 0, [5, 13, 7, 15, 6, 14, 3, 10, 9, 4, 8, 11, 0, 2, 12, 1]),
-    (Order(16, Shuffle("chunks", 7, 6), GROUPS), 1, [6, 14, 7, 5, 15, 13, 8, 1, 10, 0, 2, 9, 3, 12, 4, 11]),
-    (
-        Order(16, Shuffle("files", 7), ListedChunkGroups(np.array([0, 5, 13, 16]))),
-        0,
-        [13, 14, 15, 5, 6, 7, 8, 9, 10, 11, 12, 0, 1, 2, 3, 4],
-    ),
-    (Order(16), 4, [*range(16)]),
-]
-
-
-@pytest.mark.parametrize(("order", "epoch", "expected"), GOLDEN)
-def test_golden_orders(order, epoch, expected):
-    assert order.selected_indices(np.arange(16), epoch).tolist() == expected
-
-
 def test_golden_keys_of_rows():
     assert row_keys(np.arange(3), 7, 1).tolist() == [11116909291287184014, 3832088241130506693, 17746457583447019140]
     assert row_keys(np.array([2]), 7, 1).tolist() == row_keys(np.arange(3), 7, 1).tolist()[2:]
     found = np.concatenate([row_keys(np.arange(20_000), seed, epoch) for seed in range(3) for epoch in range(3)])
     assert len(np.unique(found)) == len(found)
-
-
-def test_epochs_differ_and_repeat():
-    for order in (
-        Order(64, Shuffle("rows", 0)),
-        Order(64, Shuffle("chunks", 0, 16), EvenChunkGroups(starts_of([64]), 4)),
-    ):
-        first, again, second = (order.selected_indices(np.arange(64), epoch).tolist() for epoch in (0, 0, 1))
-        assert first == again != second
 
 
 # Over files -------------------------------------------------------------------------------------
@@ -242,8 +200,7 @@ def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit, monkey
     assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == "rows"  # all fits into memory
     monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
     assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == unit
-    assert decide_unit(Shuffle("auto", 0), index.chunk_group_rows) == unit
-    assert decide_unit(Shuffle("auto", 0, window_rows=4), 1) == "chunks"
+    assert make_order(index, None, Shuffle("auto", 0, window_rows=4)).shuffle.unit == "chunks"
 
 
 def test_an_order_of_nothing(chunked):

@@ -3,7 +3,6 @@ import gc
 import json
 import pickle
 import weakref
-from itertools import chain
 
 import h5py
 import numpy as np
@@ -34,22 +33,6 @@ def plan_of(num_rows, block_rows, shuffle=None, tail=None):
 _IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_ns", "inode"])(1, 2, 3, 4)
 
 
-def by_rank(plan, remainder):
-    """The row ids that each rank gets, which takes blocks in turn; those that cannot be shared are dropped."""
-    cut = remainder.block_layout(plan)
-    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
-    if cut.unshared_rows:
-        assert len(blocks.pop()) == cut.unshared_rows < cut.world_size
-    return [[row for block in blocks[rank :: cut.world_size] for row in block] for rank in range(cut.world_size)]
-
-
-def consume(plan, remainder, rows):
-    """What ranks have had, once each has done `rows` rows (or all there are); and the position then."""
-    shares = by_rank(plan, remainder)
-    rows = min(rows, len(shares[0]))
-    return [row for share in shares for row in share[:rows]], position_of(plan, remainder, rows)
-
-
 @given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
 def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, world_size):
     cut = BlockLayout(num_rows, block_rows, world_size)
@@ -62,54 +45,6 @@ def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, worl
     shared = bounds[: cut.num_blocks - (cut.unshared_rows > 0)]
     sizes = {sum(stop - start for start, stop in shared[rank::world_size]) for rank in range(world_size)}
     assert sizes <= {num_rows // world_size}
-
-
-runs = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=4)
-
-
-@given(st.integers(0, 120), runs, st.sampled_from([None, "rows"]), st.integers(0, 3))
-def test_what_runs_had_and_what_is_left_is_each_row_once(num_rows, runs, unit, epoch):
-    shuffle = unit and Shuffle(unit, 5)
-    had, left = [], None
-    for world_size, block_rows, rows in runs:
-        plan = plan_of(num_rows, block_rows, shuffle)
-        rows_of_run, position = consume(plan, Remainder(epoch, world_size, None, left), rows)
-        had += rows_of_run
-        position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
-        left = resume(plan, position, 1).left
-    for world_size in (1, 2, 5):
-        remainder = resume(plan_of(num_rows, 7, shuffle), position, world_size)
-        assert remainder.epoch == epoch
-        left = by_rank(plan_of(num_rows, 7, shuffle), remainder)
-        rest = list(chain(*left))
-        unshared = remainder.block_layout(plan_of(num_rows, 7, shuffle)).unshared_rows
-        assert unshared < world_size
-        assert len(had + rest) + unshared == num_rows
-        assert len({*had, *rest}) == len(had + rest)
-        if world_size == 1:
-            assert sorted(had + rest) == list(range(num_rows))
-
-
-@pytest.mark.parametrize("second_world", [1, 2, 5])
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("batch", [1, 4, 6])
-def test_a_run_resumes_from_every_step_as_if_it_had_not_stopped(world_size, second_world, batch):
-    num_rows, block_rows = 97, 8
-    plan = plan_of(num_rows, block_rows, Shuffle("rows", 1))
-    whole = by_rank(plan, Remainder(2, world_size))
-    for steps in range(num_rows // world_size // batch + 2):
-        had, position = consume(plan, Remainder(2, world_size), steps * batch)
-        rest = by_rank(plan, resume(plan, position, second_world))
-        assert len({*had, *chain(*rest)}) == len(had) + sum(map(len, rest)) > num_rows - second_world
-        if second_world == world_size and batch * steps % block_rows == 0:
-            # At the end of a round of blocks, each rank goes on with what it would have had.
-            assert [share[position.rows :] for share in whole] == rest
-        # What is left keeps its order: that of the epoch, as those who take blocks in turn see it.
-        remainder = resume(plan, position, 1)
-        left = np.concatenate(
-            [np.empty(0, int), *(remainder.positions(plan, i) for i in range(remainder.block_layout(plan).num_blocks))]
-        )
-        assert (np.diff(left) > 0).all()
 
 
 PLAN = Fingerprint(
@@ -175,7 +110,7 @@ def test_what_is_no_position_is_refused(state):
 
 def test_a_position_of_something_else_is_refused():
     plan = plan_of(50, 8, Shuffle("rows", 1))
-    _, position = consume(plan, Remainder(0, 2), 16)
+    position = position_of(plan, Remainder(0, 2), 16)
     assert resume(plan, position, 2).block_layout(plan).num_rows == 18
     for other in (
         plan_of(51, 8, Shuffle("rows", 1)),
@@ -425,12 +360,6 @@ def test_tails(num_rows, tail_rows, world_size, block_rows, epoch):
             assert plan.num_positions <= num_rows
         if tail_rows % world_size == 0:
             assert cut.unshared_rows == 0
-
-
-def test_drop_leaves_out_other_rows_in_each_epoch():
-    plan = plan_of(50, 8, Shuffle("rows", 3), Tail("drop", 16))
-    left_out = [frozenset(range(50)) - frozenset(plan.at(np.arange(48), epoch).tolist()) for epoch in range(5)]
-    assert len(set(left_out)) > 1
 
 
 @pytest.mark.parametrize(

@@ -58,35 +58,6 @@ def test_any_shape_and_any_access_give_the_same(n):
     assert int(permute(np.int64(7), n, key)) == whole[7]
 
 
-GOLDEN = [
-    ((10, 0, 0), [2, 7, 3, 1, 6, 9, 5, 8]),
-    ((10, 0, 1), [1, 7, 6, 5, 8, 0, 9, 2]),
-    ((1000, 7, 3), [423, 201, 452, 588, 632, 180, 415, 4]),
-    ((65_537, 0, 0), [50403, 50625, 15874, 8648, 53891, 11868, 47212, 47983]),
-    ((10**8, 42, 1), [40474070, 39620395, 49273464, 29752370, 69525883, 57792386, 11693372, 67241922]),
-    ((10**8, 43, 0), [44043086, 70748217, 92287035, 33477388, 81791058, 51480448, 95080143, 23246989]),
-    (
-        (2**62, 2**40, 9),
-        [
-            355949019247621989,
-            316931206120938396,
-            2336619503724814770,
-            3174423918313891752,
-            2356949976026486432,
-            3593201323292609500,
-            3340019403220354465,
-            1090059601535920327,
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("of", "expected"), GOLDEN)
-def test_golden_orders(of, expected):
-    n, seed, epoch = of
-    assert permute(np.arange(8), n, make_key(seed, epoch)).tolist() == expected
-
-
 def test_no_two_draws_share_a_key():
     words = [(s, e) for s in range(50) for e in range(50)]
     words += [(5,), (5, 0, 0), (5, 1, 0), (5, 1, 0, 0), (5 + 2**32,), (5 + 2**32, 0), (1, 5), (2**32,), (0, 2**32)]
@@ -193,10 +164,3 @@ def test_a_seed_is_drawn_once_and_kept():
     assert len({Shuffle(seed=None).seed for _ in range(20)}) > 15
     assert Shuffle(seed=np.int64(3)) == Shuffle(seed=3)
     assert isinstance(Shuffle(seed=np.int64(3), window_rows=np.int64(5)).window_rows, int)
-
-
-@pytest.mark.parametrize("n", [10, 1 << 20])
-@pytest.mark.parametrize("outside", [-1, 1 << 20])
-def test_a_position_outside_is_an_error(n, outside):
-    with pytest.raises(OptionError, match=f"0 to {n - 1}, found"):
-        permute(np.array([3, outside]), n, make_key(0))

@@ -49,7 +49,7 @@ class Draws(ComparedByContent):
         first, stop = self.chunk_groups.bounds(self._rows(uniform(drawn) * self.ends[-1], self.ends[-1]))
         low = np.where(first > 0, self.ends[first - 1], 0.0)
         high = self.ends[stop - 1]
-        return np.clip(self._rows(low + numbers * (high - low), high), first, stop - 1)
+        return self._rows(low + numbers * (high - low), high)
 
     def digest(self) -> bytes:
         """Return a digest that is equal for equal draws only, for the hash of a plan."""

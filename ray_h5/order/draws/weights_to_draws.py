@@ -106,9 +106,8 @@ def _by_class(index: RowIndex, selection: np.ndarray | None, weights: Balance) -
 
 
 def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
-    array = as_array(column)
-    kind = comparable_type(array.type)
-    array = array if kind == array.type else array.cast(kind)
+    kind = comparable_type(column.type)
+    array = as_array(column).cast(kind)
     if pa.types.is_floating(kind):
         array = pc.add(array, pa.scalar(0, kind))  # -0.0 becomes 0.0
     try:
