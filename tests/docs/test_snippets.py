@@ -16,7 +16,7 @@ import torch
 from ray_h5 import Position
 from tests.docs.pages import ROOT, blocks, text_of, with_blocks
 
-_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/training.md", "docs/four-gpus.md", "docs/cluster-s3.md"]
+_RUN_ELSEWHERE = ["docs/frameworks.md", "docs/four-gpus.md", "docs/cluster-s3.md"]
 """By tests/torch_data/frameworks_script.py, in two processes, by test_lightning_in_ray.py, and below."""
 
 
@@ -130,7 +130,9 @@ def kill(child):
 def stored_checkpoints(results):
     """Return the checkpoints that a run which is started again knows."""
     with contextlib.suppress(OSError, json.JSONDecodeError):  # it is being written
-        return json.loads((results / "train" / "checkpoint_manager_snapshot.json").read_text())["checkpoint_results"]
+        return json.loads((results / "four_gpus" / "checkpoint_manager_snapshot.json").read_text())[
+            "checkpoint_results"
+        ]
     return []
 
 
@@ -141,26 +143,33 @@ def progress(checkpoint):
     return state["epoch"], Position.from_dict(position).rows if position else 0
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_local")
-def test_the_training_script_resumes_when_it_fails_and_is_run_again(folder):
-    ((line, code),) = blocks("docs/training.md", "python")
-    step = "            if step % 5 == 0:\n"
-    fails = "            if (epoch, step) == (1, 7):\n                raise InterruptedError('amid an epoch')\n"
-    assert step in code
-    with pytest.raises(Exception, match="amid an epoch"):
-        run("docs/training.md", line, code.replace(step, fails + step))
-    results = folder / "results"
-    known = len(stored_checkpoints(results))
-    run("docs/training.md", line, code)
-    check_that_it_resumed(results, known)
-
-
 GPUS = 'scaling = ScalingConfig(num_workers=4, use_gpu=True, resources_per_worker={"GPU": 1, "CPU": 7})  # of 32 cores'
 NODES = (
     'bucket, disk, shared, scaling = "s3://bucket", "/local", "/shared", ScalingConfig(num_workers=16, use_gpu=True)'
 )
 TWO_CPUS = 'ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5})'
+
+
+def training_script():
+    """Return the program of docs/four-gpus.md with one CPU, which saves its position after every fifth step."""
+    ((_, code),) = blocks("docs/four-gpus.md", "python")
+    assert GPUS in code
+    assert "step % 100 == 0" in code
+    return code.replace(GPUS, "scaling = ScalingConfig(num_workers=1)").replace("step % 100 == 0", "step % 5 == 0")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_local")
+def test_the_training_script_resumes_when_it_fails_and_is_run_again(folder):
+    code, step = training_script(), "            if step % 5 == 0:\n"
+    fails = "            if (epoch, step) == (1, 7):\n                raise InterruptedError('amid an epoch')\n"
+    assert step in code
+    with pytest.raises(Exception, match="amid an epoch"):
+        run("docs/four-gpus.md", 1, code.replace(step, fails + step))
+    results = folder / "results"
+    known = len(stored_checkpoints(results))
+    run("docs/four-gpus.md", 1, code)
+    check_that_it_resumed(results, known)
 
 
 @pytest.mark.slow
@@ -184,8 +193,7 @@ def test_a_whole_program_runs_with_two_workers_by_one_changed_line(page, line, i
 
 @pytest.mark.nightly
 def test_the_training_script_resumes_when_it_is_killed_and_run_again(folder):
-    ((_, code),) = blocks("docs/training.md", "python")
-    (folder / "script.py").write_text(code)
+    (folder / "script.py").write_text(training_script())
     command, options = [sys.executable, "-W", "ignore", "script.py"], {"cwd": folder, "stdout": subprocess.DEVNULL}
     options["env"] = {**os.environ, "PYTHONPATH": str(ROOT)}
     results = folder / "results"
@@ -210,7 +218,7 @@ def test_the_training_script_resumes_when_it_is_killed_and_run_again(folder):
 
 def check_that_it_resumed(results, known):
     # The rows after the last checkpoint that was known come next, and no row comes again.
-    found = [progress(results / "train" / each["checkpoint_dir_name"]) for each in stored_checkpoints(results)]
+    found = [progress(results / "four_gpus" / each["checkpoint_dir_name"]) for each in stored_checkpoints(results)]
     assert known < len(found), "it was not killed amid its epochs: the test does not test"
     assert found == sorted(set(found))
     assert found[-1] == (2, 0)
