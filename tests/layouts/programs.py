@@ -88,7 +88,7 @@ def imaris(folder):
     return Want(8, {"DataSet/ResolutionLevel 0/TimePoint 0/Channel 0/Data": (3, numbers(8, 8, 8, dtype="u1")[3])})
 
 
-@layout("BigDataViewer: a pyramid", "warned", said="coarser level")
+@layout("BigDataViewer: a pyramid", "refused")
 def big_data_viewer(folder):
     for setup in ("s00", "s01"):
         put(folder / "a.h5", {f"{setup}/resolutions": np.ones((2, 3)), f"{setup}/subdivisions": np.ones((2, 3), "i4")})

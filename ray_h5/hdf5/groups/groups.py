@@ -315,14 +315,6 @@ class _Walk:
             for name, builder in self._builders.items()
             if name not in self.refused
         }
-        if self._wanted is None and any(name.endswith(("/cells", "/Data")) for name in columns):
-            from ray_h5.hdf5.tree.pyramids import left_out
-
-            above = f"{self._tree.group}/{names[0]}"
-            shapes = {name: tuple(each.shapes[np.argmax(each.is_there)].tolist()) for name, each in columns.items()}
-            for name, error in left_out(self._path, above, shapes).items():
-                del columns[name]
-                self.refused[name] = error
         found = {each.name: each.values() for each in attributes}
         if any(self._said):
             found[OF_VALUES] = Texts.of(self._said)

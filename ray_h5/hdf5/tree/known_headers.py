@@ -39,9 +39,6 @@ _COMPACT, _CONTIGUOUS, _CHUNKED = range(3)
 _NAMES_OF_CONVENTIONS = frozenset({"obs", "matrix", "#refs#", "#subsystem#"})
 """Names in the group that is read that say the same."""
 
-_PYRAMIDS = frozenset({"cells", "Data"})
-"""Names of datasets that may be levels of a pyramid."""
-
 _known: LRU[ColumnLayout] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
 
 Key = tuple[object, ...]
@@ -210,8 +207,6 @@ class KnownHeaders:
             messages = self.plain.messages(address)
             table = next((each.body for each in messages if each.kind == SYMBOL_TABLE), None)
             if table is None:
-                if name in _PYRAMIDS:
-                    raise NotPlainError
                 found[prefix + name] = _dataset(messages, strict=True)
             else:
                 self._list(self.plain.entries(table), f"{prefix}{name}/", seen, found)

@@ -408,13 +408,6 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
             columns[name] = found
         else:
             refused[name] = found
-    if any(name.endswith(("/cells", "/Data")) for name in columns):
-        from ray_h5.hdf5.tree.pyramids import left_out
-
-        coarser = left_out(tree.path, tree.group, {name: layout.shape for name, layout in columns.items()})
-        for name, error in coarser.items():
-            del columns[name]
-            refused[name] = error
     folders = {name: error.folder for name, error in refused.items() if isinstance(error, ExternalDataError)}
     if len(folders) > 1 and all(folders.values()):
         from ray_h5.likely_rows.linked_pieces import pieces_in_links
