@@ -58,7 +58,9 @@ def _run(ctx: click.Context) -> int:
 def _with_flags(error: RayH5Error, flags: Mapping[str, str]) -> str:
     """Return the message of an error, and the flags of the options that it names as they are in Python."""
     message = str(error)
-    if isinstance(error, OptionError) and error.option in flags:
+    if isinstance(error, OptionError) and error.option:
+        if error.option not in flags:  # of a row kind, such as Grid: axes
+            return message
         message = f"{flags[error.option]} {error.value}: {error.reason}"
     known = {"rows": "--groups, --each-file, --grid or --patches", **flags}
     said = [f"{name}= is {known[name]}" for name in dict.fromkeys(re.findall(r"(\w+)=", message)) if name in known]

@@ -3,7 +3,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -124,15 +123,6 @@ def test_columns_beside_others_of_another_length(tmp_path, capsys):
     assert "UnknownColumnError: " in capsys.readouterr().out
 
 
-def test_other_endings(other, tmp_path, capsys):
-    Path(other).rename(tmp_path / "b.nc")
-    assert command(str(tmp_path)) == 1
-    assert "--file-extensions" in capsys.readouterr().err
-    assert command(str(tmp_path), "--file-extensions", "nc", "nc4") == 0
-    assert command(str(tmp_path / "*.nc")) == 0
-    assert capsys.readouterr().out.count("1 column\n") == 2
-
-
 def test_a_column_without_a_plugin_is_said_to_be_so(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -227,16 +217,6 @@ def test_a_group_that_is_a_column_and_has_others(tmp_path, capsys):
     lines = [line.split()[:4] for line in shown.splitlines()[2:5]]
     assert lines == [["matrix", "2", "sparse", "int64"], ["matrix/"], ["barcodes", "2", "string", "-"]]
     assert shown.endswith("  matrix: sparse int64 (5,), matrix/barcodes: string\n")
-
-
-@pytest.mark.parametrize(("many", "told"), [(31, False), (32, True)])
-def test_columns_that_may_be_samples_are_told(tmp_path, capsys, many, told):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(many):
-            file[f"lead_{i}"] = np.zeros((5, 3))
-    status, shown = shown_of(tmp_path / "a.h5", capsys)
-    assert status == 0
-    assert (f"  lead_0 ... lead_{many - 1}: {many} columns alike. If each is a sample" in shown) == told
 
 
 def test_a_column_that_is_named_has_a_line_of_its_own(demos, capsys):
@@ -430,26 +410,6 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"t0/u": (4, 9, 3, 3), "dimensions/time": (9,)}, "rows=ray_h5.Grid(2)"),
-        ({"data/action": (30, 2), "meta/episode_ends": [9, 20, 30]}, "episode_ends='meta/episode_ends'"),
-        ({"action": (31, 2), "ep_len": [9, 11, 11], "ep_offset": [0, 9, 20]}, "episode_lengths='ep_len'"),
-        ({"action": (31, 2), "episode_starts": [0, 9, 20]}, "episode_starts='episode_starts'"),
-        ({"action": (30, 2), "episode_index": (30,)}, "episode='episode_index'"),
-        ({"layers/dense/vars/0": (4, 2), "layers/dense/vars/1": (2,)}, "weights of a Keras model"),
-        ({f"data/demo_{i}/x": (3 + i, 2) for i in range(4)}, "rows=ray_h5.Groups('data/demo_*')"),
-    ],
-)
-def test_what_kind_a_file_looks_like(tmp_path, capsys, columns, said):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, given in columns.items():
-            file[name] = np.zeros(given) if isinstance(given, tuple) else given
-    main(["inspect", str(tmp_path / "a.h5")])
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
     ("starts", "counts"), [([0, 3, 9], [3, 5, 4]), ([0, 3, 9], [3, 6, 6]), ([0, 3], [3, 9])], ids=["gap", "past", "few"]
 )
 def test_ranges_that_are_not_all_of_the_values_are_not_suggested(tmp_path, starts, counts):
@@ -519,12 +479,10 @@ def test_the_chunks_of_windows_are_none_of_the_file(tmp_path, capsys):
     assert "rite" not in capsys.readouterr().out
 
 
-def test_files_that_are_samples_are_advised(tmp_path, capsys):
+def test_files_are_rows(tmp_path, capsys):
     for i in range(2):
         with h5py.File(tmp_path / f"slide_{i}.h5", "w") as file:
-            file["features"], file["coords"], file["label"] = np.zeros((5 + i, 3)), np.zeros((5 + i, 2)), i
-    assert main(["inspect", str(tmp_path)]) == 0
-    assert "write read_h5(paths, rows=ray_h5.Files())" in capsys.readouterr().out
+            file["features"], file["label"] = np.zeros((5 + i, 3)), i
     assert main(["inspect", str(tmp_path), "--each-file", "--key", "slide"]) == 0
     assert "2 rows" in capsys.readouterr().out
 

@@ -308,10 +308,6 @@ def test_a_batch_is_refused():
         plots.plot_augmentation({"y": batch}, {"y": batch}, column="y")
 
 
-def test_a_row_whose_columns_are_equally_long_is_no_batch():
-    assert plots.plot_row({"fhr": np.zeros(480), "weight": np.zeros(480), "features": np.zeros((480, 5))})
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
