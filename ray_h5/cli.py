@@ -17,7 +17,7 @@ from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.inspect.flags import Command, Flag, file_flags, options_of
 from ray_h5.messages import counted, printable
 
-__all__ = ["commands", "main"]
+_Run = Callable[[Mapping[str, Any]], int]
 
 _SETTINGS = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 
@@ -79,12 +79,10 @@ def commands() -> None:
     """Hold the commands."""
 
 
-def _command(
-    name: str, text: str, flags: Sequence[click.Parameter]
-) -> Callable[[Callable[[Mapping[str, Any]], int]], None]:
+def _command(name: str, text: str, flags: Sequence[click.Parameter]) -> Callable[[_Run], None]:
     """Add a function to the commands; it gets the values of the flags by name."""
 
-    def add(function: Callable[[Mapping[str, Any]], int]) -> None:
+    def add(function: _Run) -> None:
         commands.add_command(Command(name, callback=lambda **given: function(given), params=list(flags), help=text))
 
     return add

@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tests.bench.measure import Result
 
 
@@ -37,34 +34,17 @@ class BenchOptions:
     folder: str | None = None
 
 
-BENCHES: Mapping[str, str] = MappingProxyType(
-    {
-        "augment": "loading",
-        "cold": "reading",
-        "draws": "ray_training",
-        "fields": "reading",
-        "filter": "ray_training",
-        "fit": "ray_training",
-        "gpu": "gpu",
-        "groups": "rows_and_columns",
-        "images": "loading",
-        "imports": "planning",
-        "loader": "loading",
-        "patches": "rows_and_columns",
-        "peers": "peers",
-        "plan": "planning",
-        "ray": "ray_training",
-        "read": "reading",
-        "remote": "stores_and_writing",
-        "repack": "stores_and_writing",
-        "scaling": "loading",
-        "shuffle": "loading",
-        "sparse": "rows_and_columns",
-        "train": "ray_training",
-        "virtual": "reading",
-        "windows": "rows_and_columns",
-    }
-)
+_MODULES = {
+    "gpu": "gpu",
+    "loading": "augment images loader scaling shuffle",
+    "peers": "peers",
+    "planning": "imports plan",
+    "ray_training": "draws filter fit ray train",
+    "reading": "cold fields read virtual",
+    "rows_and_columns": "groups patches sparse windows",
+    "stores_and_writing": "remote repack",
+}
+BENCHES = {name: module for module, names in _MODULES.items() for name in names.split()}
 """The benches, and the module of each, as ``python -m tests.bench NAME`` runs them."""
 
 
