@@ -148,13 +148,13 @@ class H5DataLoader(DataLoader[Any]):
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
         self._check_ranks()
         # Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
-        finish: Callable[[_ReadBatch], Any]
+        finish: Callable[[_ReadBatch], Any] | None
         stop, is_ahead = Stop(), False
         if self.workers:
             size = self.batch_size if self._ordered is None else self._ordered.run_length
             made = self._processes.batches(self, size or 1, self._tasks(), self._what)
             reads: Iterator[list[_ReadBatch]] = ([_ReadBatch(*each)] for each in made)
-            finish, is_ahead = self._ready, self._pins
+            finish, is_ahead = lambda read: self._delivered(read.arrays), self._pins
         elif self.dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
             reads = ([_ReadBatch(len(task), None, task) for task in call] for call in self._calls())
@@ -162,16 +162,16 @@ class H5DataLoader(DataLoader[Any]):
         else:
             is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
-            is_made = is_plain and not self._grows
-            reads = self._reads(partial(self._read, self._whole if is_made else _unchanged), stop)
+            is_made = is_plain and not self.dataset.has_dense_batches
+            reads = self._reads(partial(self._read, self._whole if is_made else None), stop)
             may_be_ahead = self.transforms_ahead or is_plain or (self._collates and self.dataset.is_repeatable)
-            finish = _arrays_of if is_made else self._from_arrays if may_be_ahead else self._by_user
+            finish = None if is_made else self._from_arrays if may_be_ahead else self._by_user
             is_ahead = self.threads > 0 and not is_made and may_be_ahead
         batches = finished(reads, partial(_finish, finish))
         if is_ahead:
-            batches = ahead(batches, _bytes_of, stop)
+            batches = ahead(batches, lambda read: nbytes_of(read.arrays), stop)
         ordered = self._ordered
-        counted = batches if ordered is None else ordered.counted(batches, _count)
+        counted = batches if ordered is None else ordered.counted(batches, lambda read: read.num_samples)
         found = (read.arrays for read in counted if read.arrays is not NOTHING)
         if not self.workers:
             return found
@@ -234,11 +234,6 @@ class H5DataLoader(DataLoader[Any]):
             return dataset.row_bytes
         return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
-    @property
-    def _grows(self) -> bool:
-        """Whether batches take more memory than what is read for them."""
-        return bool(self.dataset.has_dense_batches)
-
     def _num_batches(self) -> float:
         try:
             return super().__len__()
@@ -258,30 +253,24 @@ class H5DataLoader(DataLoader[Any]):
 
     def _reads(self, read: Callable[[list[Task]], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
         dataset = self.dataset
-        calls = Calls(
-            dataset.source,
-            self._calls,
-            self.threads,
-            dataset.decodes,
-            self.timeout,
-            self._what,
-            stop,
-        )
+        calls = Calls(dataset.source, self._calls, self.threads, dataset.decodes, self.timeout, self._what, stop)
         return calls.read(read)
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any], call: list[Task]) -> list[_ReadBatch]:
-        """Read some batches by one call, and pass the arrays of each to `make`."""
+    def _read(self, make: Callable[[Any], Any] | None, call: list[Task]) -> list[_ReadBatch]:
+        """Read some batches by one call, and pass the arrays of each to `make`, if there is one."""
         read = self.dataset.read_batches([task.indices for task in call], pinned=self._pins)
         if self.dataset.decodes:
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
-        # A batch whose images were all skipped is not delivered.
-        return [
-            _ReadBatch(len(task), make(arrays) if not len(task) or has_rows(arrays) else NOTHING, task)
-            for task, arrays in zip(call, read, strict=True)
-        ]
+        made = []
+        for task, arrays in zip(call, read, strict=True):
+            if len(task) and not has_rows(arrays):
+                made.append(_ReadBatch(len(task), NOTHING))  # all images were skipped: it is not delivered
+            else:
+                made.append(_ReadBatch(len(task), arrays if make is None else make(arrays), task))
+        return made
 
     @property
     def _pins(self) -> bool:
@@ -303,9 +292,6 @@ class H5DataLoader(DataLoader[Any]):
             return self._whole(read.arrays)
         return self._delivered(self.collate_fn(self.dataset.samples(read.arrays)))
 
-    def _ready(self, read: _ReadBatch) -> Any:
-        return self._delivered(read.arrays)
-
     def _delivered(self, batch: Any) -> Any:
         """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
 
@@ -325,21 +311,5 @@ class H5DataLoader(DataLoader[Any]):
         return f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, {how}: {self.dataset!r})"
 
 
-def _unchanged(read: Any) -> Any:
-    return read
-
-
-def _finish(finish: Callable[[_ReadBatch], Any], read: _ReadBatch) -> _ReadBatch:
-    return read if read.arrays is NOTHING else read._replace(arrays=finish(read))
-
-
-def _arrays_of(read: _ReadBatch) -> Any:
-    return read.arrays
-
-
-def _bytes_of(read: _ReadBatch) -> int:
-    return nbytes_of(read.arrays)
-
-
-def _count(read: _ReadBatch) -> int:
-    return read.num_samples
+def _finish(finish: Callable[[_ReadBatch], Any] | None, read: _ReadBatch) -> _ReadBatch:
+    return read if finish is None or read.arrays is NOTHING else read._replace(arrays=finish(read))

@@ -156,6 +156,20 @@ def test_lengths_are_those_after_the_transform(molecules, kind, transform):
     assert batch.x_length.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_lengths_are_there_in_all_batches_whatever_a_transform_returns(of_varying_length, size):
+    wanted = [i % 4 for i in range(5)]
+    for transform in (lambda sample: {"x": sample.x}, lambda sample: {"x": sample.x.numpy()}, dict, None):
+        dataset = H5Dataset(of_varying_length, ["x"], transform=transform, pad=True)
+        for batches in (
+            loader(dataset, size, shuffle=False),
+            DataLoader(dataset, size),
+            [dataset[[i]] for i in range(5)],
+        ):
+            assert [length for batch in batches for length in batch["x_length"].tolist()] == wanted
+        assert [int(sample["x_length"]) for sample in dataset] == wanted
+
+
 def test_a_length_that_the_transform_sets_stays(molecules):
     def transform(sample):
         return {"x": sample.x[:2], "x_length": torch.tensor(9)}

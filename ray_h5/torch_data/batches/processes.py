@@ -88,11 +88,9 @@ def _pickled(made: Made) -> bytes:
     return bytes(ForkingPickler.dumps(made))
 
 
-def has_rows(arrays: Any) -> bool:
-    """Return whether a batch has rows: arrays of an `H5Dataset`, or parts of several."""
-    if isinstance(arrays, Mapping):
-        return any(len(values) for values in arrays.values()) or not arrays
-    return any(len(part.places) for part in arrays)
+def has_rows(arrays: Mapping[str, Any]) -> bool:
+    """Return whether a batch has rows, or was asked for none."""
+    return any(len(values) for values in arrays.values()) or not arrays
 
 
 class Workers:
