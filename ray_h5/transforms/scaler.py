@@ -125,13 +125,11 @@ class Scaler:
         SchemaMismatchError
             If the rows have another shape than those it was fitted on.
         """
-        array = self._checked(array, batched)
-        return _tensor_scaled(array, self, _subtract_divide) if is_tensor(array) else self._scaled(array, True)
+        return self._scaled(self._checked(array, batched), forward=True)
 
     def inverse(self, array: Any, *, batched: bool = False) -> Any:
         """Return array * (std + epsilon) + mean; arguments, result and errors as in `transform`."""
-        array = self._checked(array, batched)
-        return _tensor_scaled(array, self, _multiply_add) if is_tensor(array) else self._scaled(array, False)
+        return self._scaled(self._checked(array, batched), forward=False)
 
     @property
     def summary(self) -> str:
@@ -175,22 +173,23 @@ class Scaler:
             )
         return array
 
-    def _scaled(self, array: Any, forward: bool) -> np.ndarray[Any, Any]:
+    def _scaled(self, array: Any, *, forward: bool) -> Any:
+        if is_tensor(array):
+            return _tensor_scaled(array, self, forward)
         if array.dtype.kind not in "biuf":
             raise _not_real(array)
         # float32 holds float16 and integers of up to 16 bits exactly, and other integers not.
         is_short = array.dtype in (np.float16, np.float32) or array.dtype.itemsize <= 2
         work = np.float32 if is_short and _fit_in_float32(self) else np.float64
         out = np.empty(array.shape, dtype=array.dtype if array.dtype.kind == "f" else np.float32)
-        step = _subtract_divide if forward else _multiply_add
         parts = _parts(self, np.dtype(work))
         if array.ndim == self.mean.ndim:
-            out[...] = step(array.astype(work), *parts)
+            out[...] = _step(array.astype(work), parts, forward)
             return out
         # In blocks of rows, so that the three passes over the values stay in the cache.
         rows = max(1, _BLOCK_VALUES // max(1, array[:1].size))
         for row in range(0, len(array), rows):
-            out[row : row + rows] = step(array[row : row + rows].astype(work), *parts)
+            out[row : row + rows] = _step(array[row : row + rows].astype(work), parts, forward)
         return out
 
 
@@ -219,21 +218,21 @@ def _not_real(array: Any) -> UnsupportedColumnError:
     return UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
 
 
-def _subtract_divide(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
-    values -= upper
-    values -= lower
-    values /= scale
+def _step(values: Any, parts: tuple[Any, Any, Any], forward: bool) -> Any:
+    """Scale values in place, or undo it."""
+    upper, lower, scale = parts
+    if forward:
+        values -= upper
+        values -= lower
+        values /= scale
+    else:
+        values *= scale
+        values += lower
+        values += upper
     return values
 
 
-def _multiply_add(values: Any, upper: Any, lower: Any, scale: Any) -> Any:
-    values *= scale
-    values += lower
-    values += upper
-    return values
-
-
-def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
+def _tensor_scaled(tensor: Any, scaler: Scaler, forward: bool) -> Any:
     import torch
 
     if tensor.is_complex():
@@ -241,8 +240,9 @@ def _tensor_scaled(tensor: Any, scaler: Scaler, step: Any) -> Any:
     # As for arrays: float32 holds these exactly.
     is_short = tensor.dtype.itemsize <= 2 or tensor.dtype == torch.float32
     work = torch.float32 if is_short and _fit_in_float32(scaler) else torch.float64
-    parts = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
-    values = step(tensor.to(work, copy=True), *(torch.from_numpy(part).to(tensor.device) for part in parts))
+    arrays = _parts(scaler, np.dtype(str(work).removeprefix("torch.")))
+    parts: Any = [torch.from_numpy(part).to(tensor.device) for part in arrays]
+    values = _step(tensor.to(work, copy=True), parts, forward)
     return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
 
 
