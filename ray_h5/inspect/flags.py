@@ -51,7 +51,9 @@ def _repeated(words: Sequence[str], several: set[str]) -> list[str]:
     for place, word in enumerate(words):
         if word == "--":
             return [*out, *words[place:]]
-        if word in several and words[place + 1 : place + 2] and not words[place + 1].startswith("-"):
+        if word in several:
+            if not words[place + 1 : place + 2] or words[place + 1].startswith("-"):
+                raise click.BadOptionUsage(word, f"Option '{word}' requires a value.")
             flag = word
             continue
         flag = "" if word.startswith("-") else flag

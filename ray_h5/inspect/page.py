@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ray_h5.index.row_index import RowIndex
     from ray_h5.inspect.report import ColumnReport, Report
 
-__all__ = ["to_html"]
-
 _MOST_COLUMNS, _NAMED_COLUMNS = 60, 20
 _SAMPLES = 5
 _MOST_ROW_BYTES = 16 << 20

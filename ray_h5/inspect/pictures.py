@@ -16,8 +16,6 @@ from ray_h5.messages import counted
 if TYPE_CHECKING:
     from ray_h5.inspect.report import ColumnReport
 
-__all__ = ["Chunks", "Drawn", "chunks_of_row", "drawn", "png"]
-
 Array = np.ndarray[Any, Any]
 
 WIDTH, HEIGHT = 160, 56
@@ -63,7 +61,7 @@ def chunks_of_row(column: ColumnReport) -> int:
 def drawn(value: Any) -> Drawn:
     """Return an image of a picture or a matrix, a line of a signal, and a text of all else."""
     if isinstance(value, SparseRow):
-        return Drawn(counted(len(value), "entry").replace("entrys", "entries"))
+        return Drawn(f"{len(value)} entries")
     if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1 and _kind(value.tobytes()):
         value = value.tobytes()
     if value is None or isinstance(value, (str, bytes)):
