@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ray_h5.order.draws.weights import balance
     from ray_h5.order.position import Position
     from ray_h5.predicates.criteria import any_equal, between, row_mask
+    from ray_h5.ray_data import kfold, where
     from ray_h5.ray_data.api import build_index, read_h5
     from ray_h5.ray_data.datasink import H5Datasink, write_h5
     from ray_h5.ray_data.datasource import H5Datasource, labels_of
     from ray_h5.ray_data.epochs import set_epoch
-    from ray_h5.ray_data.predicates import kfold, where
     from ray_h5.ray_data.preprocessing.image_preprocessor import DecodeImage
     from ray_h5.ray_data.preprocessing.standardize import Standardize
     from ray_h5.ray_data.quiet import quiet
@@ -107,7 +107,7 @@ _HOMES = {
     "fields": "ray_h5.columns.user_columns",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
     "joined": "ray_h5.columns.user_columns",
-    "kfold": "ray_h5.ray_data.predicates",
+    "kfold": "ray_h5.ray_data",
     "labels_of": "ray_h5.ray_data.datasource",
     "loader": "ray_h5.torch_data.make_loader",
     "part": "ray_h5.columns.user_columns",
@@ -118,7 +118,7 @@ _HOMES = {
     "row_mask": "ray_h5.predicates.criteria",
     "set_epoch": "ray_h5.ray_data.epochs",
     "train_batches": "ray_h5.ray_data.training.train_batches",
-    "where": "ray_h5.ray_data.predicates",
+    "where": "ray_h5.ray_data",
     "worker_init_fn": "ray_h5.torch_data.compat.wrappers",
     "write_h5": "ray_h5.ray_data.datasink",
 }

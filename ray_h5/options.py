@@ -160,7 +160,7 @@ def _checking(taker: Any, known: Mapping[str, Parameter], instead: Mapping[str, 
         if len(given) > most or not (any_name or options.keys() <= known.keys()):
             raise refusal(taker.__name__, known, instead, options, len(given) - most)
         if absent := [name for name, at in needed.items() if at >= min(len(given), most) and name not in options]:
-            raise missing(taker.__name__, absent, documented(taker))
+            raise missing(taker.__name__, absent, documented(taker if isinstance(taker, type) else checked))
         return called(*given, **options)
 
     if not isinstance(taker, type):

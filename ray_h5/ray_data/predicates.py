@@ -1,12 +1,10 @@
-"""`where` and `kfold` as expressions of Ray, which it pushes into the reading, or evaluates on blocks."""
+"""Predicates as expressions of Ray: how it pushes them into the reading, or evaluates them on blocks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -16,90 +14,12 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
-from ray_h5.index.file_options import FileOptions
-from ray_h5.index.folds import fold_predicates
 from ray_h5.index.index_columns import compared
-from ray_h5.options import takes_options_of
-from ray_h5.predicates.criteria import Criterion, as_criteria
+from ray_h5.predicates.criteria import Criterion
 from ray_h5.predicates.evaluate import no_scalar, passing
 from ray_h5.predicates.virtual_columns import occurs
 from ray_h5.predicates.virtual_names import AnyEqual, DatedText, FileFold, RowFold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
-from ray_h5.ray_data.tasks import in_tasks
-from ray_h5.source import OptionsOfFolds, Source
-from ray_h5.storage.find_files import PathLike
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-
-def where(*unnamed: object, **criteria: Any) -> Expr:
-    """Return the predicate that is true where all criteria hold, for ``Dataset.filter(expr=...)``.
-
-    Parameters
-    ----------
-    **criteria
-        Values to compare columns with, as described in `ray_h5.torch_data.where`.
-
-    Returns
-    -------
-    ray.data.expressions.Expr
-        Combine it with others by ``&``, ``|`` and ``~``.
-
-    Raises
-    ------
-    PredicateError
-        If there is no criterion, or a value that is not one.
-
-    Notes
-    -----
-    Before ``map_batches`` Ray pushes the filter into the reading. After it Ray filters the blocks, and the same rows
-    pass; `any_equal` then reads the column of the block. `row_mask` works only before ``map_batches``.
-
-    Examples
-    --------
-    >>> ds.filter(expr=where(cs_label=True, epoch=between(10, 50)))  # doctest: +SKIP
-    """
-    return reduce(and_, map(as_expr, as_criteria(criteria, unnamed)))
-
-
-@takes_options_of(Source)
-def kfold(
-    paths: PathLike | Sequence[PathLike],
-    k: int,
-    group: str | None = None,
-    stratify: str | None = None,
-    seed: int = 0,
-    *,
-    hdf5_group: str = "/",
-    **options: Unpack[OptionsOfFolds],
-) -> list[tuple[Expr, Expr]]:
-    """Return `k` pairs of predicates: the rows to train on, and the rows to validate on.
-
-    Parameters
-    ----------
-    k : int
-        The number of folds.
-    group : str, optional
-        A column. Rows with the same value, such as those of one patient, are in one fold. None draws each row alone:
-        rows that resemble each other are then in training and in validation. ``"episode"`` keeps the rows of an episode
-        together, with `rows` or `windows`; ``"path"`` those of a file.
-    stratify : str, optional
-        A column. Each of its values has about the same share in all folds.
-    seed : int
-        The seed that folds are drawn with.
-    hdf5_group : str
-        The HDF5 group that names are relative to.
-    **options
-        The options of `ray_h5.source.Source`.
-
-    Raises
-    ------
-    OptionError
-        If `group` has fewer values than there are folds, or there are fewer rows.
-    """
-    files = FileOptions.of(paths, group=hdf5_group, **options)
-    return fold_predicates(files, k, group, stratify, seed, where, in_tasks)
 
 
 class RowChooser:

@@ -17,6 +17,9 @@ from ray.data import DataIterator, Dataset, Datasource
 from ray.data._internal.logical.interfaces import LogicalPlan
 from ray.data._internal.logical.optimizers import LogicalOptimizer
 from ray.data.dataset import _ExecutionCache
+from ray.exceptions import RayTaskError
+
+from ray_h5.errors import RayH5Error
 
 T = TypeVar("T")
 
@@ -209,6 +212,26 @@ def wait_for_limits(executor: Any) -> None:
 def task_attempts() -> int:
     """Return how often the calling task was started before: its worker, or its node, died each time."""
     return int(global_worker.core_worker.get_current_task_attempt_number()) if ray.is_initialized() else 0
+
+
+# Errors ----------------------------------------------------------------------------------------------
+
+
+def own_error(error: BaseException | None) -> RayH5Error | None:
+    """Return the error of this package that Ray wraps into `error`; None if there is none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, RayH5Error) and not isinstance(error, RayTaskError):
+            return error
+        error = getattr(error, "cause", None) or _failure_of(error) or error.__cause__
+    return None
+
+
+def _failure_of(error: BaseException) -> BaseException | None:
+    """Return what made a training fail, as the error says that a trainer raises; None for other errors."""
+    failures = getattr(error, "worker_failures", None) or {}
+    return next(iter(failures.values()), getattr(error, "controller_failure", None))
 
 
 # Shards of a trainer ----------------------------------------------------------------------------------

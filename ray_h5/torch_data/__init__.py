@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ray_h5.transforms.decode_image import DecodeImage as DecodeImage  # type: ignore[assignment]
     from ray_h5.transforms.defaults import augmentation_defaults as augmentation_defaults
 
-_HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data.")} | {
+_HOMES = {name: home for name, home in _ALL.items() if not home.startswith("ray_h5.ray_data")} | {
     "DecodeImage": "ray_h5.transforms.decode_image",
     "Standardize": "ray_h5.torch_data.standardize",
     "kfold": "ray_h5.index.folds",

@@ -89,7 +89,7 @@ _PACKAGES = {"ray_h5", "ray_h5.torch_data"}
 _FUNCTIONS = [
     ("ray_h5.ray_data.api", "read_h5"),
     ("ray_h5.ray_data.api", "build_index"),
-    ("ray_h5.ray_data.predicates", "kfold"),
+    ("ray_h5.ray_data", "kfold"),
     ("ray_h5.index.folds", "kfold"),
     ("ray_h5.torch_data.make_loader", "loader"),
     ("ray_h5.torch_data.compat.optimized", "create_optimized_dataloader"),

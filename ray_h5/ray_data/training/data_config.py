@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import ray
+from ray.actor import ActorHandle
 from ray.data import DataIterator, Dataset, ExecutionOptions
 from ray.train import DataConfig
 from ray.util import placement_group_table
@@ -25,9 +26,6 @@ from ray_h5.ray_data.ray_internals import (
     with_datasources,
 )
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of, threads_of
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
 
 logger = logging.getLogger(__name__)
 

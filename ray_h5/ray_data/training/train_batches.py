@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray.train
+import ray.train.torch
+import torch
 from ray.data import DataIterator
 
 from ray_h5.columns.varying.padding import PadLike
@@ -14,14 +16,10 @@ from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.ray_data.arguments import as_flag
 from ray_h5.ray_data.epochs import EpochSetting, RunningEpoch, ask_for, running_epoch
-from ray_h5.ray_data.own_errors import own_error
-from ray_h5.ray_data.ray_internals import world_rank
-
-if TYPE_CHECKING:
-    import torch
-
-    from ray_h5.ray_data.training.collate import Dtype
-    from ray_h5.read.casting import Casting
+from ray_h5.ray_data.ray_internals import own_error, world_rank
+from ray_h5.ray_data.training.collate import Dtype, TorchCollate
+from ray_h5.ray_data.training.device import as_device, to_device
+from ray_h5.read.casting import Casting
 
 
 class TrainBatches:
@@ -46,8 +44,6 @@ class TrainBatches:
         self._running: RunningEpoch | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        from ray_h5.ray_data.training.device import to_device
-
         ask_for(self._shard, EpochSetting.of(self._epoch, self._start))
         self._rows, self._has_begun, self._running = 0, True, None
         batches: Iterable[dict[str, Any]] = self._shard.iter_torch_batches(**self._options)
@@ -169,11 +165,6 @@ def train_batches(
     >>> for batch in batches:  # doctest: +SKIP
     ...     loss = model(batch["signal"])
     """
-    import ray.train.torch
-
-    from ray_h5.ray_data.training.collate import TorchCollate
-    from ray_h5.ray_data.training.device import as_device
-
     options = {
         "batch_size": as_integer("batch_size", batch_size, 1),
         "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import ray_h5
-from ray_h5 import torch_data
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
@@ -33,17 +32,7 @@ def inspected(path, allow_external):
         raise ExternalDataError(report.problem.message)
 
 
-FOLDS = {"k": 2, "group": "label", "stratify": None}
-WAYS = {
-    "read_h5": lambda path, roots: ray_h5.read_h5(path, allow_external=roots),
-    "build_index": lambda path, roots: ray_h5.build_index(path, allow_external=roots),
-    "kfold": lambda path, roots: ray_h5.kfold(path, **FOLDS, allow_external=roots),
-    "H5Dataset": lambda path, roots: torch_data.H5Dataset(path, allow_external=roots),
-    "torch_data.kfold": lambda path, roots: torch_data.kfold(
-        path, 2, group="label", stratify=None, allow_external=roots
-    ),
-    "inspect": inspected,
-}
+WAYS = {"read_h5": lambda path, roots: ray_h5.read_h5(path, allow_external=roots), "inspect": inspected}
 
 
 @pytest.mark.parametrize("way", WAYS)

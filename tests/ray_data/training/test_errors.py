@@ -5,7 +5,7 @@ import ray
 from ray.exceptions import RayTaskError, UserCodeException
 
 from ray_h5 import errors
-from ray_h5.ray_data.own_errors import own_error
+from ray_h5.ray_data.ray_internals import own_error
 
 pytestmark = pytest.mark.versions
 
