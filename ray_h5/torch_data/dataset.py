@@ -138,10 +138,9 @@ class H5Dataset(BatchedDataset):
     ) -> None:
         wanted = {"path": include_paths, "row_id": include_row_ids, "step": include_steps}
         self._places = tuple(name for name, is_wanted in wanted.items() if is_wanted)
-        files = FileOptions.of(paths, columns=columns, **options)
+        self._files = FileOptions.of(paths, columns=columns, **options)
         self.transform = transform
         self._padding = _padding_of(pad)
-        self._files = files
         if predicate is not None:
             from ray_h5.predicates.evaluate import as_expression  # imports pandas
 
@@ -314,8 +313,7 @@ class H5Dataset(BatchedDataset):
 
     def _one(self, index: SupportsIndex) -> Any:
         wanted = self._checked([operator.index(index)], type(self).__name__)
-        arrays = self.decoded(self.read(wanted), wanted, skips=False)[0]
-        return self.samples(BatchArrays(arrays, wanted))[0]
+        return self.samples(self._left(self.read(wanted), wanted, skips=False))[0]
 
     @property
     def is_drawn(self) -> bool:
@@ -342,36 +340,12 @@ class H5Dataset(BatchedDataset):
             )
         return self.samples(arrays)
 
-    def decoded(
-        self, arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, skips: bool = True
-    ) -> tuple[Mapping[str, np.ndarray], np.ndarray | None]:
-        """Return samples that `read` returned with their images decoded, as the transform says.
-
-        Parameters
-        ----------
-        arrays : mapping of str to numpy.ndarray
-            The samples.
-        indices : numpy.ndarray
-            Which samples they are, for messages.
-        skips : bool
-            Whether samples may be left out.
-
-        Returns
-        -------
-        mapping of str to numpy.ndarray
-            The samples that are left.
-        numpy.ndarray or None
-            bool: which of them are left; None for all.
-        """
-        decoders = self._steps[0]
-        if not decoders:
-            return arrays, None
-        return decoded(decoders, arrays, lambda i: self._place(indices[i]), skips=skips)
-
-    def _left(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> BatchArrays:
-        """Return samples that `read` returned with their images decoded, without those that the transform skips."""
-        arrays, kept = self.decoded(arrays, indices)
-        return BatchArrays(arrays, indices if kept is None else indices[kept])
+    def _left(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray, *, skips: bool = True) -> BatchArrays:
+        """Return samples that `read` returned with their images decoded; with `skips`, some may be left out."""
+        if not self.decodes:
+            return BatchArrays(arrays, indices)
+        found, kept = decoded(self._steps[0], arrays, lambda i: self._place(indices[i]), skips=skips)
+        return BatchArrays(found, indices if kept is None else indices[kept])
 
     def _place(self, index: int) -> str:
         """Return the file of a sample and its row there, for messages."""
@@ -410,9 +384,8 @@ class H5Dataset(BatchedDataset):
             for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
                 for name in self._lists:
                     arrays[name][place] = owned(arrays[name][place])
-        if self._texts:
-            for name in self._texts:
-                check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
+        for name in self._texts:
+            check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
         for name, spec in self._ragged.items():
             self._cast_ragged(arrays[name], spec, indices)
         for name, spec in self._sparse.items():
@@ -555,6 +528,4 @@ class H5Dataset(BatchedDataset):
 
 
 def _padding_of(pad: PadLike) -> Padding | None:
-    if pad is None or pad is False:
-        return None
-    return Padding.of(pad)
+    return None if pad is None or pad is False else Padding.of(pad)
