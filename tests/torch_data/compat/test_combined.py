@@ -332,10 +332,6 @@ def test_a_damaged_file_fails_loudly_in_a_thread(tmp_path):
         list(loader)
 
 
-def test_predicate_error_is_a_value_error():
-    assert issubclass(PredicateError, ValueError)
-
-
 def test_stats_count_what_threads_read(files):
     batches = create_optimized_dataloader(files, 16, num_workers=2, rank=0, world_size=1)
     assert sum(len(batch.guid) for batch in batches) == 60

@@ -37,24 +37,6 @@ def test_dtypes_are_cast(pairs):
     assert [each.tolist() for each in next(iter(DataLoader(same, batch_size=5)))] == [[0, 1, 2, 3, 0]] * 2
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_loader_gets_all_of_it(pairs, shuffle):
-    dataset = H5LazyDataset(path=pairs, x_key="images", y_key="labels", x_dtype=np.float32, y_dtype=np.int64)
-    loader = DataLoader(dataset, batch_size=16, shuffle=shuffle, num_workers=0, worker_init_fn=h5_worker_init_fn)
-    seen = []
-    for inputs, targets in loader:
-        assert torch.equal(inputs[:, 0, 0].long() % 4, targets)
-        seen += inputs[:, 1, 4].int().tolist()
-    assert sorted(seen) == list(range(50))
-
-
-def test_inputs_alone(pairs):
-    dataset = H5LazyDataset(pairs, "images", None, x_dtype=np.float32)
-    assert isinstance(dataset[0], torch.Tensor)
-    batches = list(DataLoader(dataset, batch_size=32))
-    assert [tuple(each.shape) for each in batches] == [(32, 2, 5), (18, 2, 5)]
-
-
 def test_transforms_get_numpy(pairs):
     def flipped(image):
         assert isinstance(image, np.ndarray)
@@ -75,12 +57,6 @@ def test_text_is_str(pairs):
     x, y = H5LazyDataset(pairs, "names", "names")[3]
     assert x == y == "n3"
     assert next(iter(DataLoader(H5LazyDataset(pairs, "names"), batch_size=2))) == ["n0", "n1"]
-
-
-def test_it_is_pickled(pairs):
-    dataset = H5LazyDataset(pairs, "images")
-    assert dataset[0][0, 0] == 0
-    assert pickle.loads(pickle.dumps(dataset))[4][0, 0] == 4
 
 
 def test_bad_input(pairs):

@@ -50,12 +50,6 @@ def test_shards_of_no_rank():
     assert _interleaved_indices(7, 3, 1).dtype.kind == "i"
 
 
-def test_without_torch_distributed_it_is_an_error(pairs):
-    assert not torch.distributed.is_initialized()
-    with pytest.raises(RuntimeError, match="init_process_group"):
-        RankMemCachedH5Dataset(pairs, "images")
-
-
 @pytest.mark.usefixtures("one_process")
 class TestInOneProcess:
     def test_samples_are_in_memory(self, pairs):
