@@ -13,6 +13,7 @@ from ray_h5.errors import OptionError
 from ray_h5.hashing import RoundKeys, make_key, mix_in_place, permute
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
 from ray_h5.order.draws.shuffle import Shuffle, Unit
 
@@ -142,9 +143,8 @@ class Order(ComparedByContent):
         # One long sequence of permutations, cut into epochs.
         passes, positions = np.divmod(positions + epoch * count, self.num_rows)
         found = np.empty_like(positions)
-        for each in np.unique(passes).tolist():
-            here = passes == each
-            found[here] = self._permuted(positions[here], each)
+        for number, here in by_part(passes):
+            found[here] = self._permuted(positions[here], number)
         return found
 
     def _permuted(self, positions: np.ndarray, epoch: int) -> np.ndarray:
@@ -157,11 +157,7 @@ class Order(ComparedByContent):
 
     def _within_windows(self, positions: np.ndarray, size: int, epoch: int) -> np.ndarray:
         found = np.empty_like(positions)
-        windows = positions // size
-        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
-        cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
-        for here in np.split(by_window, cuts) if len(positions) else ():
-            window = int(windows[here[0]])
+        for window, here in by_part(positions // size):
             start = window * size
             length = min(size, self.num_rows - start)
             found[here] = start + permute(positions[here] - start, length, self._key(epoch, _WITHIN_WINDOW, window))

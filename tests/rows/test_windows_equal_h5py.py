@@ -423,3 +423,22 @@ def test_windows_of_steps_whose_shape_differs_from_group_to_group(tmp_path, pad,
         assert reader.num_rows == len(expected)
     for value, row in zip(found, order.tolist(), strict=True):
         np.testing.assert_array_equal(value, expected[row])
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("episode_ends", [3, 5, 7]),
+        ("episode_starts", [0, 3, 5]),
+        ("episode_lengths", [3, 2, 2]),
+        ("episode_bounds", [[0, 3], [3, 5], [5, 7]]),
+        ("episode", [0.5, 0.5, 0.5, 2, 2, 0, 0]),
+    ],
+)
+def test_a_value_an_episode_is_no_column_of_steps(tmp_path, option, values):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"], file["said"] = np.arange(7), np.arange(7) * 2, values
+    dataset = H5Dataset(tmp_path / "a.h5", windows=Windows({"x": [-1, 0]}, pad="edge", **{option: "/said"}))
+    assert {*dataset.columns} == {"x", "x_is_pad", "y"} | ({"said"} if option == "episode" else set())
+    assert dataset[:]["x"].tolist() == [[0, 0], [0, 1], [1, 2], [3, 3], [3, 4], [5, 5], [5, 6]]
+    assert dataset[:]["y"].tolist() == [0, 2, 4, 6, 8, 10, 12]

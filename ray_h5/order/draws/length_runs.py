@@ -16,6 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.hashing import hashed, make_key, permute, uniform
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import LRU
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
 from ray_h5.predicates.virtual_columns import virtual_spec
@@ -76,11 +77,7 @@ class LengthRuns(ComparedByContent):
     def selected_indices(self, positions: np.ndarray, seed: int, epoch: int, rows: int, base: Base) -> np.ndarray:
         """Return the selected index at each position of an epoch of `rows` rows."""
         found = np.empty(len(positions), np.int64)
-        windows = positions // self.window_rows
-        by_window = np.argsort(windows, kind="stable")  # fast where they ascend, which is usual
-        cuts = np.flatnonzero(np.diff(windows[by_window])) + 1
-        for here in np.split(by_window, cuts) if len(positions) else ():
-            window = int(windows[here[0]])
+        for window, here in by_part(positions // self.window_rows):
             start = window * self.window_rows
 
             def ordered(known: np.ndarray | None, start: int = start, window: int = window) -> np.ndarray:
