@@ -9,7 +9,7 @@ import numpy as np
 from ray_h5.order.read_plan import ReadPlan
 
 _MOST_ROWS = 1 << 18
-"""The most rows of a block that are looked at."""
+"""The most selected rows that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,6 @@ class ShuffleEffect:
         How often each byte is fetched and decoded in an epoch, approximately.
     sorted_rows, run_rows : int
         Rows that are sorted by length together, and rows of similar length that follow each other; 0 without lengths.
-    chunks, chunks_decoded : int
-        With weights: chunks of the files, and about how many an epoch decodes.
     """
 
     unit: str
@@ -38,17 +36,12 @@ class ShuffleEffect:
     reads_per_byte: float
     sorted_rows: int = 0
     run_rows: int = 0
-    chunks: int = 0
-    chunks_decoded: int = 0
 
     def __str__(self) -> str:
         by_length = f", by length in runs of {self.run_rows} of {self.sorted_rows} rows" if self.sorted_rows else ""
-        decoded = ""
-        if self.chunks_decoded:
-            decoded = f": an epoch decodes about {self.chunks_decoded} chunks, and the files have {self.chunks}"
         return (
             f"shuffled by {self.unit}, {self.chunks_mixed} chunks mixed in a window of {self.window_rows} rows"
-            f"{by_length}, each byte read {self.reads_per_byte:.1f} times{decoded}"
+            f"{by_length}, each byte read {self.reads_per_byte:.1f} times"
         )
 
 
@@ -63,25 +56,10 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
         Rows of a chunk of the widest column.
     """
     effect, runs = _effect(plan, chunk_group_rows), plan.order.runs
-    if effect is not None and plan.order.draws is not None:
-        chunks, decoded = _decoded(plan, chunk_group_rows)
-        effect = replace(effect, chunks=chunks, chunks_decoded=decoded, reads_per_byte=decoded / chunks)
     if effect is None or runs is None:
         return effect
     window = min(runs.window_rows, plan.epoch_rows)
     return replace(effect, sorted_rows=window, run_rows=min(runs.run_rows, window))
-
-
-def _decoded(plan: ReadPlan, chunk_group_rows: int) -> tuple[int, int]:
-    """Return the chunks of the files, and about how many an epoch with weights decodes: its first block shows it."""
-    starts = plan.files.starts
-    first_chunk = np.concatenate([[0], np.cumsum(-(-np.diff(starts) // chunk_group_rows))])
-    block = min(plan.block_rows, plan.epoch_rows, _MOST_ROWS)
-    rows = plan.at(np.arange(block, dtype=np.int64), 0)
-    files = plan.files.files_of(rows)
-    # A row that comes several times in a block is decoded once, as are the others of its chunk.
-    decoded = len(np.unique(first_chunk[files] + (rows - starts[files]) // chunk_group_rows))
-    return max(int(first_chunk[-1]), 1), round(decoded * plan.epoch_rows / max(block, 1))
 
 
 def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:

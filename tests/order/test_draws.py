@@ -291,15 +291,10 @@ def test_no_more_chunks_are_mixed_than_rows_are_selected(files):
 
 
 @pytest.mark.parametrize("shuffle", [Shuffle(weights=balance("label")), Shuffle("chunks", 7, 16, weights="w")])
-def test_what_weights_cost_is_said_in_chunks_that_are_decoded(files, shuffle):
-    for block_rows in (4, 40):
-        plan = plan_of(files, shuffle, block_rows=block_rows)
-        blocks = Remainder().block_layout(plan).num_blocks
-        decoded = sum(read_block(plan, Remainder(), i).rows.stats.chunks_decoded for i in range(blocks))
-        effect = shuffle_effect(plan, 4)
-        assert effect.chunks == 10
-        assert 0.7 * decoded <= effect.chunks_decoded <= 1.4 * decoded
-        assert f"an epoch decodes about {effect.chunks_decoded} chunks, and the files have 10" in describe(plan, 4)
+def test_the_cost_of_weights_is_about_that_of_rows_and_chunks(files, shuffle):
+    plan = plan_of(files, shuffle, block_rows=40)
+    decoded = read_block(plan, Remainder(), 0).rows.stats.chunks_decoded
+    assert 0.5 * decoded <= 10 * shuffle_effect(plan, 4).reads_per_byte <= 2 * decoded
     nothing = plan_of(files, Shuffle("rows", weights="w"), predicate=pc.field("site") == 9)
     assert shuffle_effect(nothing, 4) is None
 

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.hashing import RoundKeys, permute, unpermute
 from ray_h5.lru import LRU
-
-
-class ChunkGroups(Protocol):
-    """Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole."""
-
-    def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
-        """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
-        ...
-
-    def bounds(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first selected index of the chunk group of each selected index, and the first after it."""
-        ...
-
-    def to_bytes(self) -> bytes:
-        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
-        ...
 
 
 def _new_token() -> str:
@@ -49,16 +33,19 @@ class ListedChunkGroups(ComparedByContent):
     token: str = field(default_factory=_new_token, compare=False, repr=False)
 
     def selected_indices(self, positions: np.ndarray, key: RoundKeys) -> np.ndarray:
+        """Return the selected index at each position, with the chunk groups in the order that `key` draws."""
         drawn, ends = _DRAWN.update((self.token, key), lambda known: known or self._draw(key))
         at = np.searchsorted(ends, positions, side="right")
         # A chunk group ends where its positions end: count back from there.
         return self.starts[drawn[at] + 1] - (ends[at] - positions)
 
     def bounds(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first selected index of the chunk group of each selected index, and the first after it."""
         group = np.searchsorted(self.starts, indices, side="right")
         return self.starts[group - 1], self.starts[group]
 
     def to_bytes(self) -> bytes:
+        """Return bytes that are equal for equal chunk groups only, for the hash of a plan."""
         return self.starts.tobytes()
 
     def _draw(self, key: RoundKeys) -> tuple[np.ndarray, np.ndarray]:
@@ -117,3 +104,7 @@ class EvenChunkGroups(ComparedByContent):
         places, missing = places[by_place], self.size - lengths[short[by_place]] % self.size
         shortfall = np.concatenate([[0], np.cumsum(missing)])
         return first_group, (places + 1) * self.size - shortfall[1:], shortfall
+
+
+ChunkGroups: TypeAlias = ListedChunkGroups | EvenChunkGroups
+"""Selected indices 0 ... n-1, cut into chunk groups. Each is drawn as a whole."""

@@ -6,6 +6,8 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number, takes_options
@@ -149,24 +151,11 @@ class Shuffle(ComparedByContent):
 
     def __repr__(self) -> str:
         parts = [f"unit={self.unit!r}, seed={self.seed}, window_rows={self.window_rows}"]
-        # The hash of a plan contains this text: it does not change for orders without draws.
-        if self.weights is not None:
-            parts.append(f"weights={_shown(self.weights)}")
-        if self.rows_per_epoch is not None:
-            parts.append(f"rows_per_epoch={self.rows_per_epoch}")
-        if self.by_length is not None:
-            parts.append(f"by_length={_shown(self.by_length)}")
-        if self.run_rows is not None:
-            parts.append(f"run_rows={self.run_rows}")
-        if self.batch_values is not None:
-            parts.append(f"batch_values={self.batch_values}")
+        for name in ("weights", "rows_per_epoch", "by_length", "run_rows", "batch_values"):
+            value = getattr(self, name)
+            if value is not None:
+                parts.append(f"{name}={f'<{len(value)} numbers>' if isinstance(value, np.ndarray) else repr(value)}")
         return f"Shuffle({', '.join(parts)})"
-
-
-def _shown(value: Any) -> str:
-    from ray_h5.order.draws.weights import shown
-
-    return shown(value)
 
 
 def as_shuffle(shuffle: bool | str | Shuffle | None, seed: int | None = 0) -> Shuffle | None:
