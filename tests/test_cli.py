@@ -144,8 +144,8 @@ def test_errors_name_the_flags_of_options(tmp_path, capsys):
         ([*index, a, "--group", "/a"], "group= is --group"),
         ([*index, c], "rows= is --groups, --each-file, --grid or --patches"),
         (["bench", a, "--seconds", "0"], "--seconds 0.0: expected"),
-        (["inspect", a, *long, "--shuffle", "row"], "expected one of 'auto', 'rows'"),
-        (["inspect", a, *long, "--shuffle", "weights"], "--shuffle weights: expected a column"),
+        (["inspect", a, *long, "--shuffle", "row"], "--shuffle row: expected auto, rows"),
+        (["inspect", a, *long, "--shuffle", "weights"], "--shuffle weights: expected"),
         (["inspect", str(tmp_path / "group=3" / "a.h5")], f"{tmp_path}/group=3/a.h5"),
     ]:
         assert main(given) == 1

@@ -20,7 +20,6 @@ Array = np.ndarray[Any, Any]
 
 WIDTH, HEIGHT = 160, 56
 _MOST_PIXELS, _MOST_LETTERS, _MOST_IMAGE_BYTES = 128, 120, 300_000
-_LEAST_SIDE = 4
 _MOST_CHUNKS = 12
 _MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png", b"GIF8": "gif", b"RIFF": "webp"}
 
@@ -125,7 +124,7 @@ def _picture(array: Array) -> Drawn:
     shape = array.shape
     while array.ndim > 3:
         array = array[0]
-    if array.ndim == 3 and _has_colours(array):
+    if array.ndim == 3 and array.size and _has_colours(array):
         array = (array if array.shape[-1] in {3, 4} else np.moveaxis(array, 0, -1))[..., :3]
         pixels, shown = _smaller(array if array.dtype == np.uint8 else array * 255), "in colour"
     else:
@@ -135,10 +134,8 @@ def _picture(array: Array) -> Drawn:
 
 
 def _has_colours(array: Array) -> bool:
-    last = array.shape[-1] in {3, 4} and min(array.shape[:2]) >= _LEAST_SIDE
-    if not last and not (array.shape[0] == 3 and min(array.shape[1:]) >= _LEAST_SIDE):
-        return False
-    return array.dtype == np.uint8 or bool(array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1)
+    in_range = array.dtype == np.uint8 or bool(array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1)
+    return in_range and (array.shape[-1] in {3, 4} or array.shape[0] == 3)
 
 
 def _smaller(array: Array) -> Array:

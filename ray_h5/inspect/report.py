@@ -317,9 +317,12 @@ def _delivery(index: RowIndex) -> Delivery:
 
 def _shuffled(index: RowIndex, unit: str) -> str:
     option, _, names = unit.partition(":")
-    if not names and option in _BY_COLUMN:
-        raise OptionError(f"expected a column, too, such as '{option}:label'", option="shuffle", value=unit)
-    shuffle = _BY_COLUMN[option](names) if names and option in _BY_COLUMN else as_shuffle(unit)
+    if option not in (_BY_COLUMN if names else ("auto", "rows", "chunks", "files")):
+        expected = (
+            f"expected auto, rows, chunks, files, or with a column {', '.join(f'{name}:label' for name in _BY_COLUMN)}"
+        )
+        raise OptionError(expected, option="shuffle", value=unit)
+    shuffle = _BY_COLUMN[option](names) if names else as_shuffle(unit)
     plan = make_plan(index, list(index.columns.values()), shuffle=shuffle)
     return str(shuffle_effect(plan, index.chunk_group_rows) or "there are no rows to shuffle")
 
