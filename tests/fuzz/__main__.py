@@ -31,6 +31,7 @@ def main() -> int:
         summary = run_all(Path(folder), seed, numbers, given.seconds, given.timeout, given.processes)
     if given.verbose or given.only:
         print(*summary.contained, sep="\n")
+    print(*(f"{count:6} {reason}" for reason, count in summary.reasons.most_common()), sep="\n")
     print(summary)
     return bool(summary.findings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ray_h5 import errors
 from tests.conformance.corpus import CASES
 from tests.fuzz.children import Outcome, by_h5py, by_listed_chunks, by_ours, in_child
 from tests.fuzz.mutate import Healthy, healthy, mutated
@@ -42,6 +44,7 @@ class Summary:
     """What has come of the files so far."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     contained: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -49,6 +52,7 @@ class Summary:
     def add(self, other: Summary) -> None:
         """Take in what came of other files, read at the same time."""
         self.counts += other.counts
+        self.reasons += other.reasons
         self.findings += other.findings
         self.contained += other.contained
         self.seconds = max(self.seconds, other.seconds)
@@ -102,6 +106,9 @@ def run(folder: Path, seed: int, numbers: Iterable[int], seconds: float, timeout
         path = folder / "damaged.h5"
         path.write_bytes(data)
         kind, why = judge(str(path), timeout_s)
+        if kind in {OURS, BOTH}:
+            summary.reasons.update(reasons := [reason_of(refusal) for refusal in why.split("; !")])
+            kind = kind if all(reasons) else "finding"
         if kind == DIFFERENT:
             kind = LISTED if _as_listed(str(path), timeout_s) else "finding"
         path.unlink()
@@ -143,6 +150,14 @@ def judge(path: str, timeout_s: float) -> tuple[str, str]:
     refused = [name for name in ours.values if name not in read]
     all_refused = "" in theirs.values or all(theirs.values.get(name, "!").startswith("!") for name in refused)
     return (BOTH if all_refused else OURS), "; ".join(ours.values[name] for name in refused)
+
+
+def reason_of(refusal: str) -> str:
+    """Return why a file or column was refused, without its names and numbers; empty if the error says nothing."""
+    kind, _, said = refusal.lstrip("!").partition(": ")
+    said = re.sub(r"(/[^ :]+)+|'[^']*'|\d+", "_", said).removeprefix("_: ").removeprefix("column _: ")
+    is_ours = isinstance(getattr(errors, kind, None), type) and kind != "RayH5Error"
+    return f"{kind}: {said[:70]}" if kind == "large rows" or (is_ours and len(said) > len("_")) else ""
 
 
 def _as_listed(path: str, timeout_s: float) -> bool:
