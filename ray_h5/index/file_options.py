@@ -114,6 +114,7 @@ class FileOptions:
             folder = check_index_dir(source.index_dir, in_store=found.takes_index)
         how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
         files = find_files(found.paths, *how)
+        scope = scope if scope.rows is None else replace(scope, rows=scope.rows.naming_files(files.paths))
         if found.beside:
             from ray_h5.index.zipped_files import zipped
 

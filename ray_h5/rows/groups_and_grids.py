@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
@@ -35,6 +36,26 @@ class RowKind:
     def is_drawn(self) -> bool:
         """Whether each epoch has other values of the same rows."""
         return False
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What decides on rows besides what a user writes: the names of other columns, or of files."""
+        return (f"{folders} folders",) if (folders := getattr(self, "_folders", 0)) else ()
+
+    def naming_files(self, paths: Sequence[str]) -> RowKind:
+        """Return the kind whose column with the names of files has as many folders before each as tell these apart."""
+        key = getattr(self, "key", None)
+        if key is None or self.has_groups:
+            return self
+        names = [(*path.parts[:-1], path.stem) for path in map(PurePosixPath, {*paths})]
+        for folders in range(max(map(len, names), default=0)):
+            if len({name[-1 - folders :] for name in names}) == len(names):
+                object.__setattr__(found := replace(self), "_folders", folders)  # type: ignore[type-var]
+                return found
+        twice = "/".join(next((name for name in names if names.count(name) > 1), ()))
+        raise OptionError(
+            f"key={key!r}: several files have the name {twice!r}, with other extensions. Rename them, or leave out key="
+        )
 
 
 def check_pattern(option: str, pattern: Any) -> None:
@@ -223,7 +244,8 @@ class Files(RowKind):
     Parameters
     ----------
     key : str, optional
-        Name of a column with the name of the file, without its folder and its extension.
+        Name of a column with the name of the file, without its extension: ``scan``, or ``patient_3/scan`` with as many
+        folders as it takes to tell all files apart.
 
     Raises
     ------
@@ -240,6 +262,7 @@ class Files(RowKind):
 
     _: KW_ONLY
     key: str | None = None
+    _folders: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.key is not None and not (isinstance(self.key, str) and self.key):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ray_h5.errors import OptionError
@@ -46,8 +46,7 @@ class Patches(RowKind):
     pad : {"inside", "zero"}
         What happens to blocks that an array is too short for: they are moved inside, or have zeros past its end.
     key : str, optional
-        Name of a column with the name of the file, without its folder and its extension; with `groups`, with the path
-        of the group.
+        Name of a column with the name of the file, as with `Files`; with `groups`, with the path of the group.
     groups : str, or mapping of str to str, optional
         Groups of each file that have the arrays in `shapes`, as a glob over paths like that of `Groups`: ``"scans/*"``.
         Or a glob for each array, of datasets that belong together by name: ``{"raw": "images/*", "label": "masks/*"}``.
@@ -77,6 +76,7 @@ class Patches(RowKind):
     pad: Literal["inside", "zero"] = "inside"
     key: str | None = None
     groups: str | Mapping[str, str] | None = None
+    _folders: int = field(default=0, init=False, repr=False)
 
     corner: ClassVar[str] = "corner"
     """The column with the place of the block."""

@@ -1,12 +1,15 @@
 """Files as rows: each row is what h5py reads of all datasets of a file."""
 
+import pickle
+from functools import partial
+
 import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Shuffle, Sidecar, Windows, between, kfold, ragged, where
+from ray_h5 import Files, Patches, Shuffle, Sidecar, Windows, between, kfold, ragged, where
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.torch_data import H5Dataset, loader
@@ -86,6 +89,32 @@ def test_scalars_key_attributes_and_tables(bags):
     held = [{row["patient"] for row in H5Dataset(folder, ["patient"], valid, **options)} for _, valid in folds]
     assert held[0] | held[1] == {f"patient_{i}" for i in range(4)}
     assert not held[0] & held[1]
+
+
+@pytest.mark.parametrize("kind", [Files, partial(Patches, {"x": (2,)}, stride=2)])
+def test_names_of_files_tell_them_apart(tmp_path, kind):
+    names = ["p1/a/scan.h5", "p1/b/scan.h5", "p2/a/scan.h5", "p2/a/other.h5"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = [number, number]
+    paths, expected = [tmp_path / name for name in names], sorted(name.removesuffix(".h5") for name in names)
+    (tmp_path / "t.csv").write_text("scan,y\n" + "".join(f"{name},{n}\n" for n, name in enumerate(expected)))
+    (tmp_path / "index").mkdir()
+
+    def keys(paths, **options):
+        options |= {"rows": kind(key="scan"), "index_dir": tmp_path / "index"}
+        return [row["scan"] for row in pickle.loads(pickle.dumps(H5Dataset(paths, **options)))]
+
+    table = Sidecar(tmp_path / "t.csv", on="scan")
+    for _ in range(2):  # the second reads index files
+        assert keys(paths, sidecar=table) == expected
+        assert keys(paths, predicate=where(scan=expected[3])) == [expected[3]]
+        assert keys(paths[1:3]) == ["b/scan", "a/scan"]
+        assert keys(paths[2:], predicate=where(scan=["scan", "other"])) == ["other", "scan"]
+    paths[0].rename(tmp_path / "p2/a/scan.hdf5")
+    with pytest.raises(OptionError, match=r"key='scan': several files have the name '.*p2/a/scan', with other ext"):
+        keys(tmp_path / "p2")
 
 
 def test_ranks_and_padding(bags):

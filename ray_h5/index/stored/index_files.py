@@ -259,10 +259,7 @@ def named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
     # The same bucket at another endpoint is another one.
     place = list(filter(None, [storage_of(path, scope.storage).place]))
-    if scope.rows is not None:
-        from ray_h5.rows.groups_and_grids import Grid
-
-        kind += scope.rows.named if isinstance(scope.rows, Grid) else []
+    kind += [] if scope.rows is None else scope.rows.named
     kind += [repr(scope.columns)] if scope.columns else []
     kind += ["missing_ok"] if any(getattr(each, "missing_ok", False) for each in scope.columns) else []
     kind += ["decode_cf"] if scope.decode_cf else []

@@ -20,6 +20,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files
 from ray_h5.rows.kinds.recordings import OneRecording
 from ray_h5.rows.kinds.step_columns import fits_steps
+from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn, text_or_whole
 from ray_h5.rows.row_kinds import Episodes, Steps
 from ray_h5.rows.windows import Windows
@@ -97,7 +98,7 @@ class FileRows(Episodes):
 
     def column(self, name: str) -> RowColumn | DatasetColumn:
         if name == self._kind.key:
-            return name_column(name, self._path)
+            return name_column(name, self._path, self._kind)
         if (single := self._columns.single(name)) is not None:
             return RowColumn(name, single)
         if (data := self._columns.bytes_of(name)) is not None:
@@ -204,7 +205,11 @@ class FileRecording(OneRecording):
 _PATH = Paths(Texts.of([b""]))
 
 
-def name_column(name: str, path: str, units_of: Callable[[np.ndarray], np.ndarray] | None = None) -> RowColumn:
-    """Return a column with the name of a file, without its folder and its extension."""
-    key = objects([PurePosixPath(path).stem.encode("utf-8", "surrogateescape")])
+def name_column(
+    name: str, path: str, kind: Files | Patches, units_of: Callable[[np.ndarray], np.ndarray] | None = None
+) -> RowColumn:
+    """Return a column with the name of a file, without its extension, after as many folders as `kind` says."""
+    there = PurePosixPath(path)
+    named = "/".join((*there.parts[:-1], there.stem)[-1 - kind._folders :])
+    key = objects([named.encode("utf-8", "surrogateescape")])
     return RowColumn(name, InMemory.of(name, "string", lambda rows: key[rows], np.dtype(object)), units_of)

@@ -125,7 +125,7 @@ class PatchRows:
             shape = (len(self._kind.block),)
             return RowColumn(name, InMemory.of(name, "number", self.corners, np.dtype(np.int64), shape))
         if name == self._kind.key:
-            return name_column(name, self._reader.path, np.zeros_like)
+            return name_column(name, self._reader.path, self._kind, np.zeros_like)
         if (single := self._columns.single(name)) is not None:
             return RowColumn(name, self._columns.part_of(name, single), np.zeros_like)
         if (of := self._array_of(name.strip("/"))) is not None:
