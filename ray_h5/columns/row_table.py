@@ -35,7 +35,7 @@ class RowTable:
     chosen_counts : numpy.ndarray, optional
         int64: with `Patches` of groups, how many of these each group has.
     entries : mapping of str to int
-        With `Files`, the length of the first axis of columns.
+        With `Files`, the length of the first axis of columns; with `Patches` that are drawn, what they are drawn in.
     joined : mapping of str to GroupTable
         The datasets of columns that consist of many, by the pattern, or the dataset of references, that names them.
     times : mapping of str to Times

@@ -114,7 +114,10 @@ class FileOptions:
             folder = check_index_dir(source.index_dir, in_store=found.takes_index)
         how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
         files = find_files(found.paths, *how)
-        scope = scope if scope.rows is None else replace(scope, rows=scope.rows.naming_files(files.paths))
+        if scope.rows is not None:
+            from ray_h5.rows.groups_and_grids import naming_files
+
+            scope = replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
             from ray_h5.index.zipped_files import zipped
 

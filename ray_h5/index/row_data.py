@@ -26,7 +26,8 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         "decode_cf": "True" if scope.decode_cf else "",
         "axes": scope.axes if scope.axes != "stored" else "",
         "labels": ", ".join(f"{each.name!r}: {each.by_value}" for each in index.labels),
-        "zip_files": _zipped(index),
+        "zip_files": "" if scope.zipped is None else f"with names of digest {digest_of_names(_beside(index))}",
+        "drawn in": _drawn_in(index),
         "tables": "" if index.joined is None else _tables(index, index.joined),
     }
     return {option: _short(text) for option, text in found.items() if text}
@@ -40,11 +41,20 @@ def _columns(index: RowIndex) -> str:
     return ", ".join(f"{made.get(name, name)!r} {cast(specs[name])}" for name in sorted(index.names))
 
 
-def _zipped(index: RowIndex) -> str:
-    if index.scope.zipped is None:
+def _beside(index: RowIndex) -> list[bytes]:
+    return [index.scope.beside(path).encode("utf-8", "surrogateescape") for path in index.files.all_paths()]
+
+
+def _drawn_in(index: RowIndex) -> str:
+    """Return what blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks."""
+    if index.scope.rows is None or not index.scope.rows.is_drawn:
         return ""
-    beside = [index.scope.beside(path).encode("utf-8", "surrogateescape") for path in index.files.all_paths()]
-    return f"with names of digest {digest_of_names(beside)}"
+    cut, tables = len(index.files.folder), [table for table in index.tables if table is not None]
+    said = []
+    for path, table in zip(index.files.all_paths(), tables, strict=True):
+        chosen = "" if table.chosen is None else f" at places of digest {digest_of(table.chosen.data)}"
+        said += [f"{path[cut:]} {each}{chosen}" for each in table.entries]
+    return "; ".join(said)
 
 
 def _tables(index: RowIndex, joined: Joined) -> str:

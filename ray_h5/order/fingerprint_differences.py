@@ -11,7 +11,8 @@ def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
     """Return the differences, each in the form ``"3 files, not 4"``: the value of `one` first."""
     found = [*_file_differences(one, other), *_row_differences(one, other), *_shuffle_differences(one, other)]
     found += [
-        f"{name} {one.data.get(name, 'not said')}, not {other.data.get(name, 'said')}"
+        f"{name} {_apart(one.data.get(name, 'not said'), other.data.get(name, ''))}, not "
+        f"{_apart(other.data.get(name, 'said'), one.data.get(name, ''))}"
         for name in sorted({*one.data} | {*other.data})
         if one.data.get(name) != other.data.get(name)
     ]
@@ -19,6 +20,12 @@ def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
         return [*found, f"{len(one.parts)} joined datasets, not {len(other.parts)}"]
     pairs = enumerate(zip(one.parts, other.parts, strict=True))
     return found + [f"dataset {number}: {each}" for number, pair in pairs for each in differences(*pair)]
+
+
+def _apart(one: str, other: str) -> str:
+    """Return those parts of a text that another one lacks."""
+    parts = other.split("; ")
+    return "; ".join(part for part in one.split("; ") if part not in parts) or one
 
 
 def _file_differences(one: Fingerprint, other: Fingerprint) -> list[str]:

@@ -37,25 +37,18 @@ class RowKind:
         """Whether each epoch has other values of the same rows."""
         return False
 
-    @property
-    def named(self) -> tuple[str, ...]:
-        """What decides on rows besides what a user writes: the names of other columns, or of files."""
-        return (f"{folders} folders",) if (folders := getattr(self, "_folders", 0)) else ()
 
-    def naming_files(self, paths: Sequence[str]) -> RowKind:
-        """Return the kind whose column with the names of files has as many folders before each as tell these apart."""
-        key = getattr(self, "key", None)
-        if key is None or self.has_groups:
-            return self
-        names = [(*path.parts[:-1], path.stem) for path in map(PurePosixPath, {*paths})]
-        for folders in range(max(map(len, names), default=0)):
-            if len({name[-1 - folders :] for name in names}) == len(names):
-                object.__setattr__(found := replace(self), "_folders", folders)  # type: ignore[type-var]
-                return found
-        twice = "/".join(next((name for name in names if names.count(name) > 1), ()))
-        raise OptionError(
-            f"key={key!r}: several files have the name {twice!r}, with other extensions. Rename them, or leave out key="
-        )
+def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
+    """Return the kind whose column with the names of files has as many folders before each as tell these apart."""
+    if (key := getattr(kind, "key", None)) is None or kind.has_groups:
+        return kind
+    names = [(*path.parts[:-1], path.stem) for path in map(PurePosixPath, {*paths})]
+    for folders in range(max(map(len, names), default=0)):
+        if len({name[-1 - folders :] for name in names}) == len(names):
+            object.__setattr__(found := replace(kind), "_folders", folders)  # type: ignore[type-var]
+            return found
+    twice = "/".join(max(names, key=names.count))
+    raise OptionError(f"key={key!r}: two files are {twice!r} but for extensions. Rename one, or leave key= out")
 
 
 def check_pattern(option: str, pattern: Any) -> None:

@@ -109,4 +109,5 @@ class Episodes(RowsOfKind, Protocol):
         return False
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
-        """Return a column with one row for each episode."""
+        """Return a column with one row for each episode; where each column has steps, there is none."""
+        raise AssertionError(name)

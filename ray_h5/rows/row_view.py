@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -411,7 +410,7 @@ class RowView:
         self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self._made_of,)
+        return self._made_of, ()
 
     def __repr__(self) -> str:
         _, kind, windows, *_ = self._made_of.args
@@ -421,15 +420,8 @@ class RowView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _made(make: Callable[[], RowView]) -> RowView:
-    """Return a reader in another process."""
-    return make()
 
 
 def _takes_arrays(out: object, layout: ColumnLayout) -> bool:

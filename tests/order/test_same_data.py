@@ -256,3 +256,29 @@ def test_draws_differ_from_folder_to_folder(patients, kind, tmp_path_factory):
     if "rows" in options:
         with RowReader(of(moved, 1)[0], rows=options["rows"]) as reader:
             np.testing.assert_array_equal(reader.read([name])[name], alone)
+
+
+def test_blocks_that_are_drawn_in_arrays_of_other_lengths(tmp_path):
+    def write(lengths, chunks=2, classes=(1, 2)):
+        for number, length in enumerate(lengths):
+            with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+                for name in ("raw", "a/raw", "b/raw"):
+                    file.create_dataset(name, data=np.arange(length * 8).reshape(length, 8), chunks=(chunks, 2))
+                file["label"] = np.isin(np.arange(length * 8), classes).reshape(length, 8)
+
+    shapes = {"shapes": {"raw": (2, 2)}, "per_file": 4}
+    for options, other, said in (
+        ({}, {"lengths": [9, 7]}, r"drawn in 1.h5 'raw' of \(8, 8\), not 1.h5 'raw' of \(7, 8\)\."),
+        ({"groups": "?"}, {"lengths": [9, 7]}, r"1.h5 b:'raw' of \(8, 8\), not .* 1.h5 b:'raw' of \(7, 8\)\."),
+        ({"align": True}, {"lengths": [9, 8], "chunks": 4}, r"in chunks of \[2, 2\], not .* in chunks of \[4, 2\]"),
+        ({"where_any": ("label", [1])}, {"lengths": [9, 8], "classes": (30,)}, "at places of digest"),
+    ):
+        write([9, 8])
+        kind = Patches(**shapes, **options)
+        batches = loader(tmp_path, 3, rows=kind, seed=1)
+        next(iter(batches))
+        state = json.loads(json.dumps(batches.state_dict()))
+        loader(tmp_path, 3, rows=kind, seed=1).load_state_dict(state)
+        write(**other)
+        with pytest.raises(PositionError, match=said):
+            loader(tmp_path, 3, rows=kind, seed=1).load_state_dict(state)

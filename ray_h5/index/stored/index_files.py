@@ -35,7 +35,7 @@ _LOCK_S = 1.0
 """How long a process waits for others that save, before it saves without the lock: one of them may be stopped."""
 
 _MAGIC = b"ray_h5ix"
-_VERSION = 13
+_VERSION = 14
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body; the body is an Arrow IPC stream."""
 
@@ -259,7 +259,8 @@ def named(path: str, scope: Scope) -> list[Any]:
     kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
     # The same bucket at another endpoint is another one.
     place = list(filter(None, [storage_of(path, scope.storage).place]))
-    kind += [] if scope.rows is None else scope.rows.named
+    kind += getattr(scope.rows, "named", ())  # of a grid
+    kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
     kind += [repr(scope.columns)] if scope.columns else []
     kind += ["missing_ok"] if any(getattr(each, "missing_ok", False) for each in scope.columns) else []
     kind += ["decode_cf"] if scope.decode_cf else []

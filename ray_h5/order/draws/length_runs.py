@@ -210,7 +210,9 @@ def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: i
     """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
     # At most one pass over the rows: the copies of a row would be next to each other.
     window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
-    return LengthRuns(_small(lengths), window, run_rows or default_run_rows(min(window, rows)))
+    if lengths.dtype.kind != "f" and len(lengths):  # in few bytes: tasks get a copy
+        lengths = lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
+    return LengthRuns(lengths, window, run_rows or default_run_rows(min(window, rows)))
 
 
 def sorted_window(rows: int, window_rows: int) -> int:
@@ -227,13 +229,6 @@ def default_run_rows(window_rows: int) -> int:
     while rows > _LEAST_RUN_ROWS and _LEAST_RUNS * rows > window_rows:
         rows //= 2
     return rows
-
-
-def _small(lengths: np.ndarray) -> np.ndarray:
-    """Return lengths in few bytes: tasks get a copy."""
-    if lengths.dtype.kind == "f" or not len(lengths):
-        return lengths
-    return lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
 
 
 def _shapes(index: RowIndex, name: object) -> np.ndarray | None:

@@ -219,9 +219,6 @@ class AxisRows(Episodes):
             return self._columns.episode_bounds(self._windows.episode_bounds).starts
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
-    def constant(self, name: str) -> RowColumn:
-        raise AssertionError(f"{name}: each column of such a file has steps")
-
     def episode_names(self) -> np.ndarray:
         lengths = self._found if self._found is not None else np.empty(0)
         if self._windows is None or self._windows.episode is None:

@@ -63,13 +63,9 @@ class FileRows(Episodes):
     @property
     def table(self) -> RowTable:
         # With windows, the lengths in all files say which columns have a value for each step.
-        groups = None if self._windows is None else self._as_group
+        groups = None if self._windows is None else GroupTable(_PATH, dict(self._known), {})
         entries = {name: int(joined.shapes[0, 0]) for name, joined in self._known.items()}
         return self._columns.table(groups=groups, entries=entries)
-
-    @property
-    def _as_group(self) -> GroupTable:
-        return GroupTable(Paths.of([""]), dict(self._known), {})
 
     def listing(self) -> Listing:
         found = self._columns.listing()
@@ -168,7 +164,7 @@ class FileRows(Episodes):
         if (
             not is_source
             and name not in self._windows.per_step
-            and not fits_steps(RowTable(self._as_group), name, self._windows)[0]
+            and not fits_steps(RowTable(GroupTable(_PATH, self._known, {})), name, self._windows)[0]
         ):
             return None
         values = self._columns.part_of(name, values)

@@ -216,7 +216,8 @@ class GridRows(Episodes):
             if layout.shape[:size] == tuple(lengths[axis] for axis in axes)
         ]
         # What is left of the shape should be of the axes that the values of other columns have.
-        known = [axes for axes in readings if _is_of_values(layout.shape[len(axes) :], value_shapes)]
+        wholes = (*value_shapes, ())
+        known = [axes for axes in readings if any(_is_part(layout.shape[len(axes) :], whole) for whole in wholes)]
         fits = known or [
             axes
             for axes in readings
@@ -279,8 +280,7 @@ class GridRows(Episodes):
         return self.column(name).at(lambda episodes: episodes * per_episode)
 
     def episode_names(self) -> np.ndarray:
-        count = math.prod(self.lengths[:-1])
-        return objects(str(i).encode() for i in range(count))
+        return objects(str(i).encode() for i in range(math.prod(self.lengths[:-1])))
 
 
 def _padded(shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
@@ -289,12 +289,8 @@ def _padded(shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
     return np.array([[*shape, *[-1] * (most - len(shape))] for shape in shapes], np.int64)
 
 
-def _is_of_values(shape: tuple[int, ...], value_shapes: Collection[tuple[int, ...]]) -> bool:
-    """Return whether axes of these lengths are, in this order, among the axes of values of a column."""
-    return any(_is_part(shape, whole) for whole in value_shapes) or not shape
-
-
 def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Return whether axes of these lengths are, in this order, among those of a whole shape."""
     left = iter(whole)
     return all(length in left for length in shape)
 

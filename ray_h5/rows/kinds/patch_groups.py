@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -27,7 +27,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.patch_rows import PatchRows, tried
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import EpisodeRows
+from ray_h5.rows.row_kinds import EpisodeRows, RowsOfKind
 
 Item = TypeVar("Item")
 
@@ -99,7 +99,7 @@ class GroupReader:
         return self._reader.fact(f"{self._group}: {key}", make, of_file=of_file)
 
 
-class PatchesOfGroups(EpisodeRows):
+class PatchesOfGroups(EpisodeRows, RowsOfKind):
     """Blocks of the arrays of the groups of one file: those of a group follow those of the group before.
 
     Parameters
@@ -232,11 +232,12 @@ class PatchesOfGroups(EpisodeRows):
 
     @property
     def table(self) -> RowTable:
+        drawn_in = {said: count for part in self._parts for said, count in part.drawn_in.items()}
         if self._kind.where_any is None:
-            return RowTable(self._groups)
+            return RowTable(self._groups, entries=drawn_in)
         chosen = [part.chosen for part in self._parts]
         counts = np.array([len(each) for each in chosen], np.int64)
-        return RowTable(self._groups, chosen=np.concatenate(chosen), chosen_counts=counts)
+        return RowTable(self._groups, chosen=np.concatenate(chosen), entries=drawn_in, chosen_counts=counts)
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self._places(rows)[0]
@@ -279,9 +280,6 @@ class PatchesOfGroups(EpisodeRows):
             f"{self._reader.path}: group {names[0]!r} lacks {name!r}, which group {names[group]!r} has. Choose "
             "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
         )
-
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
 
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:

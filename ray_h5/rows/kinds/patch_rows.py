@@ -28,6 +28,7 @@ from ray_h5.rows.kinds.boxes import any_in_windows
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
+from ray_h5.rows.row_kinds import RowsOfKind
 
 _CELLS = 4
 """Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
@@ -54,7 +55,7 @@ def tried(
     return columns, refused
 
 
-class PatchRows:
+class PatchRows(RowsOfKind):
     """Blocks of the arrays of one file, or of one group of it.
 
     Parameters
@@ -102,7 +103,15 @@ class PatchRows:
     @property
     def table(self) -> RowTable:
         chosen = None if self._kind.where_any is None else self.chosen
-        return self._columns.table(chosen=chosen)
+        return self._columns.table(chosen=chosen, entries=self.drawn_in)
+
+    @property
+    def drawn_in(self) -> dict[str, int]:
+        """The arrays that blocks are drawn in, with their lengths, and how many blocks; empty on a grid."""
+        if self._kind.per_file is None:
+            return {}
+        where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self._kind.arrays))} of {self._arrays[1]}"
+        return {where + (f" in chunks of {self._aligned_to.tolist()}" if self._kind.align else ""): self.num_rows}
 
     def listing(self) -> Listing:
         found = self._columns.listing()
@@ -116,9 +125,6 @@ class PatchRows:
         names = (each for array in known for each in self._fields(array) or [array])
         columns, refused = tried(names, self.column, self._kind)
         return Listing((*own, *columns), refused)
-
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
 
     def column(self, name: str) -> RowColumn:
         if name == Patches.corner:
@@ -294,11 +300,7 @@ class PatchRows:
         """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
         if self._kind.per_file is not None:
             return self._drawn(rows)
-        chosen = rows if self._kind.where_any is None else self.chosen[rows]
-        return self._on_grid(chosen)
-
-    def _on_grid(self, numbers: np.ndarray) -> np.ndarray:
-        along = np.unravel_index(numbers, self._counts)
+        along = np.unravel_index(rows if self._kind.where_any is None else self.chosen[rows], self._counts)
         return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)
 
     def _corners_along(self, axis: int) -> np.ndarray:

@@ -38,8 +38,9 @@ class Recordings(Protocol):
     def listing(self) -> Listing:
         """Return the columns."""
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Find out about columns, several at once."""
+    def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
+        """Find out about columns, several at once; nothing where the reader describes them one by one."""
+        return
 
     def dataset_of(self, name: str) -> str:
         """Return the dataset that a column is of."""
@@ -63,7 +64,7 @@ class Recordings(Protocol):
         """Return a name for each recording, as bytes."""
 
 
-class OneRecording:
+class OneRecording(Recordings):
     """A file that is one recording.
 
     Parameters
@@ -84,9 +85,6 @@ class OneRecording:
 
     def listing(self) -> Listing:
         return self._columns.listing()
-
-    def prepare(self, names: Iterable[str]) -> None:
-        """Do nothing: the reader describes columns one by one."""
 
     def dataset_of(self, name: str) -> str:
         return self._columns.dataset_of(name)

@@ -71,9 +71,6 @@ class TimedRows(EpisodeRows):
             self._rows = RowsInTime(self.times, self._windows, self.times.where)
         return self._rows
 
-    def _times_of_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self._clock.of(rows)[1]
-
     # Columns ---------------------------------------------------------------------------------
 
     def listing(self) -> Listing:
@@ -125,7 +122,8 @@ class TimedRows(EpisodeRows):
             )
             return RowColumn(name, is_pad)
         if name == "time":
-            return RowColumn(name, InMemory.of(name, "number", self._times_of_rows, np.dtype(np.float64)))
+            times = InMemory.of(name, "number", lambda rows: self._clock.of(rows)[1], np.dtype(np.float64))
+            return RowColumn(name, times)
         if self._is_constant(name):
             return self._recordings.constant(name).at(self.episodes_of)
         return self._now(name)
