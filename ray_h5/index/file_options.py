@@ -21,6 +21,7 @@ from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, near_names, no_column
+from ray_h5.rows.groups_and_grids import naming_files
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import ObjectIdentity
@@ -114,10 +115,7 @@ class FileOptions:
             folder = check_index_dir(source.index_dir, in_store=found.takes_index)
         how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
         files = find_files(found.paths, *how)
-        if scope.rows is not None:
-            from ray_h5.rows.groups_and_grids import naming_files
-
-            scope = replace(scope, rows=naming_files(scope.rows, files.paths))
+        scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
             from ray_h5.index.zipped_files import zipped
 

@@ -24,25 +24,19 @@ class AllRows(Protocol):
     """The index of all files, as far as these columns need it."""
 
     @property
-    def files(self) -> FileTable:
-        """The files."""
+    def files(self) -> FileTable: ...
 
     @property
-    def joined(self) -> Joined | None:
-        """Tables beside the files."""
+    def joined(self) -> Joined | None: ...
 
     @property
-    def num_rows(self) -> int:
-        """Rows of all files."""
+    def num_rows(self) -> int: ...
 
-    def find(self, names: Sequence[str]) -> Mapping[str, ColumnSpec]:
-        """Return the specs of columns."""
+    def find(self, names: Sequence[str]) -> Mapping[str, ColumnSpec]: ...
 
-    def look_up(self, names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
-        """Return the values of columns, as they are delivered."""
+    def look_up(self, names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]: ...
 
-    def small_columns(self, columns: Sequence[ColumnSpec]) -> Mapping[str, pa.ChunkedArray]:
-        """Return the values of columns, as the files store them."""
+    def small_columns(self, columns: Sequence[ColumnSpec]) -> Mapping[str, pa.ChunkedArray]: ...
 
 
 def compute_from_index(index: AllRows, column: str, criterion: DatedText | RowFold | FileFold) -> pa.ChunkedArray:

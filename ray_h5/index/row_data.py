@@ -47,14 +47,9 @@ def _beside(index: RowIndex) -> list[bytes]:
 
 def _drawn_in(index: RowIndex) -> str:
     """Return what blocks are drawn in, in each file: of arrays of other lengths, the same draws are other blocks."""
-    if index.scope.rows is None or not index.scope.rows.is_drawn:
-        return ""
-    cut, tables = len(index.files.folder), [table for table in index.tables if table is not None]
-    said = []
-    for path, table in zip(index.files.all_paths(), tables, strict=True):
-        chosen = "" if table.chosen is None else f" at places of digest {digest_of(table.chosen.data)}"
-        said += [f"{path[cut:]} {each}{chosen}" for each in table.entries]
-    return "; ".join(said)
+    is_drawn, cut = index.scope.rows is not None and index.scope.rows.is_drawn, len(index.files.folder)
+    pairs = zip(index.files.all_paths(), index.tables, strict=True) if is_drawn else []
+    return "; ".join(f"{path[cut:]} {each}" for path, table in pairs if table is not None for each in table.entries)
 
 
 def _tables(index: RowIndex, joined: Joined) -> str:

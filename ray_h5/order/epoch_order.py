@@ -337,6 +337,11 @@ def _default_window(index: RowIndex, num_rows: int) -> int:
 
 
 @lru_cache(maxsize=8)
+def _of_epoch(seed: int, epoch: int) -> RoundKeys:
+    """Return the words that the keys of all rows of an epoch are made from. Plain datasets need them batch by batch."""
+    return make_key(seed, epoch, _ROW_KEYS)
+
+
 def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return a key for the randomness of each row in an epoch.
 
@@ -352,7 +357,7 @@ def row_keys(row_ids: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     numpy.ndarray
         uint64: a hash of (seed, epoch, row id), the same in every task and worker.
     """
-    first, second = make_key(seed, epoch, _ROW_KEYS)[:2]
+    first, second = _of_epoch(seed, epoch)[:2]
     keys = np.asarray(row_ids).astype(np.uint64)
     keys += np.uint64(first)
     mix_in_place(keys)

@@ -24,8 +24,7 @@ def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
 
 def _apart(one: str, other: str) -> str:
     """Return those parts of a text that another one lacks."""
-    parts = other.split("; ")
-    return "; ".join(part for part in one.split("; ") if part not in parts) or one
+    return "; ".join(part for part in one.split("; ") if part not in other.split("; ")) or one
 
 
 def _file_differences(one: Fingerprint, other: Fingerprint) -> list[str]:
@@ -35,8 +34,7 @@ def _file_differences(one: Fingerprint, other: Fingerprint) -> list[str]:
     elif one.names != other.names:
         found.append("files of other names")
     if one.file_rows != other.file_rows:
-        place = " in the files" if one.num_files or other.num_files else ""
-        found.append(f"{one.file_rows} rows{place}, not {other.file_rows}")
+        found.append(f"{one.file_rows} rows{' in the files' * bool(one.num_files)}, not {other.file_rows}")
     elif one.num_files == other.num_files and one.starts != other.starts:
         found.append("files with other numbers of rows")
     return found

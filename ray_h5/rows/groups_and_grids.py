@@ -47,8 +47,8 @@ def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
         if len({name[-1 - folders :] for name in names}) == len(names):
             object.__setattr__(found := replace(kind), "_folders", folders)  # type: ignore[type-var]
             return found
-    twice = "/".join(max(names, key=names.count))
-    raise OptionError(f"key={key!r}: two files are {twice!r} but for extensions. Rename one, or leave key= out")
+    twice = next(name for name in names if names.count(name) > 1)
+    raise OptionError(f"key={key!r}: two files are {'/'.join(twice)!r} but for extensions. Rename one, or leave it out")
 
 
 def check_pattern(option: str, pattern: Any) -> None:

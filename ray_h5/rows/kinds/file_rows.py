@@ -153,7 +153,6 @@ class FileRows(Episodes):
         assert self._windows is not None
         if name == self._kind.key or name in self._windows.constants or self._columns.single(name) is not None:
             return None
-        values = self._columns.values(name)
         joined = self._listed(name)
         is_source = name in {each.source for each in self._windows.columns}
         if name in self._windows.per_step and (joined.lengths < lengths).any():
@@ -167,7 +166,7 @@ class FileRows(Episodes):
             and not fits_steps(RowTable(GroupTable(_PATH, self._known, {})), name, self._windows)[0]
         ):
             return None
-        values = self._columns.part_of(name, values)
+        values = self._columns.part_of(name, self._columns.values(name))
         return Steps(values, np.zeros(1, np.int64), values.array.chunk_rows)
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:

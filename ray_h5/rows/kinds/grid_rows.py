@@ -216,8 +216,7 @@ class GridRows(Episodes):
             if layout.shape[:size] == tuple(lengths[axis] for axis in axes)
         ]
         # What is left of the shape should be of the axes that the values of other columns have.
-        wholes = (*value_shapes, ())
-        known = [axes for axes in readings if any(_is_part(layout.shape[len(axes) :], whole) for whole in wholes)]
+        known = [a for a in readings if any(_is_part(layout.shape[len(a) :], whole) for whole in (*value_shapes, ()))]
         fits = known or [
             axes
             for axes in readings

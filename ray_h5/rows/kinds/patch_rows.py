@@ -18,6 +18,7 @@ from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Taken, Values, read_units
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hashing import below, mix, word_at
+from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.block_column import BlockAddress, block_layout
@@ -111,6 +112,8 @@ class PatchRows(RowsOfKind):
         if self._kind.per_file is None:
             return {}
         where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self._kind.arrays))} of {self._arrays[1]}"
+        if self._kind.where_any is not None:
+            where += f" at places of digest {digest_of(self.chosen.data)}"
         return {where + (f" in chunks of {self._aligned_to.tolist()}" if self._kind.align else ""): self.num_rows}
 
     def listing(self) -> Listing:
