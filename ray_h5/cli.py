@@ -21,8 +21,8 @@ _Run = Callable[[Mapping[str, Any]], int]
 
 _SETTINGS = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 
+# The exit status that shells use for a program that Ctrl-C ended.
 _INTERRUPTED = 130
-"""The exit status that shells use for a program that Ctrl-C ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,8 @@ from ray_h5.storage.addresses import is_url
 from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
 
 _HUGE_BYTES = 256 << 20
+# A filter pipeline that saves less than the rest is not worth its decoding.
 _SAVED = 0.98
-"""A filter pipeline that saves less than the rest is not worth its decoding."""
 
 
 def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -> Iterator[str]:

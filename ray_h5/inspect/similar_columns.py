@@ -11,8 +11,8 @@ from ray_h5.likely_rows.tree import nested
 from ray_h5.messages import printable
 from ray_h5.storage.local import natural_key
 
+# Fewer are shown one by one, as each may have a meaning of its own.
 _MIN_MERGED = 6
-"""Fewer are shown one by one, as each may have a meaning of its own."""
 
 _MAX_NAME = 100
 

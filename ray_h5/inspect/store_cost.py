@@ -22,8 +22,8 @@ from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _SAMPLED_BLOCKS = 4
 _SAMPLED_ROWS = 1 << 14
+# A file that opens with more has its metadata in many places.
 _FEW_REQUESTS, _FEW_ROUNDS = 8, 3
-"""A file that opens with more has its metadata in many places."""
 
 _PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
 

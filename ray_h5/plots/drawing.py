@@ -23,8 +23,8 @@ MOST_LINES = 4
 _ROW_AXES = 3
 _LEAST_SIDE = 4
 _MOST_LETTERS = 40
+# For a heading of size 10: digits and most letters are narrower.
 _LETTERS_AN_INCH = 10
-"""For a heading of size 10: digits and most letters are narrower."""
 
 
 def new_figure(width: float, height: float) -> Figure:
