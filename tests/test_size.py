@@ -64,7 +64,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(4276, 28, 12, 3, 9, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
-    "torch_data": Size(5163, 28, 11, 1, 2, 1),
+    "torch_data": Size(5119, 27, 9, 1, 2, 1),
     "transforms": Size(1886, 11, 0, 0, 1, 0),
     "writing": Size(2898, 17, 0, 0, 6, 3),
 }

@@ -1,7 +1,9 @@
-"""The share of an epoch that this process reads: ranks, and frameworks that split samples themselves."""
+"""The rank of this process, and frameworks that start ranks or split samples over them."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import sys
 from typing import NamedTuple
@@ -10,6 +12,10 @@ import torch
 
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer
+
+logger = logging.getLogger(__name__)
+
+_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 
 class OwnRank(NamedTuple):
@@ -39,8 +45,6 @@ class Ranks:
         is_asked = set(self.asked.values()) != {None}
         if not asked_by_accelerate():
             if "TORCHELASTIC_RUN_ID" in os.environ and not is_asked and not _is_distributed():
-                from ray_h5.torch_data.launchers import warn_of_torchrun
-
                 warn_of_torchrun(os.environ.get("WORLD_SIZE", "1"))
             return self.now()
         if is_asked and self.now().world_size > 1:
@@ -52,12 +56,23 @@ class Ranks:
 
 
 def asked_by_accelerate() -> bool:
-    """Return whether a part of accelerate asks that splits samples over the ranks itself."""
+    """Return whether a part of accelerate asks that splits samples over the ranks itself.
+
+    A loader that accelerate prepared has its sampler inside a `BatchSamplerShard`, which takes every n-th batch of
+    it, or a `DataLoaderDispatcher`, which reads in one process for all. Neither tells the sampler, which may have been
+    made before accelerate was asked to prepare the loader: only the call stack shows it.
+    """
     if "accelerate.data_loader" not in sys.modules:
         return False
-    from ray_h5.torch_data.launchers import is_below_accelerate
-
-    return is_below_accelerate()
+    module = sys.modules["accelerate.data_loader"]
+    kinds = (module.BatchSamplerShard, module.DataLoaderDispatcher)
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        # Not isinstance, which asks objects of others for their __class__.
+        if issubclass(type(frame.f_locals.get("self")), kinds):
+            return True
+    return False
 
 
 def _is_distributed() -> bool:
@@ -82,3 +97,29 @@ def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
         alone = "" if is_given or distributed else ". Pass world_size= too: torch.distributed is not initialised here"
         raise OptionError(f"rank={rank}, world_size={world_size}: expected a rank from 0 to world_size - 1{alone}")
     return OwnRank(rank, world_size)
+
+
+@functools.cache
+def warn_of_torchrun(processes: str) -> None:
+    """Warn once in a process that torchrun started among others, and that torch.distributed does not know."""
+    if processes != "1":
+        logger.warning(
+            "torchrun started %s processes, and torch.distributed is not initialised: each of them reads all rows. "
+            "Call torch.distributed.init_process_group() before, or pass rank= and world_size=.",
+            processes,
+        )
+
+
+@functools.cache
+def _warn_of_lightning() -> None:
+    logger.warning(
+        "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, and "
+        "this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose state is "
+        "that after the last batch delivered; lightning saves it by itself"
+    )
+
+
+def warn_of_lightning() -> None:
+    """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
+    if _LIGHTNING & sys.modules.keys() and "torchdata.stateful_dataloader" not in sys.modules:
+        _warn_of_lightning()

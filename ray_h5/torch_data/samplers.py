@@ -20,15 +20,14 @@ from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.torch_data.launchers import warn_of_lightning
-from ray_h5.torch_data.ranks import OwnRank, Ranks, asked_by_accelerate
+from ray_h5.torch_data.ranks import OwnRank, Ranks, asked_by_accelerate, warn_of_lightning
 
 ShuffleLike = bool | str | Shuffle | None
 """Values of the option `shuffle`."""
 
 State: TypeAlias = dict[str, Any]
 
-_Batch = TypeVar("_Batch")
+_Item = TypeVar("_Item")
 
 
 def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Order:
@@ -100,14 +99,21 @@ class EpochState:
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
-    def count(self, start: Position, rows: int) -> None:
-        """Note how far an iteration is."""
-        self.run = start, rows
-        if self.advances:  # another iteration, of another epoch, may have begun since
-            self.epoch = start.epoch
+    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[_Item]:
+        """Yield what an iteration has, and count the rows of each item as done when it is asked for.
 
-    def end(self) -> None:
-        """Note that an iteration has ended: the next one is of a whole epoch."""
+        The first item began the iteration in this state. From then on it counts for itself: another one, of another
+        epoch, may begin. After its end, the next one is of a whole epoch.
+        """
+        run = None
+        for item in items:
+            run = run or self.run
+            assert run is not None
+            start, rows = run
+            self.run = run = start, rows + size(item)
+            if self.advances:
+                self.epoch = start.epoch
+            yield item
         self.run = None
         if self.advances:
             self.epoch = self._next_epoch
@@ -209,7 +215,7 @@ class RankSampler(DistributedSampler[int]):
         return tail.apply(self.order.epoch_rows) // tail.rows
 
     def __iter__(self) -> Iterator[int]:
-        return ResumableIndices(self._state, self._indices())
+        return ResumableIndices(self._state, self._state.counted(self._indices(), lambda _: 1))
 
     def _own_rank(self) -> OwnRank:
         raise NotImplementedError
@@ -218,19 +224,9 @@ class RankSampler(DistributedSampler[int]):
         return Tail("drop" if self.drop_last else "pad", own.world_size)
 
     def _indices(self) -> Iterator[int]:
-        run = None
-        # The state is that of the iteration that was asked last, which may be another one. So this iteration takes its
-        # beginning from the state, and then counts for itself.
         for indices in self._index_arrays(1):
             self._state.is_ahead = True
-            run = run or self._state.run
-            assert run is not None
-            start, rows = run
-            for done, index in enumerate(indices.tolist(), start=rows + 1):
-                self._state.count(start, done)
-                yield index
-            run = start, rows + len(indices)
-        self._state.end()
+            yield from indices.tolist()
 
     def _index_arrays(self, run_length: int) -> Iterator[np.ndarray]:
         """Begin an iteration, and yield the indices of this rank: whole runs, except for the last."""
@@ -251,16 +247,35 @@ class RankSampler(DistributedSampler[int]):
         )
 
     def state_dict(self) -> State:
-        """Return the position of the iteration, for a checkpoint: a `Position` as a dict."""
+        """Return the position of the iteration as a dict: `Position.from_dict` takes it, and so does Ray.
+
+        From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
+        taken after its end, a whole epoch.
+
+        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
+        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
+        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
+        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
+        """
+        if self._state.is_ahead and self._state.run is not None:
+            warn_of_lightning()
         return self._state.position().to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
-        """Let the next iteration continue where `state` was taken, or at a `Position` of Ray.
+        """Let the next iteration continue where `state` was taken, on the ranks that there are now.
+
+        A seed that was drawn is replaced by that of the state, for later epochs too.
+
+        Parameters
+        ----------
+        state : dict or Position
+            What `state_dict` of a sampler or loader returned, or ``position()`` of `train_batches` in Ray.
 
         Raises
         ------
         PositionError
-            If it is of another length, seed or kind.
+            If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
+            `H5Dataset` only the length is known.
         """
         self._state.load(state)
 
@@ -325,10 +340,8 @@ class OrderSampler(RankSampler):
         self._ranks = Ranks(rank, world_size)
         self.dataset = dataset
         self.drop_last = drop_last
-        if stretch is None:
-            self.run_length = as_integer("run_length", run_length, 1)
-        else:
-            self.run_length = as_integer("stretch", stretch, 1)
+        name, length = ("run_length", run_length) if stretch is None else ("stretch", stretch)
+        self.run_length = as_integer(name, length, 1)
         order = order_of(dataset, shuffle, seed)
         self.shuffle = order.shuffle is not None
         # Of other datasets only the length is known.
@@ -451,19 +464,9 @@ class OrderSampler(RankSampler):
             for i in range(0, len(listed) - least + 1, self.run_length):
                 yield listed[i : i + self.run_length]
 
-    def counted(self, batches: Iterable[_Batch], size: Callable[[_Batch], int]) -> Iterator[_Batch]:
+    def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[_Item]:
         """Yield what was made of this rank's runs, and count the samples of each as done when it is asked for."""
-        run = None
-        for batch in batches:
-            # The first batch took its beginning from the state. From then on this counts for itself: another iteration
-            # may begin.
-            run = run or self._state.run
-            assert run is not None
-            start, rows = run
-            run = start, rows + size(batch)
-            self._state.count(*run)
-            yield batch
-        self._state.end()
+        return self._state.counted(batches, size)
 
     @property
     def share(self) -> Share:
@@ -483,36 +486,3 @@ class OrderSampler(RankSampler):
         other = copy.copy(self)
         other.drop_last = drop_last
         return other
-
-    def state_dict(self) -> State:
-        """Return the position of the iteration as a dict: `Position.from_dict` takes it, and so does Ray.
-
-        From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
-        taken after its end, a whole epoch.
-
-        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
-        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
-        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
-        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
-        """
-        if self._state.is_ahead and self._state.run is not None:
-            warn_of_lightning()
-        return super().state_dict()
-
-    def load_state_dict(self, state: PositionLike) -> None:
-        """Let the next iteration continue where `state` was taken, on the ranks that there are now.
-
-        A seed that was drawn is replaced by that of the state, for later epochs too.
-
-        Parameters
-        ----------
-        state : dict or Position
-            What `state_dict` of a sampler or loader returned, or ``position()`` of `train_batches` in Ray.
-
-        Raises
-        ------
-        PositionError
-            If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
-            `H5Dataset` only the length is known.
-        """
-        super().load_state_dict(state)

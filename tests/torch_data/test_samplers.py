@@ -30,7 +30,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
-from ray_h5.torch_data.launchers import warn_of_torchrun
+from ray_h5.torch_data.ranks import warn_of_torchrun
 from tests.index.kit import plan_files
 
 from .conftest import ids_of
