@@ -58,7 +58,7 @@ LIMITS: dict[str, Size] = {
     "order": Size(2822, 20, 13, 0, 2, 1),
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
-    "ray_data": Size(4703, 28, 6, 0, 8, 9),
+    "ray_data": Size(4699, 28, 6, 0, 8, 8),
     "read": Size(8464, 48, 40, 6, 16, 11),
     "rows": Size(4992, 20, 30, 0, 5, 6),
     "source": Size(287, 1, 8, 0, 0, 0),

@@ -21,7 +21,7 @@ from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.lookup import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
-from ray_h5.order.blocks import BlockLayout
+from ray_h5.order.plan_reads import BlockRows, read_rows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
@@ -62,36 +62,25 @@ def read_tasks(
     schema = schema_of(plan, names)
     layout = remainder.block_layout(plan)
     if layout.num_blocks == 0:
-        # At least one task: Ray takes the schema from it.
-        metadata = BlockMetadata(num_rows=0, size_bytes=0, input_files=input_files, exec_stats=None)
-        return [ReadTask(partial(_read_nothing, schema), metadata, schema=schema)]
-    read = partial(_read_block, plan_for_tasks, names, remainder)
-    return [
-        _task(read, layout, block, plan.row_bytes, schema, limit, None if block else input_files)
-        for block in range(layout.num_blocks)
-    ]
+        return [_task_of_nothing(schema, 0, input_files)]  # Ray takes the schema from it
+    tasks = []
+    for block in range(layout.num_blocks):
+        start, stop = layout.bounds(block)
+        of_files = None if block else input_files
+        metadata = BlockMetadata(stop - start, (stop - start) * plan.row_bytes, None, input_files=of_files)
+        read = partial(_read_block, plan_for_tasks, names, remainder, block, limit)
+        tasks.append(ReadTask(read, metadata, schema=schema, per_task_row_limit=limit))
+    return tasks
 
 
 def task_of_unknown_rows(plan: ReadPlan, names: tuple[str, ...]) -> ReadTask:
     """Return a task that says which files and columns are read, and not how many rows; it is never executed."""
-    metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=tuple(plan.files.all_paths()), exec_stats=None)
-    schema = schema_of(plan, names)
+    return _task_of_nothing(schema_of(plan, names), None, tuple(plan.files.all_paths()))
+
+
+def _task_of_nothing(schema: pa.Schema, rows: int | None, input_files: tuple[str, ...]) -> ReadTask:
+    metadata = BlockMetadata(rows, rows, None, input_files=input_files)
     return ReadTask(partial(_read_nothing, schema), metadata, schema=schema)
-
-
-def _task(
-    read: Callable[..., Iterable[pa.Table]],
-    layout: BlockLayout,
-    block: int,
-    row_bytes: int,
-    schema: pa.Schema,
-    limit: int | None,
-    input_files: tuple[str, ...] | None,
-) -> ReadTask:
-    start, stop = layout.bounds(block)
-    rows = stop - start
-    metadata = BlockMetadata(num_rows=rows, size_bytes=rows * row_bytes, input_files=input_files, exec_stats=None)
-    return ReadTask(partial(read, block, limit), metadata, schema=schema, per_task_row_limit=limit)
 
 
 def _read_block(
@@ -102,34 +91,24 @@ def _read_block(
     limit: int | None,
 ) -> Iterable[pa.Table]:
     # A plan is large, so tasks get a reference; Ray fetches the plan to each node once.
-    source = None
+    key, source = None, None
     if not isinstance(plan, ReadPlan):
-        source = None if limit is not None else _source_of(plan)
+        key = ray.get_runtime_context().get_node_id(), plan.binary()  # each new cluster numbers its objects from 1
+        source = _SOURCES.get(key)
         plan = ray.get(plan) if source is None else source.plan
     _check_attempts(plan, remainder, block)
     with _on_this_host():
-        if source is None:
-            rows = read_block(plan, remainder, block, limit)
-        else:
-            held = source
-            rows = read_block(plan, remainder, block, read=lambda _plan, row_ids, _draws: held.block_rows(row_ids))
-        table = to_table(plan, rows, names)
+        if source is None and key is not None and limit is None and _is_kept(plan):
+            source = RowSource(plan, _KEPT_BYTES)
+            source.block_rows(plan.row_ids(np.arange(plan.num_rows)))  # in the order of the files: each is opened once
+            _SOURCES.put(key, source)
+        read = read_rows if source is None else partial(_from_memory, source)
+        table = to_table(plan, read_block(plan, remainder, block, limit, read), names)
     yield table
 
 
-def _source_of(reference: ray.ObjectRef[ReadPlan]) -> RowSource | None:
-    """Return what reads the rows of a small shuffled plan and keeps them in this process; None for another plan.
-
-    Each block has rows of nearly all files. Without it, each file is opened for each block of each epoch.
-    """
-    key = ray.get_runtime_context().get_node_id(), reference.binary()  # each new cluster numbers its objects from 1
-    if (source := _SOURCES.get(key)) is None:
-        plan = ray.get(reference)
-        if not _is_kept(plan):
-            return None
-        source = RowSource(plan, _KEPT_BYTES)
-        _SOURCES.put(key, source)
-    return source
+def _from_memory(source: RowSource, _plan: ReadPlan, row_ids: np.ndarray, _draws: np.ndarray | None) -> BlockRows:
+    return source.block_rows(row_ids)
 
 
 def _is_kept(plan: ReadPlan) -> bool:
@@ -146,6 +125,8 @@ _KEPT_BYTES = 32 << 20
 """Most bytes of the rows that stay in the memory of each process that reads blocks; half of a block."""
 
 _SOURCES: LRU[RowSource] = LRU(4, 2 * _KEPT_BYTES, lambda source: _bytes_of(source.plan))
+"""What reads the rows of small shuffled plans and keeps them. Each block has rows of nearly all files: without it, each
+file is opened for each block of each epoch."""
 
 
 def _check_attempts(plan: ReadPlan, remainder: Remainder, block: int) -> None:

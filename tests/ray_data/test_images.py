@@ -1,12 +1,13 @@
 """DecodeImage in Ray: the images of plain PyTorch; what cannot be decoded is null."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 import ray_h5
 from ray_h5 import DecodeImage
-from ray_h5.errors import ImageError
+from ray_h5.errors import ImageError, UnknownColumnError
 from ray_h5.torch_data import H5Dataset
 from tests.torch_data.test_images import COLUMNS, COUNT, made  # noqa: F401  a fixture
 
@@ -34,6 +35,22 @@ def test_images_that_cannot_be_decoded_are_null(made, size):  # noqa: F811
         assert [batch["image"].shape for batch in batches] == [(10, 3, 16, 16)] * 2
         left = ds.filter(lambda row: not row["image_is_null"])
         assert left.count() == COUNT - 2
+
+
+def test_the_other_columns_of_a_table_stay_as_they_are(made):  # noqa: F811
+    ds = ray_h5.read_h5(made[1], columns=["image", "label"], include_paths=True, include_row_ids=True)
+    decode = DecodeImage("image", size=16, on_error="null")
+    (table,) = ds.limit(8).iter_batches(batch_size=8, batch_format="pyarrow")
+    table = table.append_column("n", pa.array([2**53 + 1, None] * 4))
+    found = decode(table)
+    assert found.column_names == [*table.column_names, "image_is_null"]
+    assert found.drop_columns(["image", "image_is_null"]) == table.drop_columns(["image"])
+    expected = ds.limit(8).map_batches(decode).take_all()
+    for row, other in zip(found.select(["image", "image_is_null"]).to_pylist(), expected, strict=True):
+        assert row["image_is_null"] == other["image_is_null"]
+        assert np.array_equal(row["image"], other["image"]) or row["image"] is other["image"] is None
+    with pytest.raises(UnknownColumnError, match=r"no column 'image'\. There is: label, path, row_id"):
+        decode(table.drop_columns(["image", "n"]))
 
 
 def test_an_error_names_file_and_row(made):  # noqa: F811

@@ -17,7 +17,8 @@ from ray_h5.ray_data.arrow.ragged_blocks import ragged_array
 from ray_h5.transforms import decode_image
 from ray_h5.transforms.decode_image import IS_NULL
 
-__all__ = ["DecodeImage"]
+_PLACES = ("path", "row_id")
+"""Columns that name the rows in messages."""
 
 
 @names_options
@@ -27,8 +28,10 @@ class DecodeImage(decode_image.DecodeImage):
 
     __doc__ = decode_image.DecodeImage.__doc__
 
-    def __call__(self, batch: Mapping[str, Any]) -> Any:
-        """Return a batch, or one sample, with the columns decoded; see `ray_h5.transforms.DecodeImage`."""
+    def __call__(self, batch: Mapping[str, Any] | pa.Table) -> Any:
+        """Return a batch, or one sample, with the columns decoded; the other columns of a table stay as they are."""
+        if isinstance(batch, pa.Table):
+            return self._of_table(batch)
         found = super().__call__(batch)
         if self.on_error != "null" or not isinstance(found.get(self.columns[0] + IS_NULL), np.ndarray):
             return found
@@ -43,6 +46,18 @@ class DecodeImage(decode_image.DecodeImage):
             else:
                 table = table.append_column(name, _objects(found[name]))
         return table.select(list(found))
+
+    def _of_table(self, table: pa.Table) -> pa.Table:
+        if not set(self.columns) <= set(table.column_names):
+            return super().__call__(dict.fromkeys(table.column_names))  # an error
+        own = [name for name in (*self.columns, *_PLACES) if name in table.column_names]
+        made = BlockAccessor.batch_to_block(self(BlockAccessor.for_block(table.select(own)).to_numpy()))
+        for name in made.column_names:
+            if name in self.columns:
+                table = table.set_column(table.column_names.index(name), name, made[name])
+            elif name not in own:
+                table = table.append_column(name, made[name])
+        return table
 
 
 def _with_nulls(values: np.ndarray, missing: np.ndarray, name: str) -> pa.Array:
