@@ -88,19 +88,14 @@ class Position:
         if isinstance(found, Position):
             return found
         names = {each.name for each in fields(cls)}
-        if isinstance(found, Mapping) and {"done", "within", "split"} <= set(found):
+        if isinstance(found, Mapping) and (found.get("earlier") or {"done", "within", "split"} <= set(found)):
             raise PositionError(
-                "Position: found the state that a sampler of an earlier version saved, which does not say enough to "
-                f"resume inside its epoch. Begin the epoch again: set_epoch({found.get('epoch')!r})"
+                "Position: found a state that a sampler of an earlier version saved, or a run that it had resumed, "
+                f"which does not say what is left. Begin the epoch again: set_epoch({found.get('epoch')!r})"
             )
-        if isinstance(found, Mapping) and "left" not in found and "earlier" in found:
-            if found["earlier"]:
-                raise PositionError(
-                    "Position: found the state of a run that an earlier version had resumed, which lists what each run "
-                    f"had done. Begin the epoch again: set_epoch({found.get('epoch')!r})"
-                )
-            found = {**{name: value for name, value in found.items() if name != "earlier"}, "left": None}
-        if not isinstance(found, Mapping) or names != set(found) - {"plan_hash"}:
+        if isinstance(found, Mapping) and "left" not in found:
+            found = {"left": None, **found} if "earlier" in found else found
+        if not isinstance(found, Mapping) or names != set(found) - {"plan_hash", "earlier"}:
             raise PositionError(
                 f"Position: expected a Position, or the dict of to_dict() or state_dict() with "
                 f"{', '.join(sorted(names))}; found {found!r}"

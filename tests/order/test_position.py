@@ -66,7 +66,7 @@ def test_a_position_is_plain_values_there_and_back():
 def test_the_state_of_an_earlier_version_is_read_unless_its_run_had_resumed():
     state = {name: value for name, value in GOOD.items() if name != "left"}
     assert Position.from_dict({**state, "earlier": []}) == Position(3, 1, 40, 2, 8, PLAN)
-    with pytest.raises(PositionError, match=r"an earlier version had resumed.*set_epoch\(1\)"):
+    with pytest.raises(PositionError, match=r"of an earlier version saved.*set_epoch\(1\)"):
         Position.from_dict({**state, "earlier": [[8, 4, 8, None]]})
 
 
