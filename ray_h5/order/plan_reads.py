@@ -68,7 +68,7 @@ def read_rows(plan: ReadPlan, row_ids: np.ndarray, draws: np.ndarray | None = No
         reader, rows = plan.open(file), row_ids[places] - plan.files.starts[file]
         if keys is not None and not isinstance(reader, RowReader):
             keys[places] = reader.step_numbers(rows) + plan.step_starts[file]
-        drawn = {"draws": draws[places]} if draws is not None and plan.is_drawn else {}
+        drawn = {} if draws is None else {"draws": draws[places]}
         return reader.planned(arrays, rows, places, **plan.read_options, **drawn)
 
     stats = run_reads([partial(planned, *part) for part in by_file(plan.files, row_ids)])

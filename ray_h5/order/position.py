@@ -88,7 +88,7 @@ class Position:
         if isinstance(found, Position):
             return found
         names = {each.name for each in fields(cls)}
-        if isinstance(found, Mapping) and (found.get("earlier") or {"done", "within", "split"} <= set(found)):
+        if isinstance(found, Mapping) and (found.get("earlier") or "within" in found):
             raise PositionError(
                 "Position: found a state that a sampler of an earlier version saved, or a run that it had resumed, "
                 f"which does not say what is left. Begin the epoch again: set_epoch({found.get('epoch')!r})"

@@ -80,6 +80,7 @@ TABLES = [  # rows, bytes of a row, rows of a chunk
     (600_000, 8, 1_000),
     (40_000, 1_000, 7),
     (900, 1 << 18, 1),
+    (5_000, 83_885, 2),
     (90, 40 << 20, 2),
     (7, 300 << 20, 2),
 ]
@@ -234,6 +235,11 @@ def _by_default(folder):
             some = H5Dataset(str(path), predicate=where(n=list(range(low))))
             said[f"of {low} in 100"] = _windows_of(some)
         found[f"{rows} rows of {row_bytes} bytes, {chunk_rows} a chunk"] = said
+    _write_table(folder / "largest.h5", 5_000, 1 << 17, 8)
+    largest = H5Dataset(str(folder / "largest.h5"), ["x"])
+    found["windows as large as blocks"] = [
+        _windows_of(largest, unit="chunks", window_rows=rows) for rows in (1_000, 1_024, 1_025)
+    ]
     for number, (rows, entries, chunk_entries) in enumerate(RANGES):
         path = folder / f"ranges {number}.h5"
         with h5py.File(path, "w") as file:
@@ -250,19 +256,42 @@ def _by_default(folder):
     return found
 
 
+def _weights_of_chunks(folder):
+    """Return draws by weights of rows in chunks of one, and of two, rows."""
+    found = {}
+    for rows in (1, 2):
+        path = folder / f"{rows}.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (11, 1 << 10), "f4", chunks=(rows, 1 << 10))
+            file["w"] = np.array([5, 0, 1, 2, 0, 0, 3, 1, 1, 9, 4])
+        dataset = H5Dataset(str(path), ["x"])
+        found[f"chunks of {rows}"] = _epochs(dataset, Shuffle("chunks", SEED, window_rows=4, weights="w"), range(4))
+    return found
+
+
 def _costs(folder):
     """Return what the command line says of shuffles."""
     found = {}
-    for number in (3, 6, 8, 10, 12, 13, 15):
+    (folder / "csr").mkdir()
+    LAYOUTS["csr_rows"].write(folder / "csr")
+    found["csr_rows"] = {
+        name: _cost(folder / "csr", name, "--columns", "X", "depth") for name in ("auto", "rows", "chunks", "files")
+    }
+    for number in (3, 6, 8, 10, 12, 13, 16):
         rows, row_bytes, chunk_rows = TABLES[number]
         path = folder / f"{number}.h5"
         _write_table(path, rows, row_bytes, chunk_rows)
-        said = found[f"{rows} rows of {row_bytes} bytes, {chunk_rows} a chunk"] = {}
-        for shuffle in ("auto", "rows", "chunks", "files", "weights:n", "balance:n", "by_length:n"):
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                main(["inspect", str(path), "--shuffle", shuffle])
-            said[shuffle] = printed.getvalue().partition("Shuffled:\n")[2].splitlines()[0].strip()
+        shuffles = ("auto", "rows", "chunks", "files", "weights:n", "balance:n", "by_length:n")
+        found[f"{rows} rows of {row_bytes} bytes, {chunk_rows} a chunk"] = {
+            name: _cost(path, name) for name in shuffles
+        }
     return found
+
+
+def _cost(path, shuffle, *options):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(["inspect", str(path), *options, "--shuffle", shuffle])
+    return printed.getvalue().partition("Shuffled:\n")[2].splitlines()[0].strip()
 
 
 def _write_table(path, rows, row_bytes, chunk_rows):
@@ -407,6 +436,7 @@ DRAWN = {
     "large rows, by default": _large,
     "windows by default": _by_default,
     "costs of shuffles": _costs,
+    "weights of chunks": _weights_of_chunks,
     "lengths of columns": _lengths_of_columns,
     "blocks of five ranks": _blocks,
     "blocks that come again": _blocks_again,

@@ -413,5 +413,8 @@ def test_shuffles_with_weights_are_values():
 
 
 def test_epochs_that_cannot_be_counted():
-    with pytest.raises(OptionError, match="cannot be counted"):
-        Order(8, Shuffle("rows", rows_per_epoch=1 << 40)).selected_indices(np.arange(3), 1 << 40)
+    order = Order(8, Shuffle("rows", rows_per_epoch=1 << 40))
+    assert len(order.selected_indices(np.arange(3), (1 << 23) - 2)) == 3
+    for epoch in ((1 << 23) - 1, 1 << 40):
+        with pytest.raises(OptionError, match="cannot be counted"):
+            order.selected_indices(np.arange(3), epoch)

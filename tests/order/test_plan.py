@@ -114,6 +114,7 @@ def test_blocks_are_sized_by_bytes(row_bytes, num_rows):
 def test_a_user_decides():
     assert choose_block_rows(10, 1000, 7, None) == 7
     assert choose_block_rows(10, 1000, None, 7) == 143
+    assert choose_block_rows(10, 7, None, 7) == choose_block_rows(10, 0, None, 7) == 1
     assert choose_block_rows(8, 2**53 + 1, None, 1) == 2**53 + 1
     assert choose_block_rows(10, 1000, np.int32(7), None) == 7
     for arguments in [(0, None), (None, 0), (5, 5), (2.5, None), ("3", None), (None, True)]:
