@@ -157,7 +157,7 @@ class BatchReader(Generic[Made]):
     def __iter__(self) -> Iterator[Made]:
         stop = Stop()
         calls = Calls(self.source, self._calls, self.threads, False, self.timeout, self.source.plan.__repr__, stop)
-        batches = finished(calls.read(self._read), self.finish or _unchanged)
+        batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
         return batches if self.finish is None or not self.threads else ahead(batches, self.size, stop)
 
     def _calls(self, are_pooled: Callable[[], bool]) -> Iterator[list[_Rows]]:
@@ -203,7 +203,3 @@ class BatchReader(Generic[Made]):
 
 def _indices_of(call: Sequence[_Rows]) -> np.ndarray:
     return np.concatenate([each.indices for each in call])
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -177,28 +176,28 @@ def owned(value: Any) -> Any:
 
 
 def check_file(path: str, expected: Identity, storage: Storage) -> Identity:
-    """Raise a StaleIndexError if a file changed whose rows are held; return its state, of which the ctime may differ.
-
-    A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
-    """
-    try:
-        found = storage_of(path, storage).seen(path, expected)
-    except OSError:
-        return expected
+    """Raise a StaleIndexError if a file changed whose rows are held; return its state: the ctime may differ."""
+    found = _seen(path, expected, storage)
     if found is not None and found != expected:
         check_identity(path, expected, found)
     return found or expected
 
 
 def is_unchanged(path: str, expected: Identity | None, storage: Storage) -> bool:
-    """Return whether a file that columns come from is as it was; None stands for a file that did not exist.
+    """Return whether a file that columns come from is as it was; None stands for a file that did not exist."""
+    found = _seen(path, expected, storage)
+    return found == expected or only_ctime_differs(expected, found)
 
-    A file that cannot be looked at raises no error here, but where it is opened, if it has to be.
+
+def _seen(path: str, expected: Identity | None, storage: Storage) -> Identity | None:
+    """Return the state of a file.
+
+    One that cannot be looked at raises no error here, but where it is opened, if it has to be.
     """
-    with contextlib.suppress(OSError):
-        found = storage_of(path, storage).seen(path, expected)
-        return found == expected or only_ctime_differs(expected, found)
-    return True
+    try:
+        return storage_of(path, storage).seen(path, expected)
+    except OSError:
+        return expected
 
 
 def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int) -> list[Any]:

@@ -434,14 +434,8 @@ class RowSource:
         return self._readers.update(file, lambda known: known or opened)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(_of_ranks, self.ranks, processes=self._processes)
-        return made, (self.plan, self._kept_bytes, self._kept_rows)
-
-
-def _of_ranks(ranks: int, *args: Any, **options: Any) -> RowSource:
-    source = RowSource(*args, **options)
-    source.ranks = ranks
-    return source
+        made, arguments = partial(RowSource, processes=self._processes), (self.plan, self._kept_bytes, self._kept_rows)
+        return made, arguments, {"ranks": self.ranks}
 
 
 def _share_chunks(plan: ReadPlan) -> bool:
