@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +14,12 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.blocks import BLOCK_BYTES, MAX_BLOCK_BYTES, MIN_BLOCKS, MIN_ROW_BYTES, RANGE_WINDOW_BYTES
+from ray_h5.order.draws.chunk_groups import ChunkGroups, EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.length_runs import LengthRuns, make_runs, plain_runs, sorted_window
 from ray_h5.order.draws.shuffle import Shuffle, Unit
-
-if TYPE_CHECKING:
-    from ray_h5.order.draws.chunk_groups import ChunkGroups
-    from ray_h5.order.draws.length_runs import LengthRuns
-    from ray_h5.order.draws.weighted_draws import Draws
-
+from ray_h5.order.draws.values_of_rows import check_length
+from ray_h5.order.draws.weighted_draws import Draws
+from ray_h5.order.draws.weights_to_draws import WEIGHTS, make_draws, weighted_draws
 
 _RANGE_CHUNKS = 4
 """Chunks of a chunk group whose rows are ranges. The last row ends in a further chunk, so with 1 nearly each chunk is
@@ -180,16 +178,12 @@ def make_order(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle |
         return Order(num_rows)
     order = _permutation(index, selection, shuffle, _unit(index, selection, shuffle))
     if shuffle.weights is not None:
-        from ray_h5.order.draws.weights_to_draws import make_draws
-
         order = _with_draws(order, make_draws(index, selection, shuffle.weights), shuffle)
     else:
         assert order.shuffle is not None
         order = replace(order, shuffle=replace(order.shuffle, rows_per_epoch=shuffle.rows_per_epoch))
     if shuffle.by_length is None:
         return order
-    from ray_h5.order.draws.length_runs import make_runs
-
     window = order.window_rows or shuffle.window_rows
     return replace(order, runs=make_runs(index, selection, shuffle, order.epoch_rows, window))
 
@@ -209,9 +203,6 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
     order = Order(num_rows, replace(shuffle.once("rows"), rows_per_epoch=shuffle.rows_per_epoch))
     weights = shuffle.weights
     if weights is not None:
-        from ray_h5.order.draws.values_of_rows import check_length
-        from ray_h5.order.draws.weights_to_draws import WEIGHTS, weighted_draws
-
         if not isinstance(weights, np.ndarray):
             raise OptionError(
                 f"{shuffle}: only an H5Dataset knows its columns and files. Choose its rows with predicate=, such as "
@@ -221,8 +212,6 @@ def plain_order(num_rows: int, shuffle: Shuffle | None) -> Order:
         order = _with_draws(order, weighted_draws(weights), shuffle)
     if shuffle.by_length is None:
         return order
-    from ray_h5.order.draws.length_runs import plain_runs
-
     return replace(order, runs=plain_runs(num_rows, shuffle, order.epoch_rows))
 
 
@@ -246,8 +235,6 @@ def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle
     shuffle = shuffle.once(unit)
     if unit == "rows":
         return Order(num_rows, shuffle)
-    from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
-
     files = index.files
     if unit == "files":
         starts = files.starts if selection is None else np.searchsorted(selection, files.starts)
@@ -255,8 +242,6 @@ def _permutation(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle
     of_ranges = index.chunk_group_starts(_RANGE_CHUNKS)
     window = shuffle.window_rows or (_default_window if of_ranges is None else _range_window)(index, num_rows)
     if by_length is not None and shuffle.window_rows is None:
-        from ray_h5.order.draws.length_runs import sorted_window
-
         window = sorted_window(num_rows, max(window, _LEAST_SORTED))
     shuffle = replace(shuffle, window_rows=window)
     if of_ranges is not None:
@@ -275,8 +260,6 @@ def _of_ranges(index: RowIndex, selection: np.ndarray | None, shuffle: Shuffle, 
     else:
         group = np.searchsorted(starts, selection, side="right")
         cuts = np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1])
-    from ray_h5.order.draws.chunk_groups import ListedChunkGroups
-
     groups = ListedChunkGroups(np.append(cuts, num_rows))
     return Order(num_rows, shuffle, groups, max(1, round(index.num_rows / max(len(starts), 1))), _RANGE_CHUNKS)
 

@@ -21,6 +21,7 @@ from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
 from ray_h5.order.blocks import MAX_BLOCK_BYTES, RANGE_WINDOW_BYTES, Tail, choose_block_rows
 from ray_h5.order.draws.shuffle import Shuffle
+from ray_h5.order.draws.weights import named_columns
 from ray_h5.order.epoch_order import Order, make_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 
@@ -243,8 +244,6 @@ def make_plan(
     rows = block_rows_of(order, row_bytes, positions, block_rows, num_blocks)
     named = () if selection is None else index.looked_up if selected_by is None else selected_by
     if shuffle is not None and (shuffle.weights is not None or shuffle.by_length is not None):
-        from ray_h5.order.draws.weights import named_columns
-
         named = [*named, *named_columns(shuffle.weights), *named_columns(shuffle.by_length)]
     sources = index.sources_of([*(column.name for column in columns), *named])
     cast = _cast_columns(index, columns)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.left import Left
 from ray_h5.order.plan_reads import BlockRows, read_rows
+from ray_h5.order.position import Position
 from ray_h5.order.read_plan import ReadPlan
-
-if TYPE_CHECKING:
-    from ray_h5.order.position import Position
 
 ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]
 """Reads rows of a plan, as `read_rows` does."""
@@ -93,8 +91,6 @@ def read_block(
 
 def position_of(plan: ReadPlan, remainder: Remainder, rows: int = 0) -> Position:
     """Return the position after `rows` rows of each rank; `resume` continues from there."""
-    from ray_h5.order.position import Position
-
     return Position(
         plan.order.with_drawn_seed(remainder.seed).seed,
         remainder.epoch,

@@ -11,6 +11,7 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_number, takes_options
+from ray_h5.order.draws.weights import as_row_values, as_weights, shown
 
 Unit = Literal["auto", "rows", "chunks", "files"]
 
@@ -102,8 +103,6 @@ class Shuffle(ComparedByContent):
             count = as_integer("Shuffle: rows_per_epoch", count, 1, instead=", or None")
             object.__setattr__(self, "rows_per_epoch", count)
         if self.weights is not None:
-            from ray_h5.order.draws.weights import as_weights, shown
-
             object.__setattr__(self, "weights", as_weights(self.weights))
             if self.unit == "files":
                 raise OptionError(
@@ -128,8 +127,6 @@ class Shuffle(ComparedByContent):
             if run is not None:
                 raise OptionError(f"Shuffle: run_rows={run}: is used only with by_length")
             return
-        from ray_h5.order.draws.weights import as_row_values, shown
-
         object.__setattr__(self, "by_length", as_row_values("by_length", self.by_length, _LENGTHS))
         if self.unit == "files":
             raise OptionError(
