@@ -167,6 +167,8 @@ def _first_of_many_drawn(_):
         length = 400 if name == "lengths of more" else rows
         sampler = OrderSampler(Rows(length), shuffle=shuffle, rank=0, world_size=1)
         found[name] = [len(sampler), short(itertools.islice(sampler, 40))]
+    batches = list(OrderBatchSampler(Rows(40_001), 100, seed=SEED, rank=0, world_size=1))
+    found["batches"] = [len(batches), sorted({*map(len, batches)}), short(batches[-1] + batches[200])]
     return found
 
 
