@@ -172,10 +172,10 @@ class Source:
             "tables": (),
             "attributes": {},
             "cast": Cast(dict(self.dtypes or {}), as_casting(self.casting)),
-            "classes": self._classes(),
+            "classes": (),
             "storage_options": self._with_cache(),
         }
-        derived |= self._of_kinds()
+        derived |= self._of_kinds(derived["paths"], derived["zip_files"])
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         self._check_names_of_columns()
@@ -190,29 +190,29 @@ class Source:
         named = set(self.names or ())
         for option, names in (("dtypes", self.cast.dtypes), ("labels", [each.name for each in self.classes])):
             if wrong := next((name for name in names if name in called and name not in named), None):
-                raise OptionError(
-                    f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns=; write "
-                    f"{called[wrong]!r}"
-                )
+                said = f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns="
+                raise OptionError(f"{said}; write {called[wrong]!r}")
 
-    def _classes(self) -> tuple[Classes, ...]:
-        if self.labels is None:
-            return ()
-        from ray_h5.columns.labels import as_labels
-
-        return as_labels(self.labels)
-
-    def _of_kinds(self) -> dict[str, Any]:
+    def _of_kinds(self, paths: Sequence[Any], beside: Sequence[Any] | None) -> dict[str, Any]:
         """Return what is derived from options that plain files do not need; their modules are imported on use."""
         found: dict[str, Any] = {}
+        if self.labels is not None:
+            from ray_h5.columns.labels import as_labels
+
+            found["classes"] = as_labels(self.labels)
         if self.rows is not None:
             from ray_h5.rows.groups_and_grids import Groups, as_kind
 
             as_kind(self.rows)
-            if isinstance(self.rows, Groups) and self.zip_files is not None:
+            if isinstance(self.rows, Groups) and beside is not None:
+                glob = self.rows.pattern if isinstance(self.rows.pattern, str) else "*"
                 raise OptionError(
-                    f"zip_files, rows={self.rows}: groups in two files are no rows. Read the groups of each by itself; "
-                    "or write both into one file, for Groups({'image': 'images/*', 'mask': 'masks/*'})."
+                    f"zip_files, rows={self.rows}: groups in two files are no rows. Copy both, as they are stored, "
+                    "into one file:\n    import h5py, ray_h5\n"
+                    f"    with h5py.File({str(paths[0])!r}) as a, h5py.File({str(beside[0])!r}) as b:\n"
+                    "        with h5py.File('both.h5', 'w') as both:\n"
+                    "            both.copy(a['/'], 'a'), both.copy(b['/'], 'b')\n"
+                    f"    rows = ray_h5.Groups({ {'a': f'a/{glob}', 'b': f'b/{glob}'}!r})"
                 )
         if self.windows is not None:
             from ray_h5.rows.windows import as_windows
