@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "fork": Size(50, 1, 0, 0, 0, 0),
     "hashing": Size(236, 1, 0, 0, 0, 0),
     "hdf5": Size(7451, 44, 18, 2, 10, 3),
-    "index": Size(5158, 26, 47, 1, 6, 11),
+    "index": Size(5011, 26, 47, 1, 6, 11),
     "inspect": Size(1582, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1436, 9, 3, 0, 0, 2),

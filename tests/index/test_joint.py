@@ -163,10 +163,6 @@ def first_file(described, value):
     return {**described, "files": {**described["files"], path: value(described["files"][path])}}
 
 
-def layouts(described, columns, rows):
-    return {**described, "layouts": [[columns, *each[1:3], rows] for each in described["layouts"]]}
-
-
 LIES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "empty": lambda path: path.write_bytes(b""),
@@ -176,8 +172,6 @@ LIES = {
     "another layout": lambda path: resealed(path, lambda found: first_file(found, lambda of: [10**6, *of[1:]])),
     "no state": lambda path: resealed(path, lambda found: first_file(found, lambda of: of[:3])),
     "text": lambda path: resealed(path, lambda found: first_file(found, lambda _: "12345")),
-    "negative rows": lambda path: resealed(path, lambda found: layouts(found, [[0, -1, 1, []]], None)),
-    "entries": lambda path: resealed(path, lambda found: layouts(found, [], [{"x": -5}, None, 1])),
     "specs": lambda path: resealed(path, lambda found: {**found, "specs": [["x", "number"]]}),
 }
 

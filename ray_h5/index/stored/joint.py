@@ -23,14 +23,13 @@ from ray_h5.index.stored import index_files
 from ray_h5.index.stored.memory import is_current
 from ray_h5.index.stored.serialize import (
     FOREIGN,
-    check_facts,
     column_from_json,
     from_stream,
     spec_from_json,
     spec_to_json,
     to_stream,
 )
-from ray_h5.index.stored.values_as_json import check, check_sizes
+from ray_h5.index.stored.values_as_json import check
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import FileIdentity
 
@@ -77,17 +76,17 @@ class _Folder:
 
     def _made(self, path: str) -> FileFacts:
         number, *state = self.files[path]
-        check(len(state) == 4 and all(type(each) is int for each in (number, *state)), state, "no state of a file")
         if not isinstance(layout := self.layouts[number], FileFacts):
             layout = self.layouts[number] = self._layout(path, *layout)
-        values = self.values.get(path, {})
-        facts = FileFacts(
-            path, FileIdentity(*state), layout.columns, layout.listing, layout.left_out, values=values,
+        return FileFacts(
+            path,
+            FileIdentity(*state),
+            layout.columns,
+            layout.listing,
+            layout.left_out,
+            values=self.values.get(path, {}),
             table=layout.table,
-        )  # fmt: skip
-        if values:
-            check_facts(facts)
-        return facts
+        )
 
     def _layout(self, path: str, columns: Any, listing: Any, left_out: Any, rows: Any) -> FileFacts:
         """Return facts of a file of this layout."""
@@ -95,10 +94,9 @@ class _Folder:
         table = None
         if rows is not None:
             entries, lengths, num_steps = rows
-            check_sizes("the rows", num_steps, *entries.values(), *(lengths or ()), most=1 << 62)
             steps = None if lengths is None else np.array(lengths, np.int64)
             table = RowTable(episode_lengths=steps, num_steps=num_steps, entries=entries)
-        facts = FileFacts(
+        return FileFacts(
             path,
             FileIdentity(0, 0, 0, 0),
             {column.spec.name: column for column in found},
@@ -106,8 +104,6 @@ class _Folder:
             tuple((name, why) for name, why in left_out),
             table=table,
         )
-        check_facts(facts)
-        return facts
 
 
 FOLDERS: LRU[_Folder] = LRU(16)
@@ -266,16 +262,12 @@ def _from_body(body: memoryview, named: list[Any]) -> _Folder:
         arrays, described = from_stream(body)
         check(described["of"] == named, "it is of", described["of"])
         found = _Folder(files=described["files"], layouts=described["layouts"])
-        check(type(found.files) is dict and type(found.layouts) is list, "no files")
         found.specs = [spec_from_json(each) for each in described["specs"]]
         paths = list(found.files)
         specs = [spec_from_json(each) for each in described["values"]]
-        check(len(arrays) == 2 * len(specs), "expected other values", len(arrays))
         for spec, numbers, values in zip(specs, arrays[::2], arrays[1::2], strict=True):
             pairs = numbers_of(numbers).reshape(-1, 2)
             ends = np.cumsum(pairs[:, 1])
-            check(values.type == spec.kept_type and (pairs >= 0).all(), spec.name, "values of another type")
-            check(not len(ends) or ends[-1] == len(values), spec.name, "other values")
             for (file, count), end in zip(pairs.tolist(), ends.tolist(), strict=True):
                 found.values.setdefault(paths[file], {})[spec] = values[end - count : end]
     except FOREIGN as exc:

@@ -251,17 +251,10 @@ def dtype_from_json(found: Any) -> np.dtype:
         check(_DTYPE.fullmatch(found) and np.dtype(found).str == found, repr(found), "no dtype")
         return np.dtype(found)
     if "element" in found:
-        check_sizes("the shape of an array type", *found["shape"])
         return np.dtype((dtype_from_json(found["element"]), tuple(found["shape"])))
     parts: Any = {name: found[name] for name in ("names", "offsets", "itemsize")}
     parts["formats"] = [dtype_from_json(each) for each in found["formats"]]
     return np.dtype(parts)
-
-
-def check_sizes(what: str, *values: Any, most: int = _MOST - 1) -> None:
-    """Raise a ValueError unless values are integers from 0 to `most`."""
-    for value in values:
-        check(type(value) is int and 0 <= value <= most, f"{what}: {value!r} is no number of 0 to {most}")
 
 
 # Where chunks and values are: these become addresses, so they are compared with the file ------------------------
