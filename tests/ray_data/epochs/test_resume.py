@@ -168,13 +168,6 @@ def test_a_run_goes_on_exactly_where_ray_would_merge_or_cut_blocks(paths, work):
     assert sorted(row for share in had + rest for row in share) == list(range(150))
 
 
-def test_blocks_of_other_datasets_are_left_to_ray(paths, monkeypatch):
-    monkeypatch.setattr("ray_h5.ray_data.training.data_config.in_whole_blocks", None)
-    ray_h5.data_config().configure({"other": ray.data.range(8)}, 2, None, None)
-    with pytest.raises(TypeError, match="not callable"):
-        ray_h5.data_config().configure({"ours": read(paths)}, 2, None, None)
-
-
 # Ray Train ---------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import json
 
 import h5py
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import ray
 import ray.train
@@ -305,10 +306,37 @@ def of_compounds(signals):
     return ray_h5.read_h5(f"{folder}/compound.h5", columns=[fields("c", ["a", "b"]), "when"], include_row_ids=True)
 
 
+def in_a_frame(batch):
+    return batch.assign(epoch=batch["epoch"] + 1)
+
+
+def in_a_table(batch):
+    return batch.append_column("twice", pc.multiply(batch["epoch"], 2))
+
+
+in_a_frame.row_by_row = in_a_table.row_by_row = True
+
+
+def in_other_formats(signals):
+    ds = ray_h5.read_h5(signals, columns=["epoch", "label", "guid", "wide"], include_row_ids=True)
+    ds = ds.map_batches(in_a_frame, batch_format="pandas", udf_modifying_row_count=False)
+    return ds.map_batches(in_a_table, batch_format="pyarrow", udf_modifying_row_count=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
-    [of_all_kinds, augmented, padded, labelled, of_a_table, of_windows, of_rows_that_vary, of_compounds],
+    [
+        of_all_kinds,
+        augmented,
+        padded,
+        labelled,
+        of_a_table,
+        of_windows,
+        of_rows_that_vary,
+        of_compounds,
+        in_other_formats,
+    ],
 )
 @pytest.mark.parametrize("collate", [{}, {"padding": True}])
 def test_values_are_the_same_in_both_ways(signals, made, collate):
