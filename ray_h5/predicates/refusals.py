@@ -31,7 +31,8 @@ def why_not_evaluated(error: Exception, expression: pc.Expression, table: pa.Tab
         return said
     types = found[1] if found else ""
     at_fault = [field for field in table.schema if str(field.type) in types] or list(table.schema)
-    return "; ".join(dict.fromkeys(_why(field, types, str(expression)) for field in at_fault))
+    text = str(expression)  # what a column is compared with follows its name
+    return "; ".join(_why(field, types, text.partition(field.name)[2]) for field in at_fault)
 
 
 def _why(field: pa.Field, types: str, expression: str) -> str:
@@ -59,7 +60,7 @@ def _held(kind: pa.DataType) -> str:
 
 
 def _instead(kind: pa.DataType, types: str, expression: str) -> str:
-    texts = "string" in types.replace(str(kind), "", 1)
+    texts = "string" in types.replace(str(kind), "")
     if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return ": write a datetime, or in where(...) text such as '2024-01-31' or '2024-01-31T12:00'"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):

@@ -2,7 +2,21 @@
 
 import os
 
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    ("predicates/virtual_columns.py", "values = base.read_whole(column).reshape(-1)", "1 -> 2"): (
+        "NumPy takes any negative length for what is left"
+    ),
+    (
+        "predicates/virtual_columns.py",
+        "step = max(1, -(-rows // widest.chunk_rows)) * widest.chunk_rows",
+        "-rows -> +rows",
+    ): "pieces are shorter, and their values the same",
+    (
+        "torch_data/samplers.py",
+        "start, rows = run or self.run or (Position(self.order.seed, self.epoch, 0, 1, 1, self._plan), 0)",
+        "0 -> 1",
+    ): "the rows of a start are replaced; the 0 beside it is tested",
+}
 """By module, line of source and change; ``*`` stands for each change of a line."""
 
 

@@ -1,5 +1,6 @@
 import datetime as dt
 import math
+from decimal import Decimal
 
 import h5py
 import numpy as np
@@ -113,6 +114,23 @@ def test_booleans_are_one_and_zero(wanted):
 def test_no_boolean_is_another_number(wanted):
     with pytest.raises(PredicateError, match="x: bool"):
         passing(where(x=wanted), {"x": np.array([True, False, True])})
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(3, 2), pa.decimal128(38, 2), pa.decimal256(76, 2)], ids=str)
+def test_decimals_are_compared_exactly(kind):
+    held = [Decimal("1.50"), Decimal("2.00"), None, Decimal("-3.25")]
+    columns = {"x": pa.array(held, kind)}
+    for wanted, rows in [
+        (1.5, [0]),
+        (Decimal("1.50"), [0]),
+        ([2, 2**64 - 1], [1]),
+        ([1.5, 2.0], [0, 1]),
+        (between(-10, 1.5), [0, 3]),
+        (between(2**63, None), []),
+        (-(2**63), []),
+    ]:
+        assert passing(where(x=wanted), columns) == rows
+        assert passing(~where(x=wanted), columns) == [row for row in (0, 1, 3) if row not in rows]
 
 
 def test_null_in_a_list_is_null():

@@ -102,6 +102,11 @@ def test_the_rest_is_refused_in_our_words(path, criteria, message):
     assert "kernel" not in str(caught.value)
 
 
+def test_the_column_at_fault_is_named_alone(path):
+    with pytest.raises(PredicateError, match=TEXT + "'text' holds text, .*: write '3' in place of 3$"):
+        rows(path, x=1, text=3)
+
+
 def test_no_pair_of_types_speaks_of_kernels():
     columns = [
         pa.array([1, 2]), pa.array([1.0, 2]), pa.array(["a", "b"], pa.large_string()), pa.array([True, False]),
