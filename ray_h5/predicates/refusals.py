@@ -31,18 +31,17 @@ def why_not_evaluated(error: Exception, expression: pc.Expression, table: pa.Tab
         return said
     types = found[1] if found else ""
     at_fault = [field for field in table.schema if str(field.type) in types] or list(table.schema)
-    text = str(expression)  # what a column is compared with follows its name
-    return "; ".join(_why(field, types, text.partition(field.name)[2]) for field in at_fault)
+    return "; ".join(_why(field, types, str(expression).partition(field.name)[2]) for field in at_fault)
 
 
-def _why(field: pa.Field, types: str, expression: str) -> str:
+def _why(field: pa.Field, types: str, compared: str) -> str:
     kind, name = field.type, field.name
     if pa.types.is_nested(kind):
         return (
             f"column {name!r} holds {'a structure' if pa.types.is_struct(kind) else 'a list'} a row, and a predicate "
             "compares one value a row; choose rows by another column, or filter after reading, with ds.filter(fn=...)"
         )
-    return f"column {name!r} holds {_held(kind)}{_instead(kind, types, expression)}"
+    return f"column {name!r} holds {_held(kind)}{_instead(kind, types, compared)}"
 
 
 def _held(kind: pa.DataType) -> str:
@@ -59,15 +58,15 @@ def _held(kind: pa.DataType) -> str:
     return "numbers, which are compared with numbers only"
 
 
-def _instead(kind: pa.DataType, types: str, expression: str) -> str:
+def _instead(kind: pa.DataType, types: str, compared: str) -> str:  # `compared` is what follows the name of the column
     texts = "string" in types.replace(str(kind), "")
     if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return ": write a datetime, or in where(...) text such as '2024-01-31' or '2024-01-31T12:00'"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        numbers = [text for text in _TEXT.findall(expression) if _is_number(text)] if texts else []
+        numbers = [text for text in _TEXT.findall(compared) if _is_number(text)] if texts else []
         return f": write {numbers[0]} in place of '{numbers[0]}'" if numbers else ""
     if _is_text(kind) and re.search("int|decimal|double|float|bool", types):
-        numbers = list(_numbers(expression))
+        numbers = list(_numbers(compared))
         return f": write '{numbers[0]}' in place of {numbers[0]}" if numbers else ""
     if pa.types.is_boolean(kind) and texts:
         return ": write it without quotes"

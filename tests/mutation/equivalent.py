@@ -12,6 +12,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "-rows -> +rows",
     ): "pieces are shorter, and their values the same",
     (
+        "predicates/comparisons.py",
+        "return value != value or _float32(value) == value",
+        "value != value or _float32(value) == value -> value != value and _float32(value) == value",
+    ): "what float32 holds is compared a second time, as float32 has it",
+    (
         "torch_data/samplers.py",
         "start, rows = run or self.run or (Position(self.order.seed, self.epoch, 0, 1, 1, self._plan), 0)",
         "0 -> 1",

@@ -97,7 +97,7 @@ def test_a_run_with_fewer_rows_is_of_any_length(files):
     assert len({int(each.mean()) // 60 for each in last}) > 4
 
 
-@pytest.mark.parametrize("lengths", [FRAMES, FRAMES.tolist(), FRAMES.astype("f8"), "n_frames"])
+@pytest.mark.parametrize("lengths", [FRAMES, FRAMES.tolist(), FRAMES / 1024, "n_frames"])
 def test_lengths_are_a_column_or_an_array(files, lengths):
     expected = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames")))
     assert epoch_of(plan_of(files, Shuffle("rows", 3, by_length=lengths))).tolist() == expected.tolist()

@@ -121,6 +121,8 @@ def test_a_float_is_compared_in_the_dtype_of_the_column(dtype, one, other):
         assert passing({"x": [one]}, values) == np.flatnonzero(values == low).tolist()
         assert passing({"x": between(one, None)}, values) == np.flatnonzero(values >= low).tolist()
         assert passing({"x": between(None, one)}, values) == np.flatnonzero(values <= low).tolist()
+    if one == one and other == other:
+        assert passing({"x": [one, other]}, values) == np.flatnonzero((values == low) | (values == high)).tolist()
     if one <= other:
         expected = np.flatnonzero((values >= low) & (values <= high)).tolist()
         assert passing({"x": between(one, other)}, values) == expected
