@@ -55,7 +55,7 @@ LIMITS: dict[str, Size] = {
     "manifest": Size(1473, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(198, 1, 0, 0, 0, 0),
-    "order": Size(2791, 20, 0, 0, 2, 1),
+    "order": Size(2772, 20, 0, 0, 2, 1),
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
     "ray_data": Size(4699, 28, 6, 0, 8, 8),

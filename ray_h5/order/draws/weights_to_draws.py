@@ -28,9 +28,6 @@ from ray_h5.order.draws.weighted_draws import Draws
 from ray_h5.order.draws.weights import Balance, Weights
 from ray_h5.predicates.evaluate import comparable_type
 
-_MAX_TABLE = 1 << 24
-"""Up to this number of possible classes, those that occur are found by counting."""
-
 _PIECE = 1 << 20
 
 _ROUNDED = 1e-5
@@ -108,16 +105,14 @@ def _by_class(index: RowIndex, selection: np.ndarray | None, weights: Balance) -
 def _encoded(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, name: str) -> _Classes:
     kind = comparable_type(column.type)
     array = as_array(column).cast(kind)
+    array = array if selection is None else array.take(pa.array(selection))
     if pa.types.is_floating(kind):
         array = pc.add(array, pa.scalar(0, kind))  # -0.0 becomes 0.0
     try:
         encoded = array.dictionary_encode()
     except pa.ArrowNotImplementedError as exc:
         raise OptionError(f"balance({name!r}): values of type {array.type} cannot be classes") from exc
-    codes = encoded.indices.fill_null(0).to_numpy()  # only rows that are not selected have no value
-    values = encoded.dictionary.to_pylist()
-    codes, present = _renumbered(codes if selection is None else codes[selection], max(len(values), 1))
-    values = [values[number] for number in present.tolist()]
+    codes, values = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
     if any(value != value for value in values):  # NaN
         place = int(np.argmax(codes == next(i for i, value in enumerate(values) if value != value)))
         row = place if selection is None else int(selection[place])
@@ -132,23 +127,9 @@ def _combined(parts: Sequence[_Classes]) -> _Classes:
     codes, values = parts[0].codes.astype(np.int64), [(value,) for value in parts[0].values]
     for part in parts[1:]:
         size = len(part.values)
-        codes, present = _renumbered(codes * size + part.codes, size * len(values))
+        present, codes = np.unique(codes * size + part.codes, return_inverse=True)
         values = [(*values[number // size], part.values[number % size]) for number in present.tolist()]
     return _Classes(codes, values)
-
-
-def _renumbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers without gaps for the codes that occur, and these codes, ascending."""
-    if size > _MAX_TABLE:
-        present, numbers = np.unique(codes, return_inverse=True)
-        return numbers, present
-    counts = np.bincount(codes, minlength=size)
-    present = np.flatnonzero(counts)
-    if len(present) == size:
-        return codes, present
-    numbers = np.zeros(size, np.int64)
-    numbers[present] = np.arange(len(present))
-    return numbers[codes], present
 
 
 def _shares(weights: Balance, values: list[Any]) -> np.ndarray:
