@@ -460,7 +460,8 @@ class OpenFile(ABC):
         with self._lock:
             if address not in self._readers:
                 if isinstance(address, str):
-                    self._readers[address] = self._column_reader(address, library)
+                    layout = self.column(address, library)
+                    self._readers[address] = (self._direct if layout.direct else self.through_h5py)(layout, library)
                 else:
                     self._readers[address] = self._reader_of_rows(address, library)
             return self._readers[address]
@@ -485,10 +486,6 @@ class OpenFile(ABC):
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
             known = self._joined_arrays[joined] = columns, chunks
         return JoinedArrayColumn(self.path, joined, self.byte_source, known[0], index_of, reader_of, known[1], taken)
-
-    def _column_reader(self, name: str, library: OpenLibrary) -> DirectColumn | H5pyColumn:
-        layout = self.column(name, library)
-        return (self._direct if layout.direct else self.through_h5py)(layout, library)
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -16,6 +16,8 @@ from ray_h5.codecs.pipeline import ByteShuffle, ChunkDecoder, DecodeError, Defla
 from ray_h5.errors import CodecUnavailableError, CorruptChunkError, CorruptFileError, RayH5Error
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Groups
+from ray_h5.rows.row_reader import RowReader as RowReaderOfKinds
 from tests.hdf5.h5kit import (
     assert_same,
     by_h5py,
@@ -544,3 +546,23 @@ def test_raw_chunks_that_lie_in_the_file_the_other_way_round(tmp_path):
         out = {"x": np.zeros((len(values[rows]), 3), "f8")}
         reader.read_into(out, rows)
         assert_same(out["x"], values[rows].astype("f8"))
+
+
+@pytest.mark.parametrize(("chunks", "stored"), [((3, 2), True), ((3, 2), False), ((3, 1), True)])
+def test_a_last_chunk_without_filters_holds_its_rows_alone(tmp_path, chunks, stored):
+    """h5py reads it; so do we where chunks have whole rows, and otherwise say what is wrong."""
+    values = np.arange(10, dtype="i4").reshape(5, 2)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("g/x", (5, 2), "i4", chunks=chunks)
+        for row in (0, 3):
+            for column in range(0, 2, chunks[1]):
+                part = values[row : row + 3, column : column + chunks[1]][: None if stored or not row else 1]
+                dataset.id.write_direct_chunk((row, column), np.ascontiguousarray(part).tobytes())
+    for options, name in (({}, "g/x"), ({"rows": Groups("g")}, "x")):
+        reader = RowReaderOfKinds(tmp_path / "a.h5", **options)
+        if chunks[1] == 2 and stored:
+            assert np.array_equal(reader.read([name])[name].reshape(5, 2), values)
+            assert np.array_equal(RowReader(tmp_path / "a.h5").read(["g/x"], [4, 1])["g/x"], values[[4, 1]])
+        else:
+            with pytest.raises(CorruptChunkError, match="bytes stored without filters, found"):
+                reader.read([name])

@@ -155,13 +155,13 @@ def pipeline(rng: Draw, folder: Path) -> str:
     predicate, passes = rules[rng.integers(len(rules))]
     shuffles = [False, True, "chunks", "files", Shuffle("rows", seed=3), Shuffle("chunks", window_rows=8)]
     shuffles += [Shuffle(weights=balance("label"), rows_per_epoch=20), Shuffle(by_length="x")]
-    shuffle, ranks = shuffles[rng.integers(len(shuffles))], int(rng.integers(1, 4))
+    shuffle, ranks, size = shuffles[rng.integers(len(shuffles))], int(rng.integers(1, 4)), int(rng.integers(1, 9))
     said = f"{kind.options} {names} {predicate} {shuffle} {ranks}"
     dataset = H5Dataset(folder, names, predicate, **kind.options)
     expected = {number: row for number, row in expected.items() if passes(row)}
     seen: list[int] = []
     for rank in range(ranks):
-        batches = loader(dataset, int(rng.integers(1, 9)), shuffle=shuffle, rank=rank, world_size=ranks,
+        batches = loader(dataset, size, shuffle=shuffle, rank=rank, world_size=ranks,
                          threads=int(rng.integers(3)), collate_fn=list)  # fmt: skip
         for row in itertools.chain.from_iterable(batches):
             seen.append(number_of(row))

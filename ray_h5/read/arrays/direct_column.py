@@ -242,6 +242,10 @@ class DirectColumn:
             numbers, starts, stops, offsets, sizes, masks, raw = (
                 each[keep] for each in (numbers, starts, stops, offsets, sizes, masks, raw)
             )
+        if self.by_row and (short := np.flatnonzero(raw & (sizes < self._chunk_bytes))).size:
+            # Other libraries store no more of the last chunk than its rows, and no more is copied.
+            least = np.array([self._least_bytes(number) for number in numbers[short].tolist()])
+            sizes[short[sizes[short] >= least]] = self._chunk_bytes
         self._check_raw(numbers, offsets, sizes, raw)
         tables = list[np.ndarray]()
         of = list[np.ndarray]()

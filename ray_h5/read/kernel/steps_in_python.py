@@ -125,7 +125,9 @@ class _Steps:
             origin, number = self._table.origin_of(job)
             least = size if origin.least is None else origin.least(number)
             try:
-                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, self._between, least)
+                origin.decoder.decode_rows(
+                    stored, jobs[Field.MASK][job], values, lambda slot, n: self._buffer(f"between{slot}", n), least
+                )
             except DecodeError as exc:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1
@@ -151,9 +153,6 @@ class _Steps:
         if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
             held = self._buffers[name] = empty((nbytes,), np.dtype(np.uint8))
         return held[:nbytes]
-
-    def _between(self, slot: int, nbytes: int) -> np.ndarray:
-        return self._buffer(f"between{slot}", nbytes)
 
     def _at(self, address: int, nbytes: int, job: int) -> np.ndarray:
         """Return the bytes at an address, which lie in one of the arrays of the table; `job` is for the error."""
