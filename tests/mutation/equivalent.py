@@ -12,6 +12,14 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "-rows -> +rows",
     ): "pieces are shorter, and their values the same",
     (
+        "rows/kinds/patch_rows.py",
+        "return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)",
+        "-1 -> +1",
+    ): "rows and axes are two axes",
+    ("rows/kinds/window_rows.py", "chunk_rows = max(steps.chunk_rows, run, 1)", "1 -> 2"): (
+        "a chunk group of one or two rows costs the same"
+    ),
+    (
         "predicates/comparisons.py",
         "return value != value or _float32(value) == value",
         "value != value or _float32(value) == value -> value != value and _float32(value) == value",

@@ -565,3 +565,12 @@ def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
         H5Dataset(tmp_path, ["t"], rows=kind)
     with pytest.raises(UnsupportedColumnError, match=r"'t/s' holds string values; blocks are of arrays of numbers"):
         H5Dataset(tmp_path, ["t/s"], rows=kind)
+
+
+def test_two_ways_to_cut_an_array_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((4, 4, 5)), np.zeros((4, 5))
+    with pytest.raises(
+        OptionError, match=r"'x' has shape \(4, 4, 5\), and blocks may cut the axes \(0, 2\) or \(1, 2\)"
+    ):
+        H5Dataset(tmp_path / "a.h5", rows=Patches({"x": (2, 2), "y": (2, 2)}))
