@@ -442,3 +442,20 @@ def test_a_value_an_episode_is_no_column_of_steps(tmp_path, option, values):
     assert {*dataset.columns} == {"x", "x_is_pad", "y"} | ({"said"} if option == "episode" else set())
     assert dataset[:]["x"].tolist() == [[0, 0], [0, 1], [1, 2], [3, 3], [3, 4], [5, 5], [5, 6]]
     assert dataset[:]["y"].tolist() == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
+    windows = Windows({"x": [-1, 0, 2]}, pad="drop")
+    for name, lengths in (("some", [4, 3, 0, 2, 1]), ("none", [2, 3, 1])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["ends"] = np.arange(sum(lengths)), np.cumsum(lengths)
+            for number, steps in enumerate(lengths):
+                file[f"g{number}/x"] = np.arange(steps)
+    by_ends = Windows({"x": [-1, 0, 2]}, pad="drop", episode_ends="ends")
+    for options in ({"rows": Groups("g*"), "windows": windows}, {"windows": by_ends, "columns": ["x"]}):
+        assert len(H5Dataset(tmp_path / "some.h5", **options)) == 1
+        assert "3 of 5 episodes are shorter than the 4 steps that a row needs, and have no row" in caplog.text
+        caplog.clear()
+        name = "'g1'" if "rows" in options else "1"
+        with pytest.raises(OptionError, match=f"a row needs 4 steps, .* The longest is {name} of .*, with 3 steps"):
+            H5Dataset(tmp_path / "none.h5", **options)
