@@ -262,7 +262,8 @@ def _rates(
     paths: Sequence[str], reading: str, workers: int, turns: int, *, prepared: bool
 ) -> dict[str, list[list[float]]]:
     """Return seconds, and those to the first batch, of each epoch of rank 0; the first one imports."""
-    ds = ray_h5.read_h5(list(paths), columns=list(SIGNALS), shuffle=ray_h5.Shuffle(seed=0))
+    options: dict[str, Any] = {"columns": list(SIGNALS), "shuffle": ray_h5.Shuffle(seed=0)}
+    ds = ray_h5.read_h5(list(paths), **options, include_row_keys=prepared)  # masks are drawn by row keys
     scale = Standardize(["fhr_st"], axis=(0, 2)).fit(ds) if prepared else None
     config = ray_h5.data_config(reading=reading, threads=1)
     loop = partial(_rate_loop, list(paths), scale, turns)
@@ -300,7 +301,7 @@ def _rate_loop(paths: list[str], scale: Standardize | None, turns: int, out: str
     if scale is None:
         epochs[_IN_WORKER] = lambda _: plain
     else:
-        ds = _prepared(ray_h5.read_h5(paths, **options), scale)
+        ds = _prepared(ray_h5.read_h5(paths, **options, include_row_keys=True), scale)
         prepared = ray_h5.loader(ds, 64, threads=1, rank=rank, world_size=ranks)
         epochs |= {_IN_WORKER: lambda _: prepared, _BY_HAND: lambda _: _prepared_batches(plain, scale)}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
