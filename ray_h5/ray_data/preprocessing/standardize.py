@@ -183,7 +183,7 @@ class Standardize(Preprocessor):
         return cls.from_dict(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to an npz file, without pickle. `ray_h5.transforms.load_scalers` reads the file without Ray."""
+        """Write it to an npz file, without pickle. `ray_h5.transforms.scaler_files.load_scalers` reads the file without Ray."""
         self._check_fitted()
         save_scalers(path, self.stats_, self._options())
 
@@ -196,7 +196,7 @@ class Standardize(Preprocessor):
         except (TypeError, OptionError) as exc:
             raise CorruptFileError(
                 f"{path}: expected a file of Standardize.save, found scalers of something else ({exc}); "
-                "ray_h5.transforms.load_scalers reads them"
+                "ray_h5.transforms.scaler_files.load_scalers reads them"
             ) from exc
 
     # What Ray calls --------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class CombinedHDF5Dataset(H5Dataset):
         time step counts.
     cache_size : int
         Rows of the columns that do not fit into `kept_bytes` that stay in memory, in each process: those that were read
-        first. 0 keeps none, and counts none. If all columns stay in
-        memory by `kept_bytes`, `get_stats` counts their rows, and its ``cache_capacity`` is that of all samples.
+        first. 0 keeps none, and counts none. If all columns stay in memory by `kept_bytes`, `get_stats` counts their
+        rows, and its ``cache_capacity`` is that of all samples.
     pin_memory : bool
         Whether `create_optimized_dataloader` pins batches, if there is a GPU. A `DataLoader` has an option
         of its own.
@@ -133,8 +133,7 @@ class CombinedHDF5Dataset(H5Dataset):
         if isinstance(allowed_guids, str):
             raise OptionError(f"allowed_guids={allowed_guids!r}: expected a list; write [{allowed_guids!r}]")
         self.paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        self.dtype = dtype
-        self.pin_memory = pin_memory
+        self.dtype, self.pin_memory = dtype, pin_memory
         load_fields = None if load_fields is None else list(load_fields)
         self.load_fields = None if load_fields is None else set(load_fields)
         self.cache_size = as_integer("cache_size", cache_size, 0)
@@ -249,7 +248,8 @@ class CombinedHDF5Dataset(H5Dataset):
         return True
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        return Sample((name, self._column(name, self._values(name, values))) for name, values in arrays.items())
+        whole = super()._whole(arrays)  # with lengths of padded rows, which stay integers
+        return Sample((name, self._column(name, whole[name]) if name in arrays else whole[name]) for name in whole)
 
     def _column(self, name: str, values: Any) -> Any:
         if not isinstance(values, torch.Tensor) or name in self._places:

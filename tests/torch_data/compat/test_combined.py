@@ -71,6 +71,19 @@ def test_batches_are_what_stacking_the_samples_gives(files):
     assert torch.equal(batch.cs_label, torch.tensor([i % 3 == 0 for i in range(9)]))
 
 
+def test_rows_of_varying_length_are_padded(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = file.create_dataset("values", (4,), h5py.vlen_dtype("f8"))
+        for row, length in enumerate([3, 1, 2, 0]):
+            values[row] = np.arange(length)
+    dataset = CombinedHDF5Dataset([str(tmp_path / "a.h5")], ["values"], pad=-1)
+    (batch,) = DataLoader(dataset, batch_size=4)
+    assert batch["values"].tolist() == [[0, 1, 2], [0, -1, -1], [0, 1, -1], [-1, -1, -1]]
+    assert batch["values"].dtype == torch.float32
+    assert batch["values_length"].tolist() == [3, 1, 2, 0]
+
+
+
 @pytest.mark.parametrize(
     ("criteria", "passes"),
     [
