@@ -183,7 +183,7 @@ class Standardize(Preprocessor):
         return cls.from_dict(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to an npz file, without pickle. `ray_h5.transforms.scaler_files.load_scalers` reads the file without Ray."""
+        """Write it to an npz file, without pickle. `load_scalers` of `ray_h5.transforms.scaler_files` needs no Ray."""
         self._check_fitted()
         save_scalers(path, self.stats_, self._options())
 

@@ -83,7 +83,6 @@ def test_rows_of_varying_length_are_padded(tmp_path):
     assert batch["values_length"].tolist() == [3, 1, 2, 0]
 
 
-
 @pytest.mark.parametrize(
     ("criteria", "passes"),
     [
