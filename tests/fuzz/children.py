@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -74,7 +75,10 @@ def in_child(read: Callable[[], dict[str, str]], timeout_s: float) -> Outcome:
 
 def _child(read: Callable[[], dict[str, str]], send: int, trace: int, timeout_s: float) -> None:
     gc.disable()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    # Beyond what this process has mapped: after a whole suite that may be gigabytes, and a thread that has no room for
+    # its stack never says that it started.
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES, mapped + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(trace, all_threads=False)
     faulthandler.dump_traceback_later(timeout_s, exit=True, file=trace)

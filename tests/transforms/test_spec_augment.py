@@ -90,8 +90,6 @@ def test_epochs_columns_salts_and_rows_have_draws_of_their_own():
 def test_seed_and_epoch_are_not_added():
     assert not np.intersect1d(row_keys(np.arange(1000), 1, 2), row_keys(np.arange(1000), 2, 1)).size
     assert len(np.unique(row_keys(np.arange(100_000), 0, 0))) == 100_000
-    with pytest.raises(OptionError, match="negative"):
-        row_keys(np.array([1]), -1, 0)
 
 
 @st.composite
