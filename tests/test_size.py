@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(5011, 26, 47, 1, 6, 11),
     "inspect": Size(1582, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
-    "loading": Size(1436, 9, 3, 0, 0, 2),
+    "loading": Size(1431, 9, 3, 0, 0, 2),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1473, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),

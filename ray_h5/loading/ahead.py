@@ -35,9 +35,8 @@ class _Threads(Generic[Work, Result]):
         self, items: Iterable[Work], work: Callable[[Work], Result], threads: int, stop: Stop, pool: Pool | None
     ) -> None:
         self._items, self._work, self._stop, self._pool = iter(items), work, stop, pool
-        self._own = set[int]()
-        self._submitted = self._begun = 0
-        self._has_all = False
+        self._own, self._threads = set[int](), threads
+        self._submitted, self._has_all = 0, False
         self.waiting: deque[Future[Result]] = deque()
         self._executor = ThreadPoolExecutor(threads, "ray_h5_loader", initializer=self._enter)
 
@@ -51,21 +50,21 @@ class _Threads(Generic[Work, Result]):
             item = next(self._items, _END)
             if item is _END:
                 self._has_all = True
+                for _ in range(0 if self._pool is None else self._threads):
+                    self._executor.submit(self._help_others)
                 return
             self._submitted += 1
             self.waiting.append(self._executor.submit(self._do, self._submitted, item))
-            self.waiting[-1].add_done_callback(self._help_others)
 
     def _do(self, number: int, item: Work) -> Result:
-        self._begun = number
         if self._pool is not None:
             self._pool.enter(number)
         return self._work(item)
 
-    def _help_others(self, _: Future[Result]) -> None:
-        none_left = self._has_all and self._begun == self._submitted
-        if self._pool is not None and none_left and threading.get_ident() in self._own:
-            self._pool.help()
+    def _help_others(self) -> None:
+        assert self._pool is not None
+        self._pool.enter(self._submitted + 1)
+        self._pool.help()
 
     def end(self, *, wait: bool) -> bool:
         """Do no other item, and wait for those that were begun; return whether they have ended.

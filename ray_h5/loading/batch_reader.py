@@ -183,7 +183,7 @@ class BatchReader(Generic[Made]):
     def _read(self, call: Sequence[_Rows]) -> list[Any]:
         """Read some batches by one call."""
         source, share = self.source, self.share
-        indices = _indices_of(call)
+        indices = np.concatenate([batch.indices for batch in call])
         row_ids, _ = source.split(indices)
         specs = {each.name: ((len(indices), *each.row_shape), each.dtype) for each in source.plan.of_files}
         arrays = (
@@ -199,7 +199,3 @@ class BatchReader(Generic[Made]):
             found.append(block if self.make is None else self.make(block))
             start += len(batch)
         return found
-
-
-def _indices_of(call: Sequence[_Rows]) -> np.ndarray:
-    return np.concatenate([each.indices for each in call])

@@ -1,5 +1,7 @@
 """Blocks that share chunks: a loader decodes each chunk once an epoch, or once, and delivers what h5py reads."""
 
+import threading
+
 import h5py
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
+from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -117,6 +120,15 @@ def test_a_default_window_of_large_chunks_stays_in_memory(tmp_path, decoded):
     firsts = np.concatenate([batch["image"][:, 0].numpy() for batch in DataLoader(dataset, 64, sampler=sampler)])
     assert sorted(firsts) == list(range(rows))
     assert decoded() == rows // chunk_rows
+
+
+@pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
+def test_a_window_that_one_call_reads_is_decoded_by_all_threads(images):
+    path, values = images
+    batches = iter(loader(path, 20, columns=["image", "number"], shuffle="chunks", kept_bytes=0, threads=2))
+    batch = next(batches)
+    np.testing.assert_array_equal(batch["image"], values[batch["number"]])
+    assert sum(thread.name.startswith("ray_h5_loader") for thread in threading.enumerate()) == 2
 
 
 def test_rows_that_are_not_decoded_hold_no_chunk(images):
