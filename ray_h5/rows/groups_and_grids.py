@@ -48,7 +48,7 @@ def naming_files(kind: RowKind, paths: Sequence[str]) -> RowKind:
             object.__setattr__(found := replace(kind), "_folders", folders)  # type: ignore[type-var]
             return found
     twice = next(name for name in names if names.count(name) > 1)
-    raise OptionError(f"key={key!r}: two files are {'/'.join(twice)!r} but for extensions. Rename one, or leave it out")
+    raise OptionError(f"key={key!r}: two files {'/'.join(twice)!r} differ only by extension. Rename or leave out one")
 
 
 def check_pattern(option: str, pattern: Any) -> None:

@@ -113,7 +113,7 @@ def test_names_of_files_tell_them_apart(tmp_path, kind):
         assert keys(paths[1:3]) == ["b/scan", "a/scan"]
         assert keys(paths[2:], predicate=where(scan=["scan", "other"])) == ["other", "scan"]
     paths[0].rename(tmp_path / "p2/a/scan.hdf5")
-    with pytest.raises(OptionError, match=r"key='scan': two files are '.*p2/a/scan' but for extensions"):
+    with pytest.raises(OptionError, match=r"key='scan': two files '.*p2/a/scan' differ only by extension"):
         keys(tmp_path / "p2")
 
 
