@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.disk_cache import CachedGetter, CacheOptions, DiskCache
-from ray_h5.storage.disk_cache.cache import cache_for
-from ray_h5.storage.disk_cache.cached_file import BLOCK_BYTES
+from ray_h5.storage.block_cache import BLOCK_BYTES, BlockCache, CachedGetter, CacheOptions, cache_for
 
-FOLDER = "ray_h5-cache-2"
+FOLDER = "ray_h5-cache-3"
 BIG = 1 << 30
 
 
@@ -39,8 +37,8 @@ class Remote:
         return CachedGetter(self, cache, cache.file(self.place, self.state, len(self.bytes)))
 
 
-def cache_at(folder, max_bytes=BIG, dataset="a/*.h5"):
-    return DiskCache(CacheOptions(str(folder), max_bytes, dataset))
+def cache_at(folder, max_bytes=BIG):
+    return BlockCache(CacheOptions(str(folder), max_bytes))
 
 
 def read_all(remote, getter, rows, row_bytes):
@@ -170,44 +168,27 @@ def test_no_order_of_removal_keeps_more():
     assert missing == [rows] + [rows - room] * 4
 
 
-def test_a_file_that_is_written_again_takes_the_room_of_its_old_state(tmp_path):
-    old, new = Remote(1 << 20, 1), Remote(1 << 20, 2)
-    new.place, new.state = old.place, "another"
-    cache = cache_at(tmp_path, (1 << 20) + 50_000)
-    old.cached(cache).get(0, 1 << 20)
+def test_files_that_nobody_uses_make_room_least_recently_used_first(tmp_path):
+    old, recent, new = (Remote(1 << 20, seed) for seed in (1, 2, 3))
+    limit = (2 << 20) + 100_000
+    for remote in (old, recent):
+        remote.cached(cache_at(tmp_path, limit)).get(0, 1 << 20)
+        time.sleep(0.05)
+    cache = cache_at(tmp_path, limit)
     for _ in range(2):
         assert new.cached(cache).get(0, 1 << 20) == new.bytes
     assert len(new.fetched) == 1
-
-
-def test_files_that_were_not_used_for_long_make_room(tmp_path):
-    gone, new = Remote(1 << 20, 1), Remote(1 << 20, 2)
-    cache = cache_at(tmp_path, (1 << 20) + 50_000)
-    gone.cached(cache).get(0, 1 << 20)
-    new.cached(cache).get(0, 1 << 20)
-    new.cached(cache).get(0, 1 << 20)
-    assert len(new.fetched) == 2  # it may be needed later in this epoch
-    os.utime(max((tmp_path / FOLDER).iterdir(), key=lambda path: path.stat().st_blocks), (1e9, 1e9))
-    new.cached(cache_at(tmp_path, (1 << 20) + 50_000)).get(0, 1 << 20)
-    new.cached(cache).get(0, 1 << 20)
-    assert len(new.fetched) == 3
-
-
-def test_another_dataset_takes_the_room_of_one_that_nobody_reads(tmp_path):
-    first, second = Remote(2 << 20, 1), Remote(2 << 20, 2)
-    limit = (2 << 20) + 100_000
-    first.cached(cache_at(tmp_path, limit)).get(0, 2 << 20)
-    time.sleep(0.05)
-    other = cache_at(tmp_path, limit, "b/*.h5")
-    for _ in range(2):
-        assert second.cached(other).get(0, 2 << 20) == second.bytes
-    assert len(second.fetched) == 1
+    assert recent.cached(cache).has([(0, 1 << 20)]) == [True]
+    assert old.cached(cache).has([(0, 1 << 20)]) == [False]
+    old.cached(cache).get(0, 1 << 20)  # `recent` and `new` are in use: their turn in the epoch may be later
+    assert recent.cached(cache).get(0, 1 << 20) == recent.bytes
+    assert [len(remote.fetched) for remote in (old, recent, new)] == [2, 1, 1]
     assert taken(tmp_path) <= limit
 
 
 def test_files_that_no_cache_made_stay(tmp_path):
     remote, limit = Remote(1 << 20), 200_000
-    remote.cached(cache_at(tmp_path, limit)).get(0, 1000)
+    cache_at(tmp_path, limit)
     folder = tmp_path / FOLDER
     (tmp_path / "thesis.tex").write_text("mine")
     (folder / f"{'0' * 32}-{'1' * 32}").symlink_to(tmp_path / "thesis.tex")
@@ -235,7 +216,7 @@ def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(tmp_path):
 def test_a_dataset_that_is_read_is_not_removed(tmp_path):
     first, second = Remote(2 << 20, 1), Remote(2 << 20, 2)
     limit = (2 << 20) + 100_000
-    other = cache_at(tmp_path, limit, "b/*.h5")  # it began before
+    other = cache_at(tmp_path, limit)  # it began before
     time.sleep(0.05)
     getter = first.cached(cache_at(tmp_path, limit))
     getter.get(0, 2 << 20)
@@ -296,9 +277,9 @@ def test_processes_that_are_killed_leave_right_bytes(tmp_path):
 def test_a_process_that_is_stopped_while_it_holds_the_lock(tmp_path, monkeypatch, caplog):
     import fcntl
 
-    from ray_h5.storage.disk_cache import lock
+    from ray_h5.storage import block_cache
 
-    monkeypatch.setattr(lock, "_LOCK_S", 0.2)
+    monkeypatch.setattr(block_cache, "_LOCK_S", 0.2)
     remote = Remote(100_000)
     getter = remote.cached(cache_at(tmp_path))
     with open(tmp_path / FOLDER / "lock", "w") as file:
@@ -311,9 +292,9 @@ def test_threads_wait_together_for_a_lock_that_stays_held(tmp_path, monkeypatch)
     import fcntl
     from concurrent.futures import ThreadPoolExecutor
 
-    from ray_h5.storage.disk_cache import lock
+    from ray_h5.storage import block_cache
 
-    monkeypatch.setattr(lock, "_LOCK_S", 0.5)
+    monkeypatch.setattr(block_cache, "_LOCK_S", 0.5)
     remote = Remote(16 * BLOCK_BYTES)
     getter = remote.cached(cache_at(tmp_path))
     with open(tmp_path / FOLDER / "lock", "w") as file, ThreadPoolExecutor(16) as pool:
@@ -390,7 +371,7 @@ def test_files_of_the_user_stay(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     remote = Remote(1 << 20)
     remote.cached(cache_at(tmp_path, 100_000)).get(0, 1 << 20)
-    remote.cached(cache_at(tmp_path, 100_000, "b")).get(0, 1 << 20)
+    remote.cached(cache_at(tmp_path, 100_000)).get(0, 1 << 20)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
 

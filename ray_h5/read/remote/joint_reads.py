@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from ray_h5.read.jobs import Job, ReadStats, Staged, TableJob, Unplanned, Worker
+from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Span
-from ray_h5.storage.disk_cache import BLOCK_BYTES
 from ray_h5.storage.fetching import fetch
 
 _FEW_RANGES = 32

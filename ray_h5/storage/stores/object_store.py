@@ -13,8 +13,8 @@ from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, Ray
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, check_key, check_listed, shown
+from ray_h5.storage.block_cache import CachedGetter, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.disk_cache import CachedGetter, cache_for
 from ray_h5.storage.fetching import Getter, call
 from ray_h5.storage.hub import HubPath, token_for
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error

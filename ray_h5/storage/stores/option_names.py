@@ -1,4 +1,4 @@
-"""Names of storage options: those of obstore, ours, and those of others."""
+"""Names of storage options: those of obstore, and ours."""
 
 from __future__ import annotations
 
@@ -37,26 +37,6 @@ STORE_NAMES = {
 _PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_", "azure_storage_"), "https": (), "hf": ()}
 """Names with these prefixes are the same options."""
 
-_ELSEWHERE = {
-    "anon": "skip_signature=True", "key": "access_key_id", "secret": "secret_access_key",
-    "access_key": "access_key_id", "secret_key": "secret_access_key", "endpoint_override": "endpoint",
-    "use_ssl": "allow_http=True, and an endpoint of http://", "client_kwargs": "endpoint, region",
-    "config_kwargs": "timeout, read_timeout", "profile": "access_key_id and secret_access_key",
-    "anonymous": "skip_signature=True", "verify": "allow_invalid_certificates", "retries": "max_retries",
-    "connection_string": "account_name and account_key", "bucket": "the bucket in the URL",
-    "bucket_name": "the bucket in the URL",
-    "region_name": "region", "profile_name": "access_key_id and secret_access_key",
-    "requester_pays": "request_payer=True", "scheme": "allow_http=True, and an endpoint of http://",
-    "addressing_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
-    "force_path_style": "virtual_hosted_style_request=False", "config": "timeout, read_timeout, max_retries",
-    "url_style": "virtual_hosted_style_request=True, or False for the bucket in the path",
-    "force_virtual_addressing": "virtual_hosted_style_request=True",
-    "proxies": "proxy_url", "proxy_options": "proxy_url", "request_timeout": "timeout",
-    "token": "application_credentials, a path, or bearer_token", "headers": "default_headers",
-    "container_name": "the container in the URL", "container": "the container in the URL",
-}  # fmt: skip
-"""Names of s3fs, boto3, pyarrow and others, and ours for the same."""
-
 
 def plain_name(name: object, kinds: list[str]) -> str:
     """Return the name of an option without a prefix; `kinds` are those of the stores that are read.
@@ -73,7 +53,6 @@ def plain_name(name: object, kinds: list[str]) -> str:
     for prefix in ("", *(each for kind in kinds for each in _PREFIXES[kind])):
         if plain.startswith(prefix) and plain[len(prefix) :] in known:
             return plain[len(prefix) :]
-    hint = f" For it, write {_ELSEWHERE[plain]}." if plain in _ELSEWHERE else near_names(plain, known)
     others = [kind for kind in STORE_NAMES if kind not in kinds and plain in STORE_NAMES[kind]]
     of = f", which are in {few([f'{kind}://' for kind in kinds])}" if others else ""
-    raise UnknownOptionError(f"storage_options: unknown option {name!r} for these files{of}.{hint}")
+    raise UnknownOptionError(f"storage_options: unknown option {name!r} for these files{of}.{near_names(plain, known)}")

@@ -12,7 +12,7 @@ from typing import Any
 from ray_h5.errors import OptionError
 from ray_h5.options import as_bytes
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
-from ray_h5.storage.disk_cache import CacheOptions
+from ray_h5.storage.block_cache import CacheOptions
 from ray_h5.storage.local import local_folder
 from ray_h5.storage.stores.option_names import CLIENT_NAMES, STORE_NAMES, plain_name
 from ray_h5.storage.stores.option_values import checked_value
@@ -54,13 +54,10 @@ class StoreOptions:
         The options, by their names without prefix.
     full_urls : tuple of (str, str)
         URLs that hold something secret: without it, and as they are requested.
-    dataset : str
-        The files as the user names them, if their bytes stay on a disk.
     """
 
     given: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     full_urls: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    dataset: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, options: object, urls: Iterable[str] = ()) -> StoreOptions:
@@ -83,9 +80,8 @@ class StoreOptions:
             found[plain] = _checked_cache(plain, value) if plain.startswith("cache_") else checked_value(plain, value)
         if "s3" in kinds:
             found = {**_environment(found), **found}
-        secret = _full_urls(urls)
-        dataset = " ".join(sorted(plain for plain, _ in map(without_secrets, urls))) if _check_cache(found) else ""
-        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), secret, dataset)
+        _check_cache(found)
+        return cls(tuple(sorted(found.items(), key=lambda item: item[0])), _full_urls(urls))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -117,7 +113,7 @@ class StoreOptions:
     def cache(self) -> CacheOptions | None:
         """The cache on a disk of the node, if there is one."""
         values = self.values
-        return CacheOptions(values["cache_dir"], values["cache_bytes"], self.dataset) if "cache_dir" in values else None
+        return CacheOptions(values["cache_dir"], values["cache_bytes"]) if "cache_dir" in values else None
 
     @property
     def place(self) -> str:
@@ -182,14 +178,13 @@ def _checked_cache(name: str, value: Any) -> Any:
     return local_folder("cache_dir", value)
 
 
-def _check_cache(found: Mapping[str, Any]) -> bool:
-    """Return whether there is a cache; raise unless it has a folder and a size."""
+def _check_cache(found: Mapping[str, Any]) -> None:
+    """Raise for a cache that has a folder alone, or a size alone."""
     if ("cache_dir" in found) != ("cache_bytes" in found):
         raise OptionError(
             "cache_dir and cache_bytes: the cache needs both, a folder on a disk of each node and how much of it to "
             "take, such as cache_dir='/nvme', cache_bytes='200GB'"
         )
-    return "cache_dir" in found
 
 
 def _environment(given: Mapping[str, Any]) -> dict[str, Any]:

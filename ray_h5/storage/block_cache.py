@@ -1,0 +1,472 @@
+"""Bytes of remote files on a local disk, shared by the processes of a node.
+
+A file of the cache holds one state of one remote file: a record for each block of 16 KiB, and then the blocks at their
+offsets, with holes where nothing is cached::
+
+    | record 0 | record 1 | ... to a page ||  block 0  |  (hole)  |  block 2  | ...
+      crc, 1     0, 0
+
+A block counts only if its bytes have the CRC of its record. So readers need no lock; and a crash, a full disk or
+another process that writes meanwhile leaves a block that is fetched again, never a wrong one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ray_h5.atomic import lock_within
+from ray_h5.errors import OptionError
+from ray_h5.fork import PerProcess
+from ray_h5.storage.fetching import Getter
+from ray_h5.storage.local import read_at
+
+__all__ = ["BLOCK_BYTES", "BlockCache", "CacheOptions", "CachedGetter", "cache_for"]
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES = 16 << 10
+"""Small, because a row that is read alone is fetched with the rest of its first and its last block."""
+
+_FOLDER = "ray_h5-cache-3"
+"""The folder in the user's folder. Nothing outside it is ever removed. Another format gets another number."""
+
+_NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}")
+_RECORD = np.dtype([("crc", "<u4"), ("is_there", "<u4")])
+_PAGE_BYTES = 4096
+_FAR_APART = 1 << 10
+"""Blocks for each byte range: the records of 1,024 blocks are read as fast as those of one."""
+
+_TOUCH_S = 1.0
+_COUNT_AGAIN_S = 5.0
+_LOCK_S = 10.0
+_FULL_PAUSE_S, _ERROR_PAUSE_S = 1.0, 60.0
+"""How long nothing is written after the cache was full, and after the disk failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """A cache on a disk.
+
+    Attributes
+    ----------
+    folder : str
+        The user's folder.
+    max_bytes : int
+        The most that the cache takes of the disk.
+    """
+
+    folder: str
+    max_bytes: int
+
+
+class CachedGetter:
+    """Gets ranges of a file from the disk, and the rest from where the file is; that stays on the disk.
+
+    Parameters
+    ----------
+    getter : Getter
+        The file.
+    cache : BlockCache
+        The cache.
+    file : BlockFile
+        What it has of the file.
+    """
+
+    def __init__(self, getter: Getter, cache: BlockCache, file: BlockFile) -> None:
+        self._getter = getter
+        self._cache = cache
+        self._file = file
+
+    def has(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for byte ranges, which ascend, whether each seems to be on the disk: it is checked when it is read."""
+        offsets, sizes = np.array(spans, np.int64).reshape(-1, 2).T
+        has: list[bool] = self._file.has(offsets, sizes).tolist()
+        return has
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
+        size = self._file.size
+        if nbytes <= 0 or offset + nbytes > size:
+            return self._getter.get(offset, nbytes)  # it names the error
+        first, end = offset // BLOCK_BYTES, -(-(offset + nbytes) // BLOCK_BYTES)
+        at = offset - first * BLOCK_BYTES
+        blocks, is_right = self._cache.read(self._file, first, end)
+        missing = first + np.flatnonzero(~is_right)
+        if not len(missing):
+            return blocks.data[at : at + nbytes]
+        start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, size)
+        writes = self._cache.may_write
+        if not writes:  # the rest of the blocks is of no use
+            start, stop = max(start, offset), min(stop, offset + nbytes)
+        fetched = self._getter.get(start, stop - start)
+        if writes:
+            self._cache.write(self._file, int(missing[0]), fetched)
+        if start <= offset and offset + nbytes <= stop:
+            return fetched[offset - start : offset - start + nbytes]
+        start -= first * BLOCK_BYTES
+        blocks[start : start + len(fetched)] = np.frombuffer(fetched, np.uint8)
+        return blocks.data[at : at + nbytes]
+
+
+class BlockCache:
+    """The cache of a folder in this process: how large it is, and what makes room when it is full.
+
+    When it is full, files that no process used since this one began make room, the least recently used ones first.
+    Otherwise it keeps what it has: in an order with each row once, what was just read is needed last.
+
+    Parameters
+    ----------
+    options : CacheOptions
+        Where it is, and how large it may grow.
+
+    Raises
+    ------
+    OptionError
+        If the folder cannot be made or written to, or others may write to it.
+    """
+
+    def __init__(self, options: CacheOptions) -> None:
+        self.options = options
+        self._folder = _made_folder(options.folder)
+        self._since = time.time()
+        self._threads = threading.Lock()
+        self._lock_file: PerProcess[_LockFile] = PerProcess(lambda: _LockFile(os.path.join(self._folder, "lock")))
+        self._warned_at: dict[str, float] = {}
+        self._paused_until = self._counted_at = self._unlocked_until = float("-inf")
+
+    def file(self, place: str, state: str, size: int) -> BlockFile:
+        """Return the cached bytes of a remote file.
+
+        Parameters
+        ----------
+        place : str
+            What distinguishes the file from all others: its store and its URL.
+        state : str
+            What distinguishes its state from all others: its ETag.
+        size : int
+            Its size in bytes.
+        """
+        hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
+        return BlockFile(os.path.join(self._folder, "-".join(hashes)), size)
+
+    def read(self, file: BlockFile, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `BlockFile.read` does; no block is right if the disk fails."""
+        try:
+            return file.read(first, end)
+        except OSError as exc:
+            self._warn("reading", exc)
+            return file.buffer(first, end), np.zeros(end - first, bool)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether what is fetched now may be written: the cache is not full, and the disk did not fail."""
+        return time.monotonic() >= self._paused_until
+
+    def write(self, file: BlockFile, first: int, data: memoryview) -> None:
+        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
+        crcs = file.crcs_of(data)
+        try:
+            with self._locked():
+                for start, stop in _runs(file.missing(first, crcs)):
+                    part = data[start * BLOCK_BYTES : stop * BLOCK_BYTES]
+                    if not self._store(file, first + start, part, crcs[start:stop]):
+                        self._paused_until = time.monotonic() + _FULL_PAUSE_S
+                        return
+        except (OSError, OptionError) as exc:
+            self._paused_until = time.monotonic() + _ERROR_PAUSE_S
+            self._counted_at = float("-inf")
+            self._warn("writing", exc)
+
+    def _store(self, file: BlockFile, first: int, data: memoryview, crcs: np.ndarray) -> bool:
+        """Store the first of some blocks, as many as there is room for; return whether these are all."""
+        records = file.record_bytes if file.is_new else 0
+        room = self._room(records + _on_disk(len(data))) - records
+        count = len(crcs) if room >= _on_disk(len(data)) else max(0, room) // BLOCK_BYTES
+        if count:
+            part = data[: count * BLOCK_BYTES]
+            # Counted before it is written: after a crash, the number is too large rather than too small.
+            self._lock_file.value.used += records + _on_disk(len(part))
+            file.store(first, part, crcs[:count])
+        return count == len(crcs)
+
+    def _room(self, nbytes: int) -> int:
+        """Return how many bytes may be written, after files that nobody uses were removed."""
+        lock_file, now = self._lock_file.value, time.monotonic()
+
+        def fits() -> bool:
+            return lock_file.used + nbytes <= self.options.max_bytes
+
+        if self._counted_at == float("-inf") or (not fits() and now - self._counted_at > _COUNT_AGAIN_S):
+            lock_file.used = sum(_taken(entry) for entry in self._entries())
+            self._counted_at = now
+        if not fits():
+            for entry in self._unused():
+                taken = _taken(entry)
+                Path(entry.path).unlink(missing_ok=True)
+                lock_file.used = max(0, lock_file.used - taken)
+                if fits():
+                    break
+        return max(0, self.options.max_bytes - lock_file.used)
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        """Return the files that caches made. Others may lie there, too, and stay."""
+        with os.scandir(self._folder) as entries:
+            return [entry for entry in entries if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+
+    def _unused(self) -> list[os.DirEntry[str]]:
+        """Return the files that nobody used since this process uses the cache, least recently used ones first."""
+        now, unused = time.time(), []
+        since = min(self._since, now)  # the clock may have been set back
+        for entry in self._entries():
+            with contextlib.suppress(FileNotFoundError):
+                used_at = entry.stat().st_mtime
+                if used_at < since or used_at > now + _ERROR_PAUSE_S:
+                    unused.append((used_at, entry))
+        return [entry for _, entry in sorted(unused, key=lambda item: item[0])]
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock between threads and processes; a process that dies lets go of it."""
+        with self._threads:
+            if not self._lock_file.value.is_open():
+                _made_folder(self.options.folder)  # somebody may have removed it
+                self._lock_file.value.open()
+            # Many threads may wait, one after the other: all of them together wait as long as one.
+            waits = time.monotonic() >= self._unlocked_until
+            try:
+                lock_within(self._lock_file.value.fd, _LOCK_S if waits else 0.0)
+            except TimeoutError:
+                if waits:
+                    self._unlocked_until = time.monotonic() + _LOCK_S
+                raise
+            try:
+                yield
+            finally:
+                fcntl.flock(self._lock_file.value.fd, fcntl.LOCK_UN)
+
+    def _warn(self, doing: str, exc: Exception) -> None:
+        """Warn once a minute at most: many threads may fail at the same time."""
+        now = time.monotonic()
+        if now < self._warned_at.get(doing, float("-inf")) + _ERROR_PAUSE_S / 2:
+            return
+        self._warned_at[doing] = now
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        logger.warning("cache_dir=%r: %s failed: %s. Rows come from the store instead", self.options.folder, doing, why)
+
+
+class _LockFile:
+    """The file that processes lock. It holds how many bytes the cache takes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.fd = -1
+
+    def is_open(self) -> bool:
+        return self.fd >= 0 and os.fstat(self.fd).st_nlink > 0
+
+    def open(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    @property
+    def used(self) -> int:
+        return int.from_bytes(os.pread(self.fd, 8, 0), "little")
+
+    @used.setter
+    def used(self, nbytes: int) -> None:
+        os.pwrite(self.fd, nbytes.to_bytes(8, "little"), 0)
+
+
+class BlockFile:
+    """The cached bytes of one state of one remote file; any thread may use it.
+
+    Parameters
+    ----------
+    path : str
+        The file on the disk. It is opened when first needed.
+    size : int
+        Bytes of the remote file.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.size = path, size
+        self.num_blocks = -(-size // BLOCK_BYTES)
+        self.record_bytes = _on_disk(_RECORD.itemsize * self.num_blocks)
+        # A file that was moved has bytes of another one: CRCs begin with the name.
+        self._seed = zlib.crc32(os.fsencode(os.path.basename(path)))
+        self._descriptor: _Descriptor | None = None
+        self._looked_at = 0.0
+        self._lock = threading.Lock()
+
+    def buffer(self, first: int, end: int) -> np.ndarray:
+        """Return an array for the bytes of some blocks."""
+        return np.empty(min(end * BLOCK_BYTES, self.size) - first * BLOCK_BYTES, np.uint8)
+
+    def read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
+        buffer, is_right = self.buffer(first, end), np.zeros(end - first, bool)
+        descriptor = self._opened()
+        if descriptor is None:
+            return buffer, is_right
+        records = _records(descriptor, first, end)
+        for start, stop in _runs(records["is_there"] != 0):
+            part = memoryview(buffer.data)[start * BLOCK_BYTES : stop * BLOCK_BYTES]
+            if _read_all(descriptor.fd, part, self.record_bytes + (first + start) * BLOCK_BYTES) == len(part):
+                is_right[start:stop] = self.crcs_of(part) == records["crc"][start:stop]
+        return buffer, is_right
+
+    def has(self, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return for byte ranges, whose offsets ascend, whether all of their blocks have a record."""
+        firsts, ends = offsets // BLOCK_BYTES, np.minimum(-(-(offsets + sizes) // BLOCK_BYTES), self.num_blocks)
+        try:
+            descriptor = self._opened() if len(firsts) else None
+            if descriptor is None:
+                return np.zeros(len(firsts), bool)
+            begin, end = int(firsts[0]), int(ends.max())
+            if end - begin > _FAR_APART * len(firsts):
+                spans = zip(firsts.tolist(), ends.tolist(), strict=True)
+                return np.array([_records(descriptor, *span)["is_there"].all() for span in spans], bool)
+            missing = np.concatenate([[0], np.cumsum(_records(descriptor, begin, end)["is_there"] == 0)])
+            return missing[ends - begin] == missing[firsts - begin]
+        except OSError:
+            return np.zeros(len(firsts), bool)  # a read warns
+
+    def missing(self, first: int, crcs: np.ndarray) -> np.ndarray:
+        """Return which blocks are not on the disk as their CRCs say: another process may have written some."""
+        end = first + len(crcs)
+        descriptor = self._opened(looks=True)
+        if descriptor is None or not (_records(descriptor, first, end)["crc"] == crcs).any():
+            return np.ones(len(crcs), bool)
+        return ~self.read(first, end)[1]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no such file yet."""
+        return self._opened() is None
+
+    def crcs_of(self, data: memoryview) -> np.ndarray:
+        """Return the CRC of each block of `data`, which begins with a block."""
+        starts = range(0, len(data), BLOCK_BYTES)
+        return np.array([zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts], np.uint32)
+
+    def store(self, first: int, data: memoryview, crcs: np.ndarray) -> None:
+        """Write blocks, and then their records. The lock of the cache is held."""
+        descriptor = self._opened(makes=True)
+        assert descriptor is not None
+        _write_all(descriptor.fd, data, self.record_bytes + first * BLOCK_BYTES)
+        records = np.empty(len(crcs), _RECORD)
+        records["crc"], records["is_there"] = crcs, 1
+        _write_all(descriptor.fd, memoryview(records.tobytes()), first * _RECORD.itemsize)
+
+    def _opened(self, looks: bool = False, makes: bool = False) -> _Descriptor | None:
+        """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
+        descriptor = self._descriptor
+        if descriptor is not None and not looks and time.monotonic() - self._looked_at < _TOUCH_S:
+            return descriptor
+        with self._lock:
+            if self._descriptor is not None and not os.fstat(self._descriptor.fd).st_nlink:
+                self._descriptor = None  # others may still read from it: it is closed after the last of them
+            if self._descriptor is None:
+                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if makes else 0)
+                with contextlib.suppress(FileNotFoundError):
+                    self._descriptor = _Descriptor(os.open(self.path, flags, 0o600))
+            if self._descriptor is not None:
+                # Files that nobody uses are removed first.
+                os.utime(self._descriptor.fd)
+            self._looked_at = time.monotonic()
+            return self._descriptor
+
+
+class _Descriptor:
+    """A descriptor that is closed when the last thread that uses it is done."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        try:  # noqa: SIM105  contextlib may be cleared when the process exits
+            close(self.fd)
+        except OSError:
+            pass  # nothing is lost: a block counts only if its CRC is right
+
+
+def cache_for(options: CacheOptions) -> BlockCache:
+    """Return the cache of this process with some options."""
+    caches = _caches.value
+    if options not in caches:
+        caches.setdefault(options, BlockCache(options))
+    return caches[options]
+
+
+_caches: PerProcess[dict[CacheOptions, BlockCache]] = PerProcess(dict)
+
+
+def _made_folder(parent: str) -> str:
+    folder = os.path.join(parent, _FOLDER)
+    try:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
+        stat = os.lstat(folder)
+    except OSError as exc:
+        raise OptionError(f"cache_dir={parent!r}: the folder cannot be made: {exc.strerror}") from exc
+    # It has bytes of private files, and what is in it is delivered as their bytes.
+    if stat.st_uid != os.getuid() or Path(folder).is_symlink() or stat.st_mode & 0o022:
+        raise OptionError(
+            f"cache_dir={parent!r}: other users may write to {folder}, and so change rows. Remove it, or give each "
+            "user another cache_dir"
+        )
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise OptionError(f"cache_dir={parent!r}: this process may not write to {folder}")
+    return folder
+
+
+def _runs(wanted: np.ndarray) -> list[tuple[int, int]]:
+    """Return the first and the end of each run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]])))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
+def _on_disk(nbytes: int) -> int:
+    """Return how many bytes of a disk some bytes take."""
+    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _taken(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0  # another process removed it
+
+
+def _records(descriptor: _Descriptor, first: int, end: int) -> np.ndarray:
+    records = np.zeros(end - first, _RECORD)
+    _read_all(descriptor.fd, memoryview(records.view(np.uint8).data), first * _RECORD.itemsize)
+    return records
+
+
+def _read_all(fd: int, buffer: memoryview, offset: int) -> int:
+    done = 0
+    while done < len(buffer) and (more := read_at(fd, buffer[done:], offset + done)):
+        done += more
+    return done
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
