@@ -1,4 +1,4 @@
-"""Files of the Hugging Face Hub: ``hf://`` -> the URL that the Hub answers, and the token for it.
+"""Files of the Hugging Face Hub: ``hf://`` -> the URL that the Hub answers, the token for it, and lists of files.
 
 The Hub redirects requests for large files to another host, by URLs that are signed for a short time. So each request
 begins at the Hub; the ETag is that of the host that has the bytes. The client of obstore sends ``Authorization`` to no
@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from ray_h5.errors import OptionError
+from ray_h5.errors import MissingDependencyError, NotFoundError, NotReadableError, OptionError, ReadFailedError
 
 _NAME = r"[\w.-]+"
 _HUB = re.compile(rf"(datasets/|spaces/)?(?!(?:datasets|spaces)/)({_NAME}/{_NAME})(?:@([^/*?[]+))?(?:/(.*))?")
@@ -103,3 +103,54 @@ def token_for(url: str) -> str:
     """Return the token for requests to a URL: HF_TOKEN of the environment, for the host of the Hub alone."""
     is_hub = endpoint().split("/")[:3] == url.split("/")[:3]
     return os.environ.get("HF_TOKEN", "") if is_hub else ""
+
+
+def files_below(url: str) -> list[str]:
+    """Return the paths in the repository of all files below a folder; none if there is no such folder.
+
+    Parameters
+    ----------
+    url
+        The folder, of ``hf://``.
+
+    Raises
+    ------
+    MissingDependencyError
+        If huggingface_hub is not installed.
+    NotFoundError, NotReadableError, ReadFailedError
+        If the Hub does not list it.
+    """
+    try:
+        from huggingface_hub import HfApi, RepoFile
+        from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RevisionNotFoundError
+    except ImportError:
+        raise MissingDependencyError(
+            f"{url}: folders and globs of hf:// need huggingface_hub: pip install 'ray_h5[hub]'"
+        ) from None
+    path = HubPath.of(url)
+    api = HfApi(endpoint=endpoint(), token=token_for(endpoint()) or False)
+    try:
+        entries = api.list_repo_tree(
+            path.repository,
+            path.path.rstrip("/") or None,
+            recursive=True,
+            revision=unquote(path.revision),
+            repo_type=path.kind.rstrip("s/") or None,
+        )
+        return [entry.path for entry in entries if isinstance(entry, RepoFile)]
+    except RevisionNotFoundError:
+        error: Exception = NotFoundError(f"{url}: the Hub has no branch, tag or commit {path.revision!r} of it")
+    except EntryNotFoundError:
+        return []
+    except HfHubHTTPError as exc:
+        status = exc.response.status_code
+        if isinstance(exc, GatedRepoError) or status in {401, 403, 404}:
+            error = NotReadableError(
+                f"{url}: the Hub does not list its files ({status}). There may be no such repository; or it is private "
+                "or gated: set HF_TOKEN in the environment of every node, and ask for access on its page."
+            )
+        else:
+            error = ReadFailedError(f"{url}: the Hub answers {status} for its list of files. Try again later.")
+    except Exception as exc:  # noqa: BLE001  its client has errors of its own, whose texts may hold what is secret
+        error = ReadFailedError(f"{url}: the Hub gives no list of files: {type(exc).__name__}. Try again later.")
+    raise error

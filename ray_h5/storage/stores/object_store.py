@@ -16,7 +16,7 @@ from ray_h5.storage.addresses import Address, check_key, check_listed, shown
 from ray_h5.storage.block_cache import CachedGetter, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.fetching import Getter, call
-from ray_h5.storage.hub import HubPath, token_for
+from ray_h5.storage.hub import HubPath, files_below, token_for
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
@@ -166,7 +166,7 @@ class ObjectStorage(InStore):
         """
         address = Address.of(url)
         if address.kind == "hf":
-            return _on_hub(url, self.options), []
+            return _on_hub(url), []
         store, prefix = self._store(url)
         objects: Sequence[Any]
         folders: Sequence[str] = ()
@@ -339,16 +339,14 @@ def _all(store: Any, prefix: str) -> list[Any]:
     return [each for page in store.list(prefix or None, chunk_size=_PAGE) for each in page]
 
 
-def _on_hub(url: str, options: StoreOptions) -> list[Found]:
-    """Return all files below a folder of the Hub. Their states have a size alone: see `RemoteFiles`."""
-    from ray_h5.storage.stores.hub_tree import files_below  # few need it
-
+def _on_hub(url: str) -> list[Found]:
+    """Return all files below a folder of the Hub, without states: see `RemoteFiles`."""
     of = HubPath.of(url)
     above = Address.of(url).key.removesuffix(of.path)
-    listed: Any = call(lambda: list(files_below(url, options)))
-    for path, _ in listed:
+    listed: Any = call(lambda: files_below(url))
+    for path in listed:
         check_listed(url, of.path, path)
-    return [Found(of.url(path), above + path, ObjectIdentity("", size)) for path, size in listed]
+    return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in listed]
 
 
 def check_fork() -> None:
