@@ -47,7 +47,7 @@ class Hub:
                     self.send_header("X-Repo-Commit", "abc")
                     name = quote(unquote(self.path.rpartition("/")[2]))
                     self.send_header("Location", f"{hub.cdn.url.replace('127.0.0.1', 'localhost')}/lfs/{name}?sig=s")
-                elif self.path.startswith("/api/"):
+                elif self.path.startswith("/api/datasets/owner/"):
                     status, headers, body = hub.tree(self.path)
                     self.send_response(status)
                 else:
@@ -73,7 +73,6 @@ class Hub:
             return status, headers, b""
         asked = urlsplit(path)
         below = asked.path.partition("/tree/main")[2].strip("/")
-        assert asked.path.startswith("/api/datasets/owner/")
         assert "recursive=true" in asked.query.lower()
         files = [each for each in self.files if each.startswith(f"{below}/" if below else "")]
         if below and not files:
@@ -203,7 +202,7 @@ def test_folders_and_globs_are_listed_page_by_page(path, expected, hub):
     assert found.paths == [base + quote(each) for each in expected]
     assert all(found.states[each].etag for each in found.paths)
     listed = len([each for each in FILES if each.startswith("data/")]) if path.startswith("/data") else len(FILES)
-    assert len([1 for _, asked, _ in hub.asked if asked.startswith("/api/")]) == -(-listed // 2)
+    assert len([1 for _, asked, _ in hub.asked if asked.startswith("/api/datasets/")]) == -(-listed // 2)
 
 
 def test_the_rows_of_a_glob(hub):
@@ -217,7 +216,7 @@ def test_a_listing_is_repeated_and_has_the_token(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.failures = [(503, {})]
     assert len(FileOptions.of("hf://datasets/owner/gated/*.h5", **OPTIONS).paths) == 1
-    assert {token for _, path, token in hub.asked if path.startswith("/api/")} == {f"Bearer {TOKEN}"}
+    assert {token for _, path, token in hub.asked if path.startswith("/api/datasets/")} == {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize(
