@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(5011, 26, 47, 1, 6, 11),
     "inspect": Size(1582, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
-    "loading": Size(1431, 9, 3, 0, 0, 2),
+    "loading": Size(1406, 9, 2, 0, 0, 2),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1473, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),
@@ -64,7 +64,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(4026, 23, 11, 3, 6, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
-    "torch_data": Size(5119, 27, 9, 1, 2, 1),
+    "torch_data": Size(5028, 27, 9, 1, 2, 1),
     "transforms": Size(1886, 11, 0, 0, 1, 0),
     "writing": Size(2898, 17, 0, 0, 6, 3),
 }

@@ -38,6 +38,8 @@ class RowCache:
     ----------
     columns : dict of numpy.ndarray
         The rows of each column that are held, in the order in which they were held first.
+    hits, misses : int
+        Rows that were asked for: those that were held with all columns asked for, and the others.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RowCache:
         # when they are first written to: 64 shuffled rows would take 64 of 2 MiB.
         self._slot_after = np.zeros(len(self._is_held), np.int32 if num_rows < 2**31 else np.int64)
         self._num_slots, self._lock = 0, threading.Lock()
+        self.hits = self.misses = 0
 
     def holds(self, rows: np.ndarray, names: Sequence[Any]) -> np.ndarray:
         """Return, as bools, which of these rows are held with all these columns."""
@@ -94,9 +97,11 @@ class RowCache:
         for name in out:
             by_bound.setdefault(self._bounds.get(name, 0), []).append(name)
         if not self.columns:
+            self._count(0, len(rows))
             read(out, rows, targets)
             return
         is_held, slots = self._is_held[rows], self._slot_after[rows].astype(np.int64) - 1
+        hits = int(np.count_nonzero(is_held & (slots < min(by_bound, default=0))))
         to_read: list[tuple[np.ndarray, list[Any]]] = []
         for bound, names in by_bound.items():
             here = is_held & (slots < bound)
@@ -112,6 +117,12 @@ class RowCache:
                 read({name: out[name] for name in names}, rows[missing], targets[missing])
         if not is_held.all():
             self._add(rows[~is_held], out, targets[~is_held])
+        self._count(hits, len(rows) - hits)
+
+    def _count(self, hits: int, misses: int) -> None:
+        with self._lock:
+            self.hits += hits
+            self.misses += misses
 
     def _add(self, rows: np.ndarray, out: Mapping[Any, np.ndarray], places: np.ndarray) -> None:
         """Hold rows; those that another thread holds meanwhile are overwritten with the same values."""

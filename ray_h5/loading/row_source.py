@@ -22,6 +22,7 @@ from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.plan_reads import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
+from ray_h5.read.held_chunks import HeldChunks
 from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.open_file import MAX_INDEX_BYTES, max_open
 from ray_h5.read.read_parts import FileRead
@@ -31,7 +32,6 @@ from ray_h5.storage.local import LOCAL
 
 if TYPE_CHECKING:
     from ray_h5.read.arrays.joint_columns import JointFiles
-    from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.rows.row_view import FileReader
     from ray_h5.storage.storage_of_path import Storage
 
@@ -89,21 +89,17 @@ class RowSource:
         self._kept_rows = kept_rows
         self._kept_bytes = None if kept_bytes is None else as_integer("kept_bytes", kept_bytes, 0)
         # An open file in a store needs no descriptor, only memory for what is known of it.
-        self._readers: LRU[FileReader] = LRU(self._storage.kept_open, MAX_INDEX_BYTES, self._index_bytes)
+        self._readers: LRU[FileReader] = LRU(
+            self._storage.kept_open, MAX_INDEX_BYTES, lambda each: each.base.known_bytes
+        )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
         self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = new_times()
         self._cached = PerProcess(_CachedRows)
-        self._held: HeldChunks | None = None
+        self._held = HeldChunks()
         self._kept_chunk_bytes, self._epochs, self._rows_read = 0, 0, 0
-        self._holds_in_epochs = _share_chunks(plan)
-
-    def _index_bytes(self, reader: FileReader) -> int:
-        return reader.base.known_bytes
-
-    @property
-    def num_rows(self) -> int:
-        return self.plan.num_rows
+        self.holds_chunks = _share_chunks(plan)
+        """Whether decoded chunks stay in memory during an epoch."""
 
     @property
     def _storage(self) -> Storage:
@@ -130,7 +126,7 @@ class RowSource:
     @property
     def keeps_all(self) -> bool:
         """Whether every row stays in memory after it was read."""
-        return self._row_cache().keeps_all(self._names, self.plan.files.num_rows)
+        return self.row_cache.keeps_all(self._names, self.plan.files.num_rows)
 
     @property
     def is_compiled(self) -> bool | None:
@@ -142,28 +138,20 @@ class RowSource:
             return False
         return all(joint is not None and len(joint.columns) == len(names) for names, joint in joints)
 
-    def is_held(self, indices: np.ndarray) -> np.ndarray:
-        """Return, as bools, which rows lie in memory with all their columns."""
-        return self._row_cache().holds(self.split(indices)[0], self._names)
-
     def split(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the row ids of selected indices; and their draws, if the values of rows are drawn."""
         if not self.plan.is_drawn:
             return self.plan.row_ids(indices), None
-        selected, draws = split_draws(indices, self.num_rows)
+        selected, draws = split_draws(indices, self.plan.num_rows)
         return self.plan.row_ids(selected), draws
 
     def num_held(self) -> int:
         """Return how many rows lie in memory with all their columns."""
-        return self._row_cache().num_held(self._names)
+        return self.row_cache.num_held(self._names)
 
     @property
     def _names(self) -> list[str]:
         return [each.name for each in self.plan.of_files]
-
-    def new_batch(self, count: int) -> dict[str, np.ndarray]:
-        """Return an array for `count` rows of each column."""
-        return {name: empty(*spec) for name, spec in self.batch_specs(count).items()}
 
     def batch_specs(self, count: int) -> dict[str, Spec]:
         """Return shape and dtype of an array for `count` rows of each column."""
@@ -220,62 +208,37 @@ class RowSource:
     def _read_rows(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
     ) -> None:
-        out = self._read_joined(out, row_ids, places)
-        self._row_cache().read_through(out, row_ids, places, partial(self._read_files, draws=draws))
-
-    def _read_joined(
-        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray | None
-    ) -> Mapping[str, np.ndarray]:
-        """Fill the columns of tables beside the files, and return the arrays of the other columns."""
         joined = self.plan.joined
-        if joined is None:
-            return out
-        for name in joined.specs.keys() & out.keys():
-            out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
-        return {name: array for name, array in out.items() if name not in joined.specs}
-
-    @property
-    def holds_chunks(self) -> bool:
-        """Whether decoded chunks stay in memory during an epoch."""
-        return self._holds_in_epochs
+        if joined is not None:  # columns of tables beside the files
+            for name in joined.specs.keys() & out.keys():
+                out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
+            out = {name: array for name, array in out.items() if name not in joined.specs}
+        self.row_cache.read_through(out, row_ids, places, partial(self._read_files, draws=draws))
 
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
         """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
         self._epochs += 1
         self._bound_chunks()
-        if self._held is not None:
-            self._held.threads = threads
+        self._held.threads = threads
         try:
             yield
         finally:
             self._epochs -= 1
-            if self._held is not None:
-                self._held.resize(self._kept_chunk_bytes)
+            self._held.resize(self._kept_chunk_bytes)
 
     def _bound_chunks(self) -> None:
-        nbytes = max(self._kept_chunk_bytes, self._shared_bytes())
-        if self._held is None and nbytes:
-            from ray_h5.read.held_chunks import HeldChunks  # threads of a loader seldom need it
-
-            self._held = HeldChunks()
-        if self._held is not None:
-            self._held.resize(nbytes)
-
-    def _shared_bytes(self) -> int:
-        """Return how many bytes of decoded chunks are there for other rows."""
         # Threads of a loader read a window of a shuffle at once. Others read one batch after the other.
-        return _SHARED_BYTES if self._holds_in_epochs or (self.plan.chunk_group_rows > 1 and not self._epochs) else 0
+        are_shared = self.holds_chunks or (self.plan.chunk_group_rows > 1 and not self._epochs)
+        self._held.resize(max(self._kept_chunk_bytes, _SHARED_BYTES if are_shared else 0))
 
     def _count_rows(self, count: int) -> None:
         """Count rows of an epoch; at its end, drop decoded chunks if nothing is to stay in memory."""
         if self._epochs:
             return
         self._bound_chunks()
-        if self._held is None or self._kept_bytes != 0:
-            return
         self._rows_read += count
-        if self._rows_read > self.num_rows // self._processes():
+        if self._kept_bytes == 0 and self._rows_read > self.plan.num_rows // self._processes():
             self._held.clear()
             self._rows_read = count
 
@@ -283,11 +246,12 @@ class RowSource:
         """Let go of all files and of the rows in memory. The next read opens the files again."""
         for each in (self._readers, self._states, self._source_states):
             each.clear()
-        if self._held is not None:
-            self._held.clear()
+        self._held.clear()
         self._cached.renew()
 
-    def _row_cache(self) -> RowCache:
+    @property
+    def row_cache(self) -> RowCache:
+        """The rows that this process holds."""
         cached = self._cached.value
         with cached.lock:
             # Not earlier than at the first read: only then is it known whether this is a loader worker.
@@ -369,7 +333,7 @@ class RowSource:
         """
         files, starts = self.plan.files.files_of(row_ids), self.plan.files.starts
         joint = self._joint_of(out, files)
-        if joint is None or (joint.decodes_parts and self._held is not None and self._held.max_bytes):
+        if joint is None or (joint.decodes_parts and self._held.max_bytes):
             return set()
         arrays = {name: out[name] for name in joint.columns}
         try:

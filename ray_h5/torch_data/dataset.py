@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
+from ray_h5.buffers import empty
 from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.columns.varying.padding import Padding, PadLike, cast_rows, pad_column
@@ -309,7 +310,7 @@ class H5Dataset(BatchedDataset):
         return fingerprint(self._index.files, self.selection, order, self._source.plan.data)
 
     def __len__(self) -> int:
-        return self._source.num_rows
+        return self._source.plan.num_rows
 
     def _one(self, index: SupportsIndex) -> Any:
         wanted = self._checked([operator.index(index)], type(self).__name__)
@@ -447,11 +448,10 @@ class H5Dataset(BatchedDataset):
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
-        out = self._source.new_batch(count)
-        for spec in self._specs:
-            if spec.dtype.kind in "biufc":
-                like = torch.from_numpy(out[spec.name])
-                out[spec.name] = torch.empty_like(like, pin_memory=True).numpy()
+        out = {name: empty(*spec) for name, spec in self._source.batch_specs(count).items()}
+        for name, array in out.items():
+            if array.dtype.kind in "biufc":
+                out[name] = torch.empty_like(torch.from_numpy(array), pin_memory=True).numpy()
         return out
 
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:

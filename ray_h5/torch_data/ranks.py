@@ -25,60 +25,6 @@ class OwnRank(NamedTuple):
     world_size: int
 
 
-class Ranks:
-    """Rank and world size as the user gave them. Those left out are asked of torch.distributed at each use.
-
-    Frameworks make loaders before and after they initialise torch.distributed, so the values at the time when a
-    sampler is made may not be those at the time when it is used.
-    """
-
-    def __init__(self, rank: int | None, world_size: int | None) -> None:
-        self.asked = {"rank": rank, "world_size": world_size}
-        self.now()  # raises errors where the arguments are given
-
-    def now(self) -> OwnRank:
-        """Return rank and world size at this time."""
-        return resolve_rank(**self.asked)
-
-    def share(self, sampler: object) -> OwnRank:
-        """Return the share of an iteration of `sampler`: all samples if accelerate splits them."""
-        is_asked = set(self.asked.values()) != {None}
-        if not asked_by_accelerate():
-            if "TORCHELASTIC_RUN_ID" in os.environ and not is_asked and not _is_distributed():
-                warn_of_torchrun(os.environ.get("WORLD_SIZE", "1"))
-            return self.now()
-        if is_asked and self.now().world_size > 1:
-            raise OptionError(
-                f"{type(sampler).__name__} has rank and world_size, and accelerate splits the batches of a prepared "
-                "loader over the ranks again: rows would be lost. Leave out rank and world_size."
-            )
-        return OwnRank(0, 1)
-
-
-def asked_by_accelerate() -> bool:
-    """Return whether a part of accelerate asks that splits samples over the ranks itself.
-
-    A loader that accelerate prepared has its sampler inside a `BatchSamplerShard`, which takes every n-th batch of
-    it, or a `DataLoaderDispatcher`, which reads in one process for all. Neither tells the sampler, which may have been
-    made before accelerate was asked to prepare the loader: only the call stack shows it.
-    """
-    if "accelerate.data_loader" not in sys.modules:
-        return False
-    module = sys.modules["accelerate.data_loader"]
-    kinds = (module.BatchSamplerShard, module.DataLoaderDispatcher)
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        # Not isinstance, which asks objects of others for their __class__.
-        if issubclass(type(frame.f_locals.get("self")), kinds):
-            return True
-    return False
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
 def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
     """Return rank and world size; None stands for that of torch.distributed, if it is initialised.
 
@@ -99,15 +45,56 @@ def resolve_rank(rank: int | None, world_size: int | None) -> OwnRank:
     return OwnRank(rank, world_size)
 
 
-@functools.cache
-def warn_of_torchrun(processes: str) -> None:
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def has_accelerator() -> bool:
+    """Return whether this process has an `Accelerator`, which splits the loaders that it prepares over the ranks."""
+    state = sys.modules.get("accelerate.state")
+    return state is not None and bool(state.is_initialized())
+
+
+def is_split_by_accelerate(sampler: object) -> bool:
+    """Return whether a loader that accelerate prepared iterates over a sampler now.
+
+    Such a loader has the sampler inside a `BatchSamplerShard`, which takes every n-th batch of it, or is a
+    `DataLoaderDispatcher`, which reads in one process for all.
+    """
+    if not has_accelerator():
+        return False
+    module = sys.modules["accelerate.data_loader"]
+    for running in module.GradientState().dataloader_references:
+        outer, is_split = running, isinstance(running, module.DataLoaderDispatcher)
+        while outer is not None and outer is not sampler:
+            is_split = is_split or isinstance(outer, module.BatchSamplerShard)
+            inner = getattr(outer, "batch_sampler", None)
+            outer = getattr(outer, "sampler", None) if inner is None else inner
+        if is_split and outer is sampler:
+            return True
+    return False
+
+
+def warn_of_torchrun() -> None:
     """Warn once in a process that torchrun started among others, and that torch.distributed does not know."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and not _is_distributed():
+        _warn_of_processes(os.environ.get("WORLD_SIZE", "1"))
+
+
+@functools.cache
+def _warn_of_processes(processes: str) -> None:
     if processes != "1":
         logger.warning(
             "torchrun started %s processes, and torch.distributed is not initialised: each of them reads all rows. "
             "Call torch.distributed.init_process_group() before, or pass rank= and world_size=.",
             processes,
         )
+
+
+def warn_of_lightning() -> None:
+    """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
+    if _LIGHTNING & sys.modules.keys() and "torchdata.stateful_dataloader" not in sys.modules:
+        _warn_of_lightning()
 
 
 @functools.cache
@@ -117,9 +104,3 @@ def _warn_of_lightning() -> None:
         "this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose state is "
         "that after the last batch delivered; lightning saves it by itself"
     )
-
-
-def warn_of_lightning() -> None:
-    """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
-    if _LIGHTNING & sys.modules.keys() and "torchdata.stateful_dataloader" not in sys.modules:
-        _warn_of_lightning()

@@ -20,7 +20,14 @@ from ray_h5.order.draws.shuffle import Shuffle, as_shuffle
 from ray_h5.order.epoch_order import Order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.position import Position, PositionLike
-from ray_h5.torch_data.ranks import OwnRank, Ranks, asked_by_accelerate, warn_of_lightning
+from ray_h5.torch_data.ranks import (
+    OwnRank,
+    has_accelerator,
+    is_split_by_accelerate,
+    resolve_rank,
+    warn_of_lightning,
+    warn_of_torchrun,
+)
 
 ShuffleLike = bool | str | Shuffle | None
 """Values of the option `shuffle`."""
@@ -30,7 +37,7 @@ State: TypeAlias = dict[str, Any]
 _Item = TypeVar("_Item")
 
 
-def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Order:
+def order_of(dataset: Sized, shuffle: Shuffle | None) -> Order:
     """Return the order in which the samples of a dataset come.
 
     An `H5Dataset` knows its files and chunks, and has the same order as in Ray. Of any other dataset only the
@@ -44,10 +51,9 @@ def order_of(dataset: Sized, shuffle: ShuffleLike, seed: int | None = 0) -> Orde
         )
     if isinstance(dataset, (str, os.PathLike)):  # a text has a length, too
         raise OptionError(f"expected a dataset, found the path {str(dataset)!r}; write H5Dataset({str(dataset)!r})")
-    wanted = as_shuffle(shuffle, seed)
     if hasattr(dataset, "epoch_order"):  # an H5Dataset
-        return cast("Order", dataset.epoch_order(wanted))
-    return plain_order(len(dataset), wanted)
+        return cast("Order", dataset.epoch_order(shuffle))
+    return plain_order(len(dataset), shuffle)
 
 
 class EpochState:
@@ -80,6 +86,10 @@ class EpochState:
             self._loaded = self.run = None
         self.epoch = self._next_epoch = epoch
 
+    def start(self, world_size: int, block_rows: int, tail: Tail | None) -> Position:
+        """Return where a whole epoch begins on one of `world_size` ranks."""
+        return Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, None, tail)
+
     def begin(self, world_size: int, block_rows: int, tail: Tail | None, run_length: int = 1) -> Position:
         """Begin an iteration on one of `world_size` ranks; return where.
 
@@ -88,7 +98,7 @@ class EpochState:
         """
         if self.advances:
             self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        start = Position(self.order.seed, self.epoch, 0, world_size, block_rows, self._plan, None, tail)
+        start = self.start(world_size, block_rows, tail)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             same = (loaded.world_size, loaded.block_rows, loaded.tail) == (world_size, block_rows, tail)
@@ -99,21 +109,12 @@ class EpochState:
         self.run, self.is_ahead = (start, start.rows), False
         return start
 
-    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[_Item]:
-        """Yield what an iteration has, and count the rows of each item as done when it is asked for.
+    def counted(self, items: Iterable[_Item], size: Callable[[_Item], int]) -> Counted[_Item]:
+        """Return what an iteration has; the rows of each item count as done when it is asked for."""
+        return Counted(self, items, size)
 
-        The first item began the iteration in this state. From then on it counts for itself: another one, of another
-        epoch, may begin. After its end, the next one is of a whole epoch.
-        """
-        run = None
-        for item in items:
-            run = run or self.run
-            assert run is not None
-            start, rows = run
-            self.run = run = start, rows + size(item)
-            if self.advances:
-                self.epoch = start.epoch
-            yield item
+    def end(self) -> None:
+        """End an iteration: the next one is of a whole epoch."""
         self.run = None
         if self.advances:
             self.epoch = self._next_epoch
@@ -122,7 +123,7 @@ class EpochState:
         """Return where the iteration that was asked last is, or the iteration `run`."""
         if self._loaded is not None and run is None:
             return self._loaded
-        start, rows = run or self.run or (Position(self.order.seed, self.epoch, 0, 1, 1, self._plan), 0)
+        start, rows = run or self.run or (self.start(1, 1, None), 0)
         return replace(start, rows=rows)
 
     def load(self, found: PositionLike) -> None:
@@ -132,156 +133,48 @@ class EpochState:
         self._loaded = position
 
 
-class ResumableIndices(Iterator[int]):
-    """One iteration of a sampler, with a position of its own that stays when the sampler has come to its end.
+class Counted(Iterator[_Item]):
+    """One iteration of a sampler, which counts the rows of each item as done when it is asked for.
 
-    For a last batch that is smaller than the others, a `DataLoader` takes the sampler to its end before the batch is
-    delivered. torchdata therefore asks the iterator for a state, and not only the sampler.
+    The first item began the iteration in its state. From then on it counts for itself: another one, of another epoch,
+    may begin. It has a position of its own that stays when the sampler has come to its end: for a last batch that is
+    smaller than the others, a `DataLoader` takes the sampler to its end before the batch is delivered. torchdata
+    therefore asks the iterator for a state, and not only the sampler.
     """
 
-    def __init__(self, state: EpochState, indices: Iterator[int]) -> None:
-        self._state, self._indices = state, indices
+    def __init__(self, state: EpochState, items: Iterable[_Item], size: Callable[[_Item], int]) -> None:
+        self._state, self._items, self._size = state, iter(items), size
         self._run: tuple[Position, int] | None = None
         self._loaded: PositionLike | None = None
 
-    def __next__(self) -> int:
+    def __next__(self) -> _Item:
+        state = self._state
         if self._loaded is not None:
-            self._state.load(self._loaded)
+            state.load(self._loaded)
             self._loaded = None
-        index = next(self._indices)
-        self._run = self._state.run
-        return index
+        try:
+            item = next(self._items)
+        except StopIteration:
+            state.end()
+            raise
+        run = self._run or state.run
+        assert run is not None
+        state.run = self._run = run[0], run[1] + self._size(item)
+        if state.advances:
+            state.epoch = run[0].epoch
+        return item
 
     def state_dict(self) -> State:
         found = self._state.position(self._run) if self._loaded is None else Position.from_dict(self._loaded)
         return found.to_dict()
 
     def load_state_dict(self, state: PositionLike) -> None:
-        # Loaded when the first sample is asked for: this iterator may never be iterated over.
+        # Loaded when the first item is asked for: this iterator may never be iterated over.
         self._loaded = state
 
 
-class RankSampler(DistributedSampler[int]):
-    """Base of the samplers of one rank: the epoch, and how much of it is done.
-
-    It is a `DistributedSampler` because frameworks split any other sampler over the ranks, and leave that one alone.
-    """
-
-    _state: EpochState
-    run_length = 1
-    drop_last = False
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next iteration."""
-        return self._state.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, before iterating."""
-        self._state.set_epoch(epoch)
-
-    @property
-    def order(self) -> Order:
-        """The order of an epoch. If its seed was drawn, a state that is loaded replaces the seed."""
-        return self._state.order
-
-    @property
-    def rank(self) -> int:
-        """The rank that this sampler is for."""
-        return self._own_rank().rank
-
-    @property
-    def num_replicas(self) -> int:
-        """Among how many ranks the samples are split; the name that `DistributedSampler` has for `world_size`."""
-        return self._own_rank().world_size
-
-    @property
-    def world_size(self) -> int:
-        """Among how many ranks the samples are split."""
-        return self._own_rank().world_size
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of this rank."""
-        return len(self)
-
-    @property
-    def total_size(self) -> int:
-        """Samples of all ranks together."""
-        return self.num_samples * self.num_replicas
-
-    def __len__(self) -> int:
-        tail = self._tail(self._own_rank())
-        return tail.apply(self.order.epoch_rows) // tail.rows
-
-    def __iter__(self) -> Iterator[int]:
-        return ResumableIndices(self._state, self._state.counted(self._indices(), lambda _: 1))
-
-    def _own_rank(self) -> OwnRank:
-        raise NotImplementedError
-
-    def _tail(self, own: OwnRank) -> Tail:
-        return Tail("drop" if self.drop_last else "pad", own.world_size)
-
-    def _indices(self) -> Iterator[int]:
-        for indices in self._index_arrays(1):
-            self._state.is_ahead = True
-            yield from indices.tolist()
-
-    def _index_arrays(self, run_length: int) -> Iterator[np.ndarray]:
-        """Begin an iteration, and yield the indices of this rank: whole runs, except for the last."""
-        own = self._own_rank()
-        start = self._state.begin(own.world_size, self._block_rows(own), self._tail(own), run_length)
-        for _, indices in self._share_from(start, own).pieces(run_length):
-            yield indices
-
-    def _block_rows(self, own: OwnRank) -> int:  # noqa: ARG002  a subclass needs it
-        """Return how many rows a rank takes at a time."""
-        return self.run_length
-
-    def _share_from(self, start: Position, own: OwnRank) -> Share:
-        """Return what a rank reads from a position on."""
-        is_drawn = getattr(getattr(self, "dataset", None), "is_drawn", False)
-        return Share(
-            self.order, start.epoch, start.block_rows, *own, start.tail, start.left, start.rows, is_drawn=is_drawn
-        )
-
-    def state_dict(self) -> State:
-        """Return the position of the iteration as a dict: `Position.from_dict` takes it, and so does Ray.
-
-        From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
-        taken after its end, a whole epoch.
-
-        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
-        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
-        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
-        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
-        """
-        if self._state.is_ahead and self._state.run is not None:
-            warn_of_lightning()
-        return self._state.position().to_dict()
-
-    def load_state_dict(self, state: PositionLike) -> None:
-        """Let the next iteration continue where `state` was taken, on the ranks that there are now.
-
-        A seed that was drawn is replaced by that of the state, for later epochs too.
-
-        Parameters
-        ----------
-        state : dict or Position
-            What `state_dict` of a sampler or loader returned, or ``position()`` of `train_batches` in Ray.
-
-        Raises
-        ------
-        PositionError
-            If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
-            `H5Dataset` only the length is known.
-        """
-        self._state.load(state)
-
-
 @names_options
-class OrderSampler(RankSampler):
+class OrderSampler(DistributedSampler[int]):
     """The order of an epoch, the same as in Ray, split over the ranks of a training run.
 
     The order is cut into blocks, as in Ray, and the ranks take the blocks in turn; they share what is left evenly. A
@@ -337,22 +230,42 @@ class OrderSampler(RankSampler):
         run_length: int = 1,
         stretch: int | None = None,
     ) -> None:
-        self._ranks = Ranks(rank, world_size)
-        self.dataset = dataset
-        self.drop_last = drop_last
+        self._ranks = {"rank": rank, "world_size": world_size}
+        own = resolve_rank(**self._ranks)
+        self.dataset, self.drop_last = dataset, drop_last
         name, length = ("run_length", run_length) if stretch is None else ("stretch", stretch)
         self.run_length = as_integer(name, length, 1)
-        order = order_of(dataset, shuffle, seed)
+        wanted = as_shuffle(shuffle, seed)
+        order = order_of(dataset, wanted)
         self.shuffle = order.shuffle is not None
         # Of other datasets only the length is known.
         known = hasattr(dataset, "fingerprint")
         plan = cast("Any", dataset).fingerprint(order) if known else fingerprint(None, None, order)
         self._state = EpochState(order, plan)
-        given = as_shuffle(shuffle, seed)
-        self._batch_values = None if given is None else given.batch_values
+        self._batch_values = None if wanted is None else wanted.batch_values
         self._counted_runs: tuple[Any, int] = (None, 0)
-        self._check_seed(self._ranks.now())
-        self._share_memory(self._ranks.now())
+        self._is_split: bool | None = None
+        """Whether accelerate split the batches of the last iteration; None before the first one."""
+        self._check_ranks(own)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._state.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, before iterating."""
+        self._state.set_epoch(epoch)
+
+    @property
+    def order(self) -> Order:
+        """The order of an epoch. If its seed was drawn, a state that is loaded replaces the seed."""
+        return self._state.order
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order; 0 without a shuffle."""
+        return self.order.seed
 
     @property
     def stretch(self) -> int:
@@ -360,41 +273,129 @@ class OrderSampler(RankSampler):
         return self.run_length
 
     @property
-    def seed(self) -> int:
-        """The seed of the order; 0 without a shuffle."""
-        return self.order.seed
+    def batch_values(self) -> float | None:
+        """The most that the lengths of the rows of a batch sum up to."""
+        return self._batch_values
+
+    @property
+    def rank(self) -> int:
+        """The rank that this sampler is for."""
+        return self._own_rank().rank
+
+    @property
+    def world_size(self) -> int:
+        """Among how many ranks the samples are split."""
+        return self._own_rank().world_size
+
+    @property
+    def num_replicas(self) -> int:
+        """Among how many ranks the samples are split; the name that `DistributedSampler` has for `world_size`."""
+        return self.world_size
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of this rank."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:
+        """Samples of all ranks together."""
+        return self.num_samples * self.num_replicas
+
+    def __len__(self) -> int:
+        tail = self._tail(self._own_rank())
+        return tail.apply(self.order.epoch_rows) // tail.rows
 
     def _own_rank(self) -> OwnRank:
-        own = self._ranks.share(self)
-        self._check_seed(own)
-        self._share_memory(own)
+        """Return rank and world size at this time: of all samples if accelerate splits them.
+
+        Frameworks make loaders before and after they initialise torch.distributed. Before the first iteration it is
+        not known whether accelerate prepared the loader; a process that has an `Accelerator` prepares most of them.
+        """
+        own, is_asked = resolve_rank(**self._ranks), set(self._ranks.values()) != {None}
+        self._check_ranks(own)
+        is_split = has_accelerator() and not is_asked if self._is_split is None else self._is_split
+        if is_split:
+            self._check_split(own, is_asked)
+            return OwnRank(0, 1)
+        if not is_asked:
+            warn_of_torchrun()
         return own
 
-    def _share_memory(self, own: OwnRank) -> None:
-        """Tell the dataset among how many ranks of this node the default of `kept_bytes` is divided."""
-        source = getattr(self.dataset, "source", None)
+    def _check_split(self, own: OwnRank, is_asked: bool) -> None:
+        """Raise if what accelerate splits is a share already."""
+        if is_asked and own.world_size > 1:
+            raise OptionError(
+                f"{type(self).__name__} has rank and world_size, and accelerate splits the batches of a prepared "
+                "loader over the ranks again: rows would be lost. Leave out rank and world_size."
+            )
+
+    def _check_ranks(self, own: OwnRank) -> None:
+        """Check the seed of several ranks; tell the dataset among how many of a node `kept_bytes` is divided."""
+        source, used = getattr(self.dataset, "source", None), self.order.shuffle
         if isinstance(source, RowSource):
             source.ranks = min(own.world_size, int(os.environ.get("LOCAL_WORLD_SIZE") or own.world_size))
-
-    def _check_seed(self, own: OwnRank) -> None:
-        used = self.order.shuffle
-        if used is not None and used.is_drawn and (own.world_size > 1 or asked_by_accelerate()):
+        if used is not None and used.is_drawn and own.world_size > 1:
             raise OptionError(
                 "seed=None: each of several ranks would draw an order of its own; give all of them one seed, such as "
                 f"{used.seed}"
             )
 
+    def _tail(self, own: OwnRank) -> Tail:
+        return Tail("drop" if self.drop_last else "pad", own.world_size)
+
     def _block_rows(self, own: OwnRank) -> int:
+        """Return how many rows a rank takes at a time."""
         order = self.order
         # Rows that come by length: ranks take runs, so that their batches of one step have rows of similar length.
         if order.runs is not None or not hasattr(self.dataset, "block_rows"):
             return self.run_length
         return cast("int", self.dataset.block_rows(order, self._tail(own).apply(order.epoch_rows)))
 
+    def _begin(self, run_length: int = 1) -> tuple[Position, OwnRank]:
+        """Begin an iteration; return where, and on which rank."""
+        self._is_split = is_split_by_accelerate(self)
+        own = self._own_rank()
+        return self._state.begin(own.world_size, self._block_rows(own), self._tail(own), run_length), own
+
+    def _share_from(self, start: Position, own: OwnRank) -> Share:
+        """Return what a rank reads from a position on."""
+        is_drawn = getattr(self.dataset, "is_drawn", False)
+        return Share(
+            self.order, start.epoch, start.block_rows, *own, start.tail, start.left, start.rows, is_drawn=is_drawn
+        )
+
     @property
-    def batch_values(self) -> float | None:
-        """The most that the lengths of the rows of a batch sum up to."""
-        return self._batch_values
+    def share(self) -> Share:
+        """What the iteration that began last still has to read."""
+        return self._share_from(self._state.position(), self._own_rank())
+
+    def __iter__(self) -> Iterator[int]:
+        if self.batch_values is not None:
+            raise OptionError(
+                f"Shuffle: batch_values={self.batch_values}: cuts batches, and an OrderSampler has single rows: pass "
+                "batch_sampler=OrderBatchSampler(...) to the DataLoader, or use loader(...)"
+            )
+        return self._state.counted(self._indices(), lambda _: 1)
+
+    def _indices(self) -> Iterator[int]:
+        for _, indices in self._share_from(*self._begin()).pieces():
+            self._state.is_ahead = True
+            yield from indices.tolist()
+
+    def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
+        """Yield this rank's indices, a list for each run. They are not counted as done: see `counted`.
+
+        With `whole`, a last run that is shorter is left out.
+        """
+        if self.batch_values is not None:
+            yield from self._parts_of_runs(*self._begin(), whole=whole)
+            return
+        least = self.run_length if whole else 1
+        for _, indices in self._share_from(*self._begin(self.run_length)).pieces(self.run_length):
+            listed = indices.tolist()
+            for i in range(0, len(listed) - least + 1, self.run_length):
+                yield listed[i : i + self.run_length]
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many lists `runs` yields for a whole epoch, the next one."""
@@ -404,13 +405,7 @@ class OrderSampler(RankSampler):
         own = self._own_rank()
         key = self.epoch, self.order.seed, own.world_size, whole
         if self._counted_runs[0] != key:
-            asked: dict[str, Any] = {
-                "epoch": self.epoch,
-                "rows": 0,
-                "world_size": own.world_size,
-                "block_rows": self._block_rows(own),
-            }
-            start = replace(self._state.position(), **asked, left=None, tail=self._tail(own))
+            start = self._state.start(own.world_size, self._block_rows(own), self._tail(own))
             self._counted_runs = key, sum(1 for _ in self._parts_of_runs(start, own, whole=whole))
         return self._counted_runs[1]
 
@@ -418,6 +413,7 @@ class OrderSampler(RankSampler):
         """Yield the indices of runs in parts, whose lengths sum up to at most `batch_values` on each rank."""
         if self.order.runs is None or self.batch_values is None:
             return  # there are no rows
+        from ray_h5.order.draws.length_runs import cuts_of
 
         length, lengths, world_size = self.run_length, self.order.runs.lengths, own.world_size
         shares = [self._share_from(start, OwnRank(rank, world_size)) for rank in range(world_size)]
@@ -433,45 +429,14 @@ class OrderSampler(RankSampler):
                     continue
                 values = np.stack([lengths[each[low - first : high - first] % len(lengths)] for each in of_ranks])
                 begin = low
-                from ray_h5.order.draws.length_runs import cuts_of
-
                 for end in cuts_of(values, self.batch_values):
                     if low + end > start.rows:
                         yield listed[max(begin, start.rows) - first : low + end - first]
                     begin = low + end
 
-    def __iter__(self) -> Iterator[int]:
-        if self.batch_values is not None:
-            raise OptionError(
-                f"Shuffle: batch_values={self.batch_values}: cuts batches, and an OrderSampler has single rows: pass "
-                "batch_sampler=OrderBatchSampler(...) to the DataLoader, or use loader(...)"
-            )
-        return super().__iter__()
-
-    def runs(self, *, whole: bool = False) -> Iterator[list[int]]:
-        """Yield this rank's indices, a list for each run. They are not counted as done: see `counted`.
-
-        With `whole`, a last run that is shorter is left out.
-        """
-        if self.batch_values is not None:
-            own = self._own_rank()
-            start = self._state.begin(own.world_size, self._block_rows(own), self._tail(own))
-            yield from self._parts_of_runs(start, own, whole=whole)
-            return
-        least = self.run_length if whole else 1
-        for indices in self._index_arrays(self.run_length):
-            listed = indices.tolist()
-            for i in range(0, len(listed) - least + 1, self.run_length):
-                yield listed[i : i + self.run_length]
-
     def counted(self, batches: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[_Item]:
         """Yield what was made of this rank's runs, and count the samples of each as done when it is asked for."""
         return self._state.counted(batches, size)
-
-    @property
-    def share(self) -> Share:
-        """What the iteration that began last still has to read."""
-        return self._share_from(self._state.position(), self._own_rank())
 
     def advance_epochs(self) -> None:
         """Let each iteration be of the epoch after the one before it, unless `set_epoch` or a state chose one."""
@@ -481,8 +446,41 @@ class OrderSampler(RankSampler):
         """Return a sampler with these options that shares its epoch and position with this one."""
         if self.shuffle and not shuffled:
             return OrderSampler(
-                self.dataset, shuffle=False, drop_last=drop_last, run_length=self.run_length, **self._ranks.asked
+                self.dataset, shuffle=False, drop_last=drop_last, run_length=self.run_length, **self._ranks
             )
         other = copy.copy(self)
         other.drop_last = drop_last
         return other
+
+    def state_dict(self) -> State:
+        """Return the position of the iteration as a dict: `Position.from_dict` takes it, and so does Ray.
+
+        From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
+        taken after its end, a whole epoch.
+
+        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
+        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
+        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
+        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
+        """
+        if self._state.is_ahead and self._state.run is not None:
+            warn_of_lightning()
+        return self._state.position().to_dict()
+
+    def load_state_dict(self, state: PositionLike) -> None:
+        """Let the next iteration continue where `state` was taken, on the ranks that there are now.
+
+        A seed that was drawn is replaced by that of the state, for later epochs too.
+
+        Parameters
+        ----------
+        state : dict or Position
+            What `state_dict` of a sampler or loader returned, or ``position()`` of `train_batches` in Ray.
+
+        Raises
+        ------
+        PositionError
+            If it was taken of a dataset of other files, rows or chunks, or of another shuffle. Of anything but an
+            `H5Dataset` only the length is known.
+        """
+        self._state.load(state)

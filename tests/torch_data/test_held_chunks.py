@@ -145,7 +145,7 @@ def test_threads_of_a_loader_hold_no_chunk_of_rows_but_decode_it_once(images, op
     for _ in range(2):
         for batch in batches:
             np.testing.assert_array_equal(batch["image"], values[batch["number"]])
-            assert batches.dataset._source._held is None
+            assert not batches.dataset._source._held.total_bytes
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -30,7 +30,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
-from ray_h5.torch_data.ranks import warn_of_torchrun
+from ray_h5.torch_data.ranks import _warn_of_processes
 from tests.index.kit import plan_files
 
 from .conftest import ids_of
@@ -378,7 +378,7 @@ def test_bad_input():
 
 
 def test_ranks_of_torchrun_that_torch_does_not_know_are_warned_of_once(monkeypatch, caplog):
-    warn_of_torchrun.cache_clear()
+    _warn_of_processes.cache_clear()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of this test")
     monkeypatch.setenv("WORLD_SIZE", "2")
     list(OrderSampler(range(9), rank=0, world_size=1))

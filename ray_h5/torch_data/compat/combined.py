@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ import torch
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.fork import PerProcess
 from ray_h5.index.select_rows import select
 from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, takes_options_of
@@ -147,7 +145,8 @@ class CombinedHDF5Dataset(H5Dataset):
     @property
     def access_count(self) -> int:
         """Samples that were asked for."""
-        return self._cache.asked
+        cache = self._source.row_cache
+        return cache.hits + cache.misses
 
     def get_stats(self) -> dict[str, Any]:
         """Return what lies in the memory of this process, and how often samples were found there.
@@ -160,14 +159,16 @@ class CombinedHDF5Dataset(H5Dataset):
             ``cache_hit_rate``: samples found in memory, and not; ``access_count``: samples asked for;
             ``dtype``; ``num_files``; ``fields``; ``pin_memory``. Loader workers count for themselves.
         """
+        source, counts = self._source, bool(self.cache_size)
+        hits, held = counts * source.row_cache.hits, counts * source.num_held()
         return {
             "total_samples": len(self),
-            "cache_size": len(self._cache),
-            "cache_capacity": self._cache.capacity,
-            "cache_bytes": len(self._cache) * self.row_bytes,
-            "cache_hits": self._cache.hits,
-            "cache_misses": self._cache.misses,
-            "cache_hit_rate": self._cache.hits / max(1, self._cache.hits + self._cache.misses),
+            "cache_size": held,
+            "cache_capacity": len(self) if counts and source.keeps_all else self.cache_size,
+            "cache_bytes": held * self.row_bytes,
+            "cache_hits": hits,
+            "cache_misses": counts * source.row_cache.misses,
+            "cache_hit_rate": hits / max(1, self.access_count),
             "access_count": self.access_count,
             "dtype": self.dtype,
             "num_files": len(self._index.files),
@@ -179,16 +180,6 @@ class CombinedHDF5Dataset(H5Dataset):
         """Free the memory of all samples that this process has read, and set its counts to 0."""
         self.release()
 
-    def read(self, indices: np.ndarray, out: Mapping[str, np.ndarray] | None = None) -> Mapping[str, np.ndarray]:
-        """Read samples as arrays, and count those that are in memory; see `H5Dataset.read`."""
-        with self._cache.counting(indices):
-            return super().read(indices, out)
-
-    def release(self) -> None:
-        """Close the files, free the memory, and set the counts to 0, until the next sample is read."""
-        super().release()
-        self._cache.clear()
-
     def _build_index(self) -> None:
         floats = _NUMPY_DTYPES.get(self.dtype, np.float32)
         cast = _FloatsOrBool(self._files.cast.dtypes, self._files.cast.casting, floats)
@@ -197,7 +188,6 @@ class CombinedHDF5Dataset(H5Dataset):
 
     def _read_by(self, plan: ReadPlan) -> None:
         self._source = RowSource(plan, self._kept_bytes, self.cache_size, processes=loader_processes)
-        self._cache = _SamplesInMemory(self._source, self.cache_size)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
@@ -258,56 +248,6 @@ class CombinedHDF5Dataset(H5Dataset):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values.to(self.dtype)
-
-
-class _SamplesInMemory:
-    """The samples that a process has in memory, and counts of those that it was asked for.
-
-    Attributes
-    ----------
-    source : RowSource
-        Reads the samples, and keeps them.
-    cache_size : int
-        How many rows it keeps of columns of which it does not keep all; with 0 nothing is counted but what was asked
-        for.
-    asked, hits, misses : int
-        Samples that were asked for; those of them that were in memory, and that were read from their files. A copy in
-        another process counts for itself.
-    """
-
-    def __init__(self, source: RowSource, cache_size: int) -> None:
-        self.source, self.cache_size = source, cache_size
-        self._lock = PerProcess(threading.Lock)  # a forked worker may not get one that is held
-        self.clear()
-
-    def clear(self) -> None:
-        """Set the counts to 0."""
-        self.asked = self.hits = self.misses = 0
-
-    @property
-    def capacity(self) -> int:
-        """How many samples memory holds at most."""
-        return self.source.num_rows if self.cache_size and self.source.keeps_all else self.cache_size
-
-    def __len__(self) -> int:
-        return self.source.num_held() if self.cache_size else 0
-
-    def __contains__(self, index: int) -> bool:
-        return bool(self.cache_size and self.source.is_held(np.array([index]))[0])
-
-    @contextlib.contextmanager
-    def counting(self, indices: np.ndarray) -> Iterator[None]:
-        """Count samples that are read; which of them are in memory is asked before."""
-        held = self.source.is_held(indices) if self.cache_size else np.empty(0, bool)
-        yield
-        hits = int(np.count_nonzero(held))
-        with self._lock.value:
-            self.asked += len(indices)
-            self.hits += hits
-            self.misses += len(held) - hits
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _SamplesInMemory, (self.source, self.cache_size)
 
 
 def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:
