@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["PerProcess"]
-
 Value = TypeVar("Value")
 
 _instances: WeakSet[PerProcess[Any]] = WeakSet()
 
 
 class PerProcess(Generic[Value]):
-    """A value that belongs to one process: after a fork, the child has a new one.
+    """A value that belongs to one process: after a fork, the child has a new one, and so has a copy.
 
     Another thread may hold a lock at the fork, or be in the middle of a change. In the child that thread does not
     exist: the lock would never be free, and the change never complete.
@@ -25,10 +23,7 @@ class PerProcess(Generic[Value]):
     make : callable
         Returns a new value.
 
-    Attributes
-    ----------
-    value : object
-        The value of this process.
+    Its attribute `value` is that of this process.
     """
 
     def __init__(self, make: Callable[[], Value]) -> None:
@@ -39,6 +34,9 @@ class PerProcess(Generic[Value]):
     def renew(self) -> None:
         """Replace the value by a new one."""
         self.value = self._make()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
 
 
 def _renew_all() -> None:

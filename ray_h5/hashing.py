@@ -1,42 +1,36 @@
 """Hashes, random words and permutations as functions of seeds and numbers: without state, the same on all machines.
 
-The hash of a 64-bit word is the finaliser of SplitMix64, the same in numpy and in torch. Source: Steele, Lea & Flood,
-"Fast splittable pseudorandom number generators", OOPSLA 2014, with variant 13 of Stafford's. numpy computes in uint64.
-torch has little arithmetic for uint64, so it computes in int64. Both wrap, so the bits are the same on every device.
+The hash of a 64-bit word is the finaliser of SplitMix64. Source: Steele, Lea & Flood, "Fast splittable pseudorandom
+number generators", OOPSLA 2014, with variant 13 of Stafford's.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "GOLDEN",
     "RoundKeys",
     "Words",
     "below",
-    "constant",
     "hashed",
     "is_tensor",
     "make_key",
     "mix",
     "mix_in_place",
     "permute",
-    "shift_right",
     "uniform",
     "unpermute",
     "word_at",
     "words_of",
 ]
 
-Words: TypeAlias = "np.ndarray[Any, Any] | torch.Tensor"
-"""64-bit words: a uint64 array, or an int64 tensor with the same bits."""
+Words: TypeAlias = np.ndarray[Any, Any]
+"""64-bit words: a uint64 array."""
 
 RoundKeys: TypeAlias = tuple[int, ...]
 """Keys of the rounds of a permutation; see `make_key`."""
@@ -56,11 +50,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 def mix(words: Words) -> Words:
     """Return the finaliser of SplitMix64 of each word: a bijection of 64 bits."""
-    if not is_tensor(words):
-        return mix_in_place(np.array(words, dtype=np.uint64))
-    words = (words ^ shift_right(words, 30)) * constant(_MIX_1, words)
-    words = (words ^ shift_right(words, 27)) * constant(_MIX_2, words)
-    return words ^ shift_right(words, 31)
+    return mix_in_place(np.array(words, dtype=np.uint64))
 
 
 def mix_in_place(words: np.ndarray) -> np.ndarray:
@@ -79,20 +69,6 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def shift_right(words: Words, bits: int) -> Words:
-    """Shift right and fill with zeros. For int64, torch fills with the sign."""
-    if is_tensor(words):
-        return words >> bits & ((1 << (64 - bits)) - 1)
-    return words >> np.uint64(bits)
-
-
-def constant(value: int, like: Words) -> Any:
-    """Return a number of 64 bits in the type that `like` computes with."""
-    if is_tensor(like):
-        return value - (1 << 64) if value >= 1 << 63 else value
-    return np.uint64(value)
-
-
 # Random words ------------------------------------------------------------------------------------
 
 
@@ -103,25 +79,17 @@ def word_at(state: Any, numbers: np.ndarray) -> np.ndarray:
 
 def words_of(states: Words, first: int, stop: int) -> Words:
     """Return words `first` .. `stop` - 1 of each state, shape (n, stop - first)."""
-    if is_tensor(states):
-        import torch
-
-        counters = torch.arange(first + 1, stop + 1, device=states.device) * constant(GOLDEN, states)
-    else:
-        counters = np.arange(first + 1, stop + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    counters = np.arange(first + 1, stop + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     return mix(states[:, None] + counters)
 
 
-def below(words: Words, bound: Any) -> Words:
+def below(words: Words, bound: Any) -> np.ndarray:
     """Return integers uniform on 0 .. bound - 1, from the upper half of each word: int64.
 
     Multiply and shift (Lemire, ACM TOMACS 29, 2019) without rejection: for a bound of n, the probabilities of values
-    differ by at most n / 2**32 of themselves. `bound`, below 2**32, broadcasts against `words`; in torch it is at most
-    2**31.
+    differ by at most n / 2**32 of themselves. `bound`, below 2**32, broadcasts against `words`.
     """
-    if is_tensor(words):
-        return shift_right(words, 32) * bound >> 32
-    product = shift_right(words, 32) * np.asarray(bound, dtype=np.uint64)
+    product = (words >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)
     product >>= np.uint64(32)
     return product.view(np.int64)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from joblib import cpu_count
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from ray_h5.errors import CorruptFileError, NotFittedError, OptionError, RayH5Error, UnknownColumnError
+from ray_h5.errors import NotFittedError, UnknownColumnError
 from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
@@ -24,18 +23,16 @@ from ray_h5.order.remainder import Block
 from ray_h5.order.window_steps import steps_plan
 from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.subsets import as_h5
-from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy
-from ray_h5.transforms.scaler import ConstantPolicy, Scaler, check_scaling
-from ray_h5.transforms.scaler_files import read_scalers, save_scalers
+from ray_h5.transforms.moments import Axis, Moments, NanPolicy
+from ray_h5.transforms.scaler import ConstantPolicy, Scaler
+from ray_h5.transforms.standardization import Standardization, with_column
 
 _READ_BYTES = 16 << 20
 """Of the rows whose moments are computed at once."""
 
-_Value = TypeVar("_Value")
-
 
 @names_options
-class Standardize:
+class Standardize(Standardization):
     """Standardize columns: (x - mean) / (std + epsilon), as `ray_h5.Standardize` does in Ray.
 
     Fit it on the training samples, then pass it as the transform of the datasets that are read.
@@ -71,22 +68,7 @@ class Standardize:
         nan_policy: NanPolicy = "raise",
         constant: ConstantPolicy = "raise",
     ) -> None:
-        check_scaling(epsilon, constant)
-        check_nan_policy(nan_policy)
-        listed = list(columns) if isinstance(columns, (list, tuple)) else []
-        if not listed or not all(isinstance(name, str) for name in listed) or len(set(listed)) < len(listed):
-            raise OptionError(f"columns={columns!r}: expected a list of names, each once")
-        self.columns, self.axis, self.epsilon = listed, check_axis(axis), float(epsilon)
-        self.nan_policy: NanPolicy = nan_policy
-        self.constant: ConstantPolicy = constant
-        self._scalers: dict[str, Scaler] = {}
-
-    @property
-    def scalers(self) -> dict[str, Scaler]:
-        """The fitted scalers by column."""
-        if not self._scalers:
-            raise NotFittedError(f"{self!r} has not been fitted; call fit(training_dataset) first")
-        return dict(self._scalers)
+        self._set(columns, axis, epsilon, nan_policy, constant)
 
     def fit(self, data: Dataset[Any]) -> Standardize:
         """Read each sample once, and return this object with the moments of the columns.
@@ -113,50 +95,25 @@ class Standardize:
                 moments[name] = moments[name].merge(part) if name in moments else part
         if not moments:
             raise NotFittedError("the dataset has no samples; expected at least one to fit on")
-        self._scalers = {
-            name: _of_column(name, partial(Scaler, moments[name], self.epsilon, self.constant)) for name in self.columns
-        }
+        self._fit_to(moments)
         return self
 
     def __call__(self, sample: Mapping[str, Any]) -> Sample:
         """Return a sample with its columns standardized: the transform of a dataset."""
-        return Sample({**sample, **self._scaled(sample, Scaler.transform, batched=False)})
+        return self._with(sample, Scaler.transform, batched=False)
 
     def transform_batch(self, batch: Mapping[str, Any]) -> Sample:
         """Return a batch with its columns standardized."""
-        return Sample({**batch, **self._scaled(batch, Scaler.transform, batched=True)})
+        return self._with(batch, Scaler.transform, batched=True)
 
     def inverse_transform_batch(self, batch: Mapping[str, Any]) -> Sample:
         """Return a batch with its columns back in their own units."""
-        return Sample({**batch, **self._scaled(batch, Scaler.inverse, batched=True)})
+        return self._with(batch, Scaler.inverse, batched=True)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to an npz file, without pickle; `ray_h5.Standardize.load` reads it, too."""
-        names = ("columns", "axis", "epsilon", "nan_policy", "constant")
-        save_scalers(path, self.scalers, {name: getattr(self, name) for name in names})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Standardize:
-        """Read a file of `save`, or of `ray_h5.Standardize.save`."""
-        scalers, options = read_scalers(path)
-        try:
-            made = cls(**{name: value for name, value in options.items() if name not in ("sample_rows", "seed")})
-        except (TypeError, OptionError) as exc:
-            raise CorruptFileError(
-                f"{path}: expected a file of Standardize.save, found scalers of something else ({exc})"
-            ) from exc
-        made._scalers = scalers
-        return made
-
-    def __repr__(self) -> str:
-        fitted = "; ".join(f"{name}: {scaler.summary}" for name, scaler in self._scalers.items()) or "not fitted"
-        return f"Standardize({self.columns!r}, axis={self.axis!r}, {fitted})"
-
-    def _scaled(self, values: Mapping[str, Any], step: Callable[..., Any], *, batched: bool) -> dict[str, Any]:
-        if absent := [name for name in self.columns if name not in values]:
-            raise UnknownColumnError(no_column(absent, list(values)))
-        calls = {name: partial(step, each, values[name], batched=batched) for name, each in self.scalers.items()}
-        return {name: _of_column(name, call) for name, call in calls.items()}
+    def _with(self, values: Mapping[str, Any], step: Callable[..., Any], *, batched: bool) -> Sample:
+        self._check_there(values)
+        own = {name: values[name] for name in self.columns}
+        return Sample({**values, **self._scaled(step, own, batched=batched)})
 
     def _plans(self, dataset: Dataset[Any]) -> Iterator[tuple[ReadPlan, list[str]]]:
         """Yield plans of rows, and the columns that are read by them."""
@@ -193,17 +150,10 @@ class Standardize:
         blocks: BatchReader[Block] = BatchReader(RowSource(plan, 0), share, rows, min(2, cpu_count()))
         for block in blocks:
             row_ids = block.rows.row_ids
+            call = partial(Moments.of, axis=self.axis, nan_policy=self.nan_policy, row_ids=row_ids)
             for name in names:
                 values = block.rows.arrays.get(name)
                 if values is None:  # of a table beside the files
                     assert plan.joined is not None
                     values = plan.joined.array(name, plan.files, row_ids)
-                yield name, _of_column(name, partial(Moments.of, values, self.axis, self.nan_policy, row_ids))
-
-
-def _of_column(name: str, call: Callable[[], _Value]) -> _Value:
-    """Return what a call returns; its errors name the column."""
-    try:
-        return call()
-    except RayH5Error as exc:
-        raise type(exc)(f"column {name!r}: {exc}") from exc
+                yield name, with_column({name: values}, name, call)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.errors import MissingRowKeyError, OptionError, SchemaMismatchError, UnknownColumnError
-from ray_h5.hashing import Words, constant, is_tensor, mix, shift_right
+from ray_h5.hashing import Words, is_tensor, mix
 from ray_h5.messages import no_column
 from ray_h5.options import is_number
 
@@ -111,7 +111,7 @@ class Augmentation(ABC):
         if not self._changes(array):
             return array
         shared = as_numpy(array) if is_tensor(array) else array
-        drawn = self._draw(self._states(array if shared is None else shared, keys), array.shape)
+        drawn = self._draw(self._states(array, keys), array.shape)
         if shared is None:
             return self._of_tensor(array, drawn)
         made = self._of_array(shared, drawn)
@@ -152,7 +152,7 @@ class Augmentation(ABC):
             )
 
     def _states(self, array: Any, keys: Any) -> Words:
-        """Return the states of the generators of the rows, on the device of a tensor. Each transform has its own."""
+        """Return the states of the generators of the rows. Each transform has its own."""
         words = _as_words(keys)
         if words.shape != array.shape[:1]:
             raise SchemaMismatchError(
@@ -160,20 +160,13 @@ class Augmentation(ABC):
                 f"shape {tuple(words.shape)}; expected one key for each row"
             )
         digest = hashlib.blake2b(f"{self.kind}\0{self.column}\0{self.salt}".encode(), digest_size=8).digest()
-        words = _like(array, words)
-        return mix(words ^ constant(int.from_bytes(digest, "little"), words))
+        return mix(words ^ np.uint64(int.from_bytes(digest, "little")))
 
 
 def _as_words(keys: Any) -> Words:
-    """Return keys as words: an array or a tensor of integers of 64 bits.
-
-    Raises
-    ------
-    OptionError
-        If `keys` are not integers of 64 bits.
-    """
+    """Return keys as words; an OptionError unless they are integers of 64 bits."""
     if is_tensor(keys):
-        return _tensor_words(keys)
+        keys = keys.cpu().numpy() if kind_of(keys) in "iu" else keys.tolist()
     array = np.asarray(keys)
     if array.dtype.itemsize == 8 and array.dtype.kind in "iu":
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -183,17 +176,9 @@ def _as_words(keys: Any) -> Words:
         # Keys that come from torch are int64 with the same bits.
         return array.view(np.uint64)
     raise OptionError(
-        f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one for each row; "
-        "read_h5(..., include_row_keys=True) adds them as the column row_key"
+        f"keys have dtype {array.dtype}: expected uint64 (or the same bits as int64), one for "
+        "each row; read_h5(..., include_row_keys=True) adds them as the column row_key"
     )
-
-
-def _tensor_words(keys: Any) -> Words:
-    import torch
-
-    if keys.dtype not in (torch.uint64, torch.int64):
-        raise OptionError(f"keys have dtype {keys.dtype}: expected torch.uint64 or torch.int64, one for each row")
-    return keys.view(torch.int64)
 
 
 def _array_of(table: pa.Table, name: str) -> np.ndarray[Any, Any]:
@@ -213,15 +198,11 @@ def _with_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> pa.T
     return table.set_column(table.column_names.index(name), name, make(array))
 
 
-def _like(array: Any, words: Any) -> Words:
-    """Return the words as an array of numpy, or as a tensor on the same device, as `array` is."""
-    if not is_tensor(array):
-        return words.cpu().numpy().view(np.uint64) if is_tensor(words) else words
-    if is_tensor(words):
-        return words.to(array.device)
+def on_device_of(tensor: Any, *drawn: np.ndarray[Any, Any]) -> list[Any]:
+    """Return what was drawn as tensors on the device of a tensor. Random numbers are drawn on the CPU, a few a row."""
     import torch
 
-    return torch.from_numpy(words.view(np.int64).copy()).to(array.device)
+    return [torch.from_numpy(each).to(tensor.device) for each in drawn]
 
 
 def as_numpy(array: Any) -> np.ndarray[Any, Any] | None:
@@ -247,10 +228,10 @@ def kind_of(array: Any) -> str:
         return "V"
 
 
-def chance(words: Words, probability: float) -> Words:
+def chance(words: Words, probability: float) -> np.ndarray[Any, Any]:
     """Return True with `probability` for each word, from its upper 53 bits."""
     # 53 bits, the digits of a float: the bound is then exact for every probability.
-    return shift_right(words, 11) < constant(round(probability * 2**53), words)
+    return words >> np.uint64(11) < np.uint64(round(probability * 2**53))
 
 
 def check_column(column: object) -> None:

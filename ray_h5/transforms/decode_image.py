@@ -231,13 +231,6 @@ class DecodeImage:
             counts.decoded += sum(image is not None for image in images)
         return DecodedRows(self._joined(images, shape), failed)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_counts"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        object.__setattr__(self, "_counts", PerProcess(ImageCounts))
-
     def _one(self, data: bytes) -> np.ndarray:
         found = decode_image(data, self.mode, self.max_pixels)
         if isinstance(self.size, tuple) and found.shape[:2] != self.size:

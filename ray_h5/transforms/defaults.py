@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,27 +24,16 @@ class AugmentationDefaults:
         Keyword arguments of `GaussianNoise`, for columns of unit variance.
     """
 
-    spec_augment: dict[str, Any] = field(default_factory=dict)
-    gaussian_noise: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Strength:
-    """The strength of augmentation for fewer than `below` samples a class."""
-
-    below: float
-    time_part: float
-    freq_part: float
-    masks: int
-    p: float
-    std: float
+    spec_augment: dict[str, Any]
+    gaussian_noise: dict[str, Any]
 
 
 _STRENGTHS = (
-    _Strength(50, 0.2, 0.2, 2, 0.9, 0.03),
-    _Strength(200, 0.15, 0.15, 2, 0.8, 0.02),
-    _Strength(1000, 0.125, 0.1, 1, 0.8, 0.02),
-    _Strength(float("inf"), 0.08, 0.07, 1, 0.5, 0.01),
+    # below samples a class: parts of time and frequency that a mask covers, masks, p of both, std of the noise
+    (50, 0.2, 0.2, 2, 0.9, 0.03),
+    (200, 0.15, 0.15, 2, 0.8, 0.02),
+    (1000, 0.125, 0.1, 1, 0.8, 0.02),
+    (float("inf"), 0.08, 0.07, 1, 0.5, 0.01),
 )
 """Rules of thumb, not measured on anyone's data: the third is SpecAugment(40, 15) on a 320 x 150 spectrogram."""
 
@@ -71,15 +60,15 @@ def augmentation_defaults(samples_per_class: float, shape: Sequence[int]) -> Aug
         raise OptionError(f"samples_per_class={samples_per_class!r}: expected a finite number above 0")
     if np.ndim(shape) != 1 or len(shape) < 2 or not all(is_integer(size) and size >= 1 for size in shape):
         raise OptionError(f"shape={shape!r}: expected the shape of a sample, (..., freq, time), integers of 1 or more")
-    strength = next(each for each in _STRENGTHS if samples_per_class < each.below)
+    time_part, freq_part, masks, p, std = next(rest for below, *rest in _STRENGTHS if samples_per_class < below)
     freqs, times = shape[-2:]
     return AugmentationDefaults(
         spec_augment={
-            "time_mask_param": int(times * strength.time_part),
-            "freq_mask_param": int(freqs * strength.freq_part),
-            "num_time_masks": strength.masks,
-            "num_freq_masks": strength.masks,
-            "p": strength.p,
+            "time_mask_param": int(times * time_part),
+            "freq_mask_param": int(freqs * freq_part),
+            "num_time_masks": masks,
+            "num_freq_masks": masks,
+            "p": p,
         },
-        gaussian_noise={"std": strength.std, "p": strength.p},
+        gaussian_noise={"std": std, "p": p},
     )

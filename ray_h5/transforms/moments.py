@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, TypeAlias
@@ -81,7 +81,8 @@ class Moments:
             raise UnsupportedColumnError(f"dtype {batch.dtype}: expected real numbers or booleans")
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:
-            return cls._of_none(batch.shape, axes)
+            kept = tuple(1 if axis in axes else batch.shape[axis] for axis in range(1, batch.ndim))
+            return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
         omit_nan = nan_policy == "omit" and batch.dtype.kind == "f"
         rows = max(1, _BLOCK_VALUES // batch[0].size)
         try:
@@ -113,11 +114,6 @@ class Moments:
         if not np.isfinite(m2).all():
             raise NonFiniteError(_TOO_LARGE)
         return cls(count[0], (origin + average)[0], m2[0], axes)
-
-    @classmethod
-    def _of_none(cls, shape: tuple[int, ...], axes: tuple[int, ...]) -> Moments:
-        kept = tuple(1 if axis in axes else shape[axis] for axis in range(1, len(shape)))
-        return cls(np.zeros(kept, np.int64), np.zeros(kept), np.zeros(kept), axes)
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values.
@@ -158,19 +154,6 @@ class Moments:
         """Return where the standard deviation is 0. It is exactly 0 for values that are all the same."""
         return np.asarray(self.std() == 0)
 
-    def pack(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return count, mean and m2 as one array, shape (3, ...); counts are exact up to 2**53."""
-        return np.stack([self.count.astype(np.float64), self.mean, self.m2])
-
-    @classmethod
-    def unpack(cls, packed: np.ndarray[Any, np.dtype[np.float64]], axis: Iterable[int]) -> Moments:
-        """Return the moments that `pack` was called on; `axis` as they had it.
-
-        Version 2 of scaler files has a fourth array, the rounding error of the mean, before the last.
-        """
-        count, mean, *_, m2 = np.array(packed, dtype=np.float64)
-        return cls(np.asarray(count).astype(np.int64), mean, m2, tuple(axis))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the moments as lists and numbers, which JSON stores exactly."""
         arrays = {"count": self.count, "mean": self.mean, "m2": self.m2}
@@ -188,12 +171,15 @@ class Moments:
         """
         try:
             shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
-            count, mean, m2 = (
-                np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")
-            )
+            arrays = [np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")]
         except (KeyError, TypeError, ValueError) as exc:
             raise OptionError(f"expected a result of Moments.to_dict, found something else: {exc}") from exc
-        _check_state(count, mean, m2, axis)
+        count, mean, m2 = arrays
+        # NaN is neither finite nor 0 or more.
+        if not np.isfinite(arrays).all() or (count < 0).any() or (count != np.floor(count)).any() or (m2 < 0).any():
+            raise OptionError("moments: expected counts of 0 or more, finite means, and finite m2 of 0 or more")
+        if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
+            raise OptionError(f"axis {axis} of moments does not fit their shape {mean.shape}")
         # Counts are not taken from the floats above, which are exact only up to 2**53.
         return cls(np.array(state["count"]).astype(np.int64).reshape(shape), mean, m2, axis)
 
@@ -214,19 +200,6 @@ def _as_array(batch: Any) -> np.ndarray[Any, Any]:
         tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
     ).numpy()
     return array
-
-
-def _check_state(count: Any, mean: Any, m2: Any, axis: tuple[int, ...]) -> None:
-    """Raise an OptionError unless these can be moments; NaN cannot."""
-    for name, fits, wanted in (
-        ("count", (count >= 0) & (count == np.floor(count)) & np.isfinite(count), "whole numbers of 0 or more"),
-        ("mean", np.isfinite(mean), "finite numbers"),
-        ("m2", (m2 >= 0) & np.isfinite(m2), "finite numbers of 0 or more"),
-    ):
-        if not np.all(fits):
-            raise OptionError(f"{name} of moments: expected {wanted}, found something else")
-    if 0 not in axis or any(each > mean.ndim or (each and mean.shape[each - 1] != 1) for each in axis):
-        raise OptionError(f"axis {axis} of moments does not fit their shape {mean.shape}")
 
 
 def check_axis(axis: Axis | list[int]) -> Axis:
@@ -271,7 +244,7 @@ def normalize_axis(axis: Axis, ndim: int) -> tuple[int, ...]:
     if ndim == 0:
         raise OptionError("expected a batch of rows, got a scalar")
     plain = check_axis(axis)
-    given = tuple(range(ndim)) if plain is None else plain if isinstance(plain, tuple) else (plain,)
+    given = tuple(range(ndim) if plain is None else np.atleast_1d(plain).tolist())
     for each in given:
         if not -ndim <= each < ndim:
             raise OptionError(f"axis={axis!r}: there is no axis {each} in a batch of {ndim} axes; axis 0 is the rows")

@@ -16,7 +16,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hashing import Words, below, words_of
 from ray_h5.options import as_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of
+from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of, on_device_of
 
 _POOL_BITS = 18
 _POOL = 1 << _POOL_BITS
@@ -97,8 +97,8 @@ class GaussianNoise(Augmentation):
         # The first word of a row decides whether it gets noise, the others where its windows start.
         windows = _windows_of(math.prod(shape[1:]))
         words = words_of(states, 0, 1 + 2 * windows)
-        chosen: Any = chance(words[:, 0], self.p)
-        drawn: Any = below(words[:, 1:], _POOL)
+        chosen = chance(words[:, 0], self.p)
+        drawn = below(words[:, 1:], _POOL)
         places = drawn * chosen[:, None] + ~chosen[:, None] * _ZERO_WINDOW
         return places[:, :windows], places[:, windows:], chosen
 
@@ -122,10 +122,10 @@ class GaussianNoise(Augmentation):
     def _of_tensor(self, array: Any, drawn: tuple[Any, Any, Any]) -> Any:
         import torch
 
-        *places, chosen = drawn
+        *places, chosen = on_device_of(array, *drawn)
         work = "float64" if array.dtype == torch.float64 else "float32"
         size = math.prod(array.shape[1:])
-        pools = [torch.from_numpy(pool).to(array.device) for pool in _scaled_pools(self.std, work)]
+        pools = on_device_of(array, *_scaled_pools(self.std, work))
         left, right = (pool.unfold(0, _width(size), 1)[place] for pool, place in zip(pools, places, strict=True))
         noise = (left + right).flatten(1)[:, :size].reshape(array.shape)
         noisy = (array.to(noise.dtype) + noise).to(array.dtype)

@@ -19,7 +19,7 @@ from ray_h5.errors import (
 from ray_h5.hashing import is_tensor
 from ray_h5.messages import few
 from ray_h5.options import is_number
-from ray_h5.transforms.moments import Axis, Moments, NanPolicy
+from ray_h5.transforms.moments import Moments
 
 ConstantPolicy: TypeAlias = Literal["raise", "one"]
 
@@ -62,7 +62,7 @@ class Scaler:
     Examples
     --------
     >>> import numpy as np
-    >>> scaler = Scaler.fit(np.array([[1.0, 2.0], [3.0, 4.0]]), epsilon=0)
+    >>> scaler = Scaler(Moments.of(np.array([[1.0, 2.0], [3.0, 4.0]])), epsilon=0)
     >>> scaler.transform(np.array([2.5, 3.5]))
     array([0.        , 0.89442719])
     """
@@ -76,34 +76,16 @@ class Scaler:
     def __post_init__(self) -> None:
         check_scaling(self.epsilon, self.constant)
         object.__setattr__(self, "epsilon", float(self.epsilon))
-        _check_counted(self.moments)
+        empty = self.moments.count == 0
+        if empty.size and empty.all():
+            raise NotFittedError("no value was counted: the data has no rows, or only NaN; fit on rows with values")
+        if empty.any():
+            raise NonFiniteError(f"all values are NaN at {_places(self.moments, empty)}; leave these out of the column")
         constant = self.moments.constant()
         if self.constant == "raise" and constant.any():
             raise ConstantColumnError(_constant_message(self.moments, constant))
         object.__setattr__(self, "mean", self.moments.mean)
         object.__setattr__(self, "scale", np.where(constant, 1.0, self.moments.std() + self.epsilon))
-
-    @classmethod
-    def fit(
-        cls,
-        batch: Any,
-        axis: Axis = None,
-        *,
-        epsilon: float = 1e-8,
-        constant: ConstantPolicy = "raise",
-        nan_policy: NanPolicy = "raise",
-    ) -> Scaler:
-        """Return the scaler of a batch of rows; see `Moments.of` for what it raises."""
-        return cls(Moments.of(batch, axis, nan_policy), epsilon, constant)
-
-    def update(self, batch: Any, nan_policy: NanPolicy = "raise") -> Scaler:
-        """Return the scaler of the rows so far and the rows of `batch`."""
-        return self.merge(Moments.of(batch, self.moments.axis, nan_policy))
-
-    def merge(self, other: Scaler | Moments) -> Scaler:
-        """Return the scaler of the rows of both."""
-        moments = other.moments if isinstance(other, Scaler) else other
-        return Scaler(self.moments.merge(moments), self.epsilon, self.constant)
 
     def transform(self, array: Any, *, batched: bool = False) -> Any:
         """Return (array - mean) / (std + epsilon).
@@ -244,14 +226,6 @@ def _tensor_scaled(tensor: Any, scaler: Scaler, forward: bool) -> Any:
     parts: Any = [torch.from_numpy(part).to(tensor.device) for part in arrays]
     values = _step(tensor.to(work, copy=True), parts, forward)
     return values.to(tensor.dtype if tensor.is_floating_point() else torch.float32)
-
-
-def _check_counted(moments: Moments) -> None:
-    empty = moments.count == 0
-    if moments.count.size and empty.all():
-        raise NotFittedError("no value was counted: the data has no rows, or only NaN; fit on rows with values")
-    if empty.any():
-        raise NonFiniteError(f"all values are NaN at {_places(moments, empty)}; leave these out of the column")
 
 
 def _constant_message(moments: Moments, constant: np.ndarray[Any, Any]) -> str:

@@ -13,7 +13,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import MaskTooLargeError, OptionError, UnsupportedColumnError
 from ray_h5.hashing import Words, below, words_of
 from ray_h5.options import as_integer, is_integer, is_number, names_options
-from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of
+from ray_h5.transforms.augmentation import Augmentation, chance, check_column, check_probability, kind_of, on_device_of
 
 _Span: TypeAlias = "tuple[int, Any, Any]"
 """One mask of each row: its axis, and where it starts and how wide it is, (n,) of int64 each."""
@@ -156,7 +156,8 @@ class SpecAugment(Augmentation):
         import torch
 
         masked = torch.zeros([1] * array.ndim, dtype=torch.bool, device=array.device)
-        for axis, start, width in drawn:
+        for axis, *places in drawn:
+            start, width = on_device_of(array, *places)
             positions = torch.arange(array.shape[axis], device=array.device)
             inside = (positions >= start[:, None]) & (positions < (start + width)[:, None])
             shape = [size if axis == each else 1 for each, size in enumerate(array.shape[1:], 1)]

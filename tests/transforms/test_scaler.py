@@ -9,16 +9,18 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import (
     ConstantColumnError,
-    CorruptFileError,
     NonFiniteError,
     NotFittedError,
-    NotFoundError,
     OptionError,
     SchemaMismatchError,
     UnsupportedColumnError,
 )
+from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.scaler import Scaler
-from ray_h5.transforms.scaler_files import load_scalers, save_scalers
+
+
+def fitted(rows, axis=None, nan_policy="raise", **options):
+    return Scaler(Moments.of(rows, axis, nan_policy), **options)
 
 
 @given(
@@ -30,7 +32,7 @@ from ray_h5.transforms.scaler_files import load_scalers, save_scalers
 def test_transform_is_numpys_arithmetic_and_inverse_undoes_it(seed, axis, dtype, shape):
     rows = (np.random.default_rng(seed).standard_normal(shape) * 9 + 20).astype("f8")
     rows = (rows > 20) if dtype == "?" else rows.astype(dtype)
-    scaler = Scaler.fit(rows, axis)
+    scaler = fitted(rows, axis)
     wide = rows.astype("f8")
     std = wide.std(axis=axis, keepdims=True)
     expected = (wide - wide.mean(axis=axis, keepdims=True)) / (std + 1e-8)
@@ -48,29 +50,21 @@ def test_transform_is_numpys_arithmetic_and_inverse_undoes_it(seed, axis, dtype,
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_digits_are_kept_with_large_means(dtype):
     rows = (np.random.default_rng(0).standard_normal((5000, 4)) * 1000 + 1e8).astype(dtype)
-    found = Scaler.fit(rows, 0).transform(rows)
+    found = fitted(rows, 0).transform(rows)
     wide = rows.astype(np.longdouble)
     expected = ((wide - wide.mean(0)) / wide.std(0)).astype("f8")
     np.testing.assert_allclose(found, expected, atol=1e-6 if dtype == "f4" else 1e-10)
 
 
-def test_update_and_merge_are_one_fit_of_all_rows():
-    rows = np.random.default_rng(0).standard_normal((90, 4))
-    whole, parts = Scaler.fit(rows, 0), Scaler.fit(rows[:30], 0)
-    for found in (parts.update(rows[30:]), parts.merge(Scaler.fit(rows[30:], 0))):
-        np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-13)
-        np.testing.assert_allclose(found.scale, whole.scale, rtol=1e-13)
-
-
 def test_nan_passes_through_and_reduced_axes_may_change_their_length():
-    scaler = Scaler.fit(np.random.default_rng(0).standard_normal((9, 2, 5)), (0, 2))
+    scaler = fitted(np.random.default_rng(0).standard_normal((9, 2, 5)), (0, 2))
     found = scaler.transform(np.full((4, 2, 77), np.nan))
     assert found.shape == (4, 2, 77)
     assert np.isnan(found).all()
 
 
 def test_scalar_columns_and_empty_batches():
-    scaler = Scaler.fit(np.arange(10.0), epsilon=0)
+    scaler = fitted(np.arange(10.0), epsilon=0)
     assert scaler.transform(np.array([4.5])).tolist() == [0.0]
     assert scaler.transform(np.empty(0)).shape == (0,)
     assert float(scaler.transform(np.float64(4.5))) == 0.0
@@ -78,8 +72,8 @@ def test_scalar_columns_and_empty_batches():
 
 def test_tensors_of_scalar_columns_are_scaled_as_arrays_are():
     values = np.arange(10.0)
-    whole = Scaler.fit(values)
-    for scaler in (whole, Scaler.fit(values[:4]).update(values[4:]), Scaler.from_dict(whole.to_dict())):
+    whole = fitted(values)
+    for scaler in (whole, Scaler.from_dict(whole.to_dict())):
         for array in (values, values.astype("f4"), np.arange(3), np.float64(4.5)):
             found = scaler.transform(torch.as_tensor(array))
             assert np.array_equal(found.numpy(), scaler.transform(array))
@@ -89,12 +83,12 @@ def test_tensors_of_scalar_columns_are_scaled_as_arrays_are():
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i4", "i8"])
 def test_integers_of_any_size_are_scaled_alike_as_tensor_and_array(dtype):
     rows = np.iinfo(dtype).max - np.arange(6, dtype=dtype)
-    scaler = Scaler.fit(np.arange(float(2**20)))
+    scaler = fitted(np.arange(float(2**20)))
     assert np.array_equal(scaler.transform(torch.from_numpy(rows)).numpy(), scaler.transform(rows))
 
 
 def test_complex_tensors_are_refused_as_arrays_are():
-    scaler = Scaler.fit(np.arange(4.0))
+    scaler = fitted(np.arange(4.0))
     for array in (np.zeros(3, complex), torch.zeros(3, dtype=torch.complex64)):
         with pytest.raises(UnsupportedColumnError, match="expected real numbers"):
             scaler.transform(array)
@@ -114,23 +108,19 @@ def test_complex_tensors_are_refused_as_arrays_are():
 )
 def test_moments_of_a_tensor_are_those_of_its_values(tensor):
     values = np.array(tensor.tolist())
-    for first in (4, 2):
-        wanted, found = (Scaler.fit(rows[:first], axis=0, constant="one") for rows in (values, tensor))
-        if first < 4:
-            wanted, found = wanted.update(values[first:]), found.update(tensor[first:])
-        assert found.to_dict() == wanted.to_dict()
+    assert Moments.of(tensor, 0).to_dict() == Moments.of(values, 0).to_dict()
 
 
 def test_complex_tensors_have_no_moments():
     with pytest.raises(UnsupportedColumnError, match="expected real numbers"):
-        Scaler.fit(torch.zeros(3, 2, dtype=torch.complex64).conj())
+        fitted(torch.zeros(3, 2, dtype=torch.complex64).conj())
 
 
 def test_the_input_is_never_changed():
     rows = np.random.default_rng(0).standard_normal((9, 2)).astype("f4")
     rows.flags.writeable = False
     kept = rows.copy()
-    scaler = Scaler.fit(rows, 0)
+    scaler = fitted(rows, 0)
     scaler.inverse(scaler.transform(rows))
     tensor = torch.from_numpy(kept.copy())
     scaler.transform(tensor)
@@ -142,18 +132,18 @@ def test_a_constant_is_an_error_that_names_it_or_becomes_zero():
     rows = np.random.default_rng(0).standard_normal((9, 3, 5))
     rows[:, 1] = 7
     with pytest.raises(ConstantColumnError, match=r"1 of 3 places along axis 1: 1; the first is 7.*constant='one'"):
-        Scaler.fit(rows, (0, 2))
-    scaler = Scaler.fit(rows, (0, 2), constant="one")
+        fitted(rows, (0, 2))
+    scaler = fitted(rows, (0, 2), constant="one")
     found = scaler.transform(rows)
     assert (found[:, 1] == 0).all()
     assert np.array_equal(scaler.inverse(found)[:, 1], rows[:, 1])
     with pytest.raises(ConstantColumnError, match="all values are 7"):
-        Scaler.fit(rows[:, 1])
+        fitted(rows[:, 1])
 
 
 def test_errors():
     rows = np.random.default_rng(0).standard_normal((9, 3, 5))
-    scaler = Scaler.fit(rows, (0, 2))
+    scaler = fitted(rows, (0, 2))
     for shape in [(9, 2, 5), (9, 1, 5), (3,), (2, 9, 3, 5), ()]:
         with pytest.raises(SchemaMismatchError, match=r"fitted on rows of shape \(3, any\)"):
             scaler.transform(np.zeros(shape))
@@ -164,75 +154,25 @@ def test_errors():
     with pytest.raises(UnsupportedColumnError):
         scaler.transform(rows.astype(complex))
     with pytest.raises(NotFittedError, match="no value was counted"):
-        Scaler.fit(rows[:0])
+        fitted(rows[:0])
     rows[:, 2] = np.nan
     with pytest.raises(NonFiniteError, match="all values are NaN at 1 of 3 places along axis 1: 2"):
-        Scaler.fit(rows, (0, 2), nan_policy="omit")
+        fitted(rows, (0, 2), nan_policy="omit")
     with pytest.raises(OptionError, match="epsilon"):
-        Scaler.fit(rows[:, 0], epsilon=-1)
+        fitted(rows[:, 0], epsilon=-1)
     with pytest.raises(OptionError, match="constant"):
-        Scaler.fit(rows[:, 0], constant="skip")
+        fitted(rows[:, 0], constant="skip")
 
 
-def test_it_survives_json_pickle_and_npz(tmp_path):
+def test_it_survives_json_and_pickle():
     rows = np.random.default_rng(0).standard_normal((9, 3, 5))
-    scaler = Scaler.fit(rows, (0, 2), constant="one")
-    save_scalers(tmp_path / "s.npz", {"a/b": scaler})
+    scaler = fitted(rows, (0, 2), constant="one")
     for back in (
         Scaler.from_dict(json.loads(json.dumps(scaler.to_dict()))),
         pickle.loads(pickle.dumps(scaler)),
-        load_scalers(tmp_path / "s.npz")["a/b"],
     ):
         assert back.constant == "one"
         assert np.array_equal(back.transform(rows), scaler.transform(rows))
-
-
-def test_a_file_that_is_something_else_is_a_named_error(tmp_path):
-    with pytest.raises(NotFoundError, match="no such file"):
-        load_scalers(tmp_path / "none.npz")
-    path = tmp_path / "s.npz"
-    for content in (b"", b"PK\x03\x04 and no more", b"words"):
-        path.write_bytes(content)
-        with pytest.raises(
-            CorruptFileError, match=r"s\.npz: expected an npz file .* found something else; save"
-        ) as caught:
-            load_scalers(path)
-        assert "pickle" not in str(caught.value)
-    with pytest.raises(CorruptFileError, match="found a folder"):
-        load_scalers(tmp_path)
-    np.savez(path, header=np.array('{"format": "ray_h5.scalers", "version": 99}'))
-    with pytest.raises(CorruptFileError, match="version 99"):
-        load_scalers(path)
-    np.savez(path, header=np.array([{}], dtype=object))  # a pickle, which is never loaded
-    with pytest.raises(CorruptFileError, match="found another one, or a damaged one") as caught:
-        load_scalers(path)
-    assert "pickle" not in str(caught.value)
-    assert [each.name for each in tmp_path.iterdir()] == ["s.npz"]
-
-
-def test_where_nothing_can_be_written_nothing_is_left(tmp_path):
-    scaler = Scaler.fit(np.arange(5.0))
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OptionError, match="expected the name of a file, found a folder"):
-        save_scalers(tmp_path / "folder", {"x": scaler})
-    with pytest.raises(NotFoundError, match="folder to write it to is missing"):
-        save_scalers(tmp_path / "none" / "s.npz", {"x": scaler})
-    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
-
-
-def test_two_who_save_at_one_time_do_not_write_into_each_other(tmp_path, monkeypatch):
-    path, really = tmp_path / "s.npz", np.savez
-    one, other = (Scaler.fit(np.arange(count)) for count in (5.0, 6.0))
-
-    def savez_while_another_saves(file, **arrays):
-        monkeypatch.undo()
-        save_scalers(path, {"other": other})
-        really(file, **arrays)
-
-    monkeypatch.setattr(np, "savez", savez_while_another_saves)
-    save_scalers(path, {"one": one})
-    assert list(load_scalers(path)) == ["one"]
-    assert [each.name for each in tmp_path.iterdir()] == ["s.npz"]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", "u1"])
@@ -243,7 +183,7 @@ def test_what_float32_cannot_hold_is_computed_in_float64(dtype):
         (np.array([-1e300, 1e300]) * 1e-160, 0),
         (np.array([0.0, 1e-50]), float("inf")),
     ):
-        scaler = Scaler.fit(values, epsilon=0)
+        scaler = fitted(values, epsilon=0)
         with np.errstate(over="ignore"):
             for found in (scaler.transform(rows), scaler.transform(torch.from_numpy(rows)).numpy()):
                 assert not np.isnan(found).any()
@@ -251,15 +191,15 @@ def test_what_float32_cannot_hold_is_computed_in_float64(dtype):
 
 
 def test_numbers_and_lists_are_arrays():
-    assert float(Scaler.fit(np.arange(5.0), epsilon=0).transform(2.0)) == 0.0
-    assert Scaler.fit(np.arange(6.0).reshape(3, 2), 0).transform([[2.0, 3.0]]).tolist() == [[0.0, 0.0]]
+    assert float(fitted(np.arange(5.0), epsilon=0).transform(2.0)) == 0.0
+    assert fitted(np.arange(6.0).reshape(3, 2), 0).transform([[2.0, 3.0]]).tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("epsilon", ["1", None, float("nan"), True])
 def test_epsilon_is_a_number(epsilon):
     with pytest.raises(OptionError, match=r"epsilon=.*: expected 0 or more"):
-        Scaler.fit(np.arange(5.0), epsilon=epsilon)
-    assert json.dumps(Scaler.fit(np.arange(5.0), epsilon=np.float32(0.5)).to_dict())
+        fitted(np.arange(5.0), epsilon=epsilon)
+    assert json.dumps(fitted(np.arange(5.0), epsilon=np.float32(0.5)).to_dict())
 
 
 def test_what_is_no_scaler():
@@ -270,12 +210,6 @@ def test_what_is_no_scaler():
 
 def test_a_repr_shows_what_was_fitted_in_a_few_words():
     values = np.arange(24.0).reshape(4, 2, 3)
-    assert repr(Scaler.fit(values)) == "Scaler(mean 11.5, std 6.922, axis=(0, 1, 2))"
-    found = repr(Scaler.fit(values, axis=(0, 2)))
+    assert repr(fitted(values)) == "Scaler(mean 11.5, std 6.922, axis=(0, 1, 2))"
+    found = repr(fitted(values, axis=(0, 2)))
     assert found == "Scaler(mean 10 to 13 at 2 places, std 6.758 to 6.758 at 2 places, axis=(0, 2))"
-
-
-def test_scalers_are_files_of_a_disk():
-    for work in (lambda url: save_scalers(url, {}), load_scalers):
-        with pytest.raises(OptionError, match=r"s3://bucket/s\.npz: expected a path of the local file system"):
-            work("s3://bucket/s.npz")

@@ -11,8 +11,7 @@ import pyarrow as pa
 from ray.data.block import BlockAccessor, BlockColumn
 from ray.data.extensions import ArrowTensorArray, TensorArray, TensorDtype
 
-from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError
-from ray_h5.messages import no_column
+from ray_h5.errors import OptionError, SchemaMismatchError
 
 Change: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -54,16 +53,6 @@ def changed(batch: Any, names: Iterable[str], change: Change) -> Any:
     if isinstance(batch, pd.DataFrame):
         return _changed_frame(batch, change(_arrays({name: batch[name] for name in wanted})))
     return {**batch, **change({name: batch[name] for name in wanted})}
-
-
-def with_column(batch: Mapping[str, Any], name: str, call: Callable[[Any], Any]) -> Any:
-    """Return `call` of a column of the batch; the message of an error begins with the name of the column."""
-    if name not in batch:
-        raise UnknownColumnError(no_column([name], batch))
-    try:
-        return call(batch[name])
-    except RayH5Error as exc:
-        raise type(exc)(f"column {name!r}: {exc}") from exc
 
 
 def as_array(name: str, column: BlockColumn) -> np.ndarray[Any, Any]:

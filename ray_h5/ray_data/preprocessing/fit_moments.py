@@ -14,8 +14,8 @@ from ray_h5.errors import NotFittedError, RayH5Error, UnknownColumnError
 from ray_h5.loading.place_columns import IS_PADDING_SPEC, ROW_ID_SPEC
 from ray_h5.messages import no_column
 from ray_h5.ray_data.datasource import by_elements
-from ray_h5.ray_data.preprocessing.batch_formats import with_column
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy
+from ray_h5.transforms.standardization import with_column
 
 if TYPE_CHECKING:
     import ray.data

@@ -20,6 +20,7 @@ from ray_h5.errors import (
     CorruptFileError,
     NonFiniteError,
     NotFittedError,
+    NotFoundError,
     OptionError,
     SchemaMismatchError,
     UnknownColumnError,
@@ -29,14 +30,18 @@ from ray_h5.order.epoch_order import row_keys
 from ray_h5.ray_data.preprocessing.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset
+from ray_h5.transforms.moments import Moments
 from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.scaler import Scaler
-from ray_h5.transforms.scaler_files import load_scalers, save_scalers
 from ray_h5.transforms.spec_augment import SpecAugment
 from tests.ray_data.conftest import concatenated
 from tests.ray_data.kit import position_at
 
 pytestmark = pytest.mark.usefixtures("ray_local")
+
+
+def fitted(rows, axis=None):
+    return Scaler(Moments.of(rows, axis))
 
 
 def read(paths, **options):
@@ -133,8 +138,6 @@ def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
         assert back.fit_status() == Preprocessor.FitStatus.FITTED
         assert (back.columns, back.axis, back.constant) == (["wide"], (0, 2), "one")
         assert np.array_equal(back.transform_batch(batch)["wide"], standardize.transform_batch(batch)["wide"])
-    scaler = load_scalers(tmp_path / "s.npz")["wide"]
-    assert np.array_equal(scaler.transform(batch["wide"]), standardize.transform_batch(batch)["wide"])
     unfitted = Standardize.from_json(Standardize(["wide"]).to_json())
     assert unfitted.fit_status() == Preprocessor.FitStatus.NOT_FITTED
 
@@ -290,7 +293,7 @@ def test_errors_of_transform_come_before_any_task(signals):
 @pytest.mark.parametrize("axis", [None, 0])
 def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
     # Four scalars have the shape of one row of four.
-    standardize = fitted_without_ray(x=Scaler.fit(np.random.default_rng(0).standard_normal((50, 4)), axis))
+    standardize = fitted_without_ray(x=fitted(np.random.default_rng(0).standard_normal((50, 4)), axis))
     scalars = ray.data.from_items([{"x": float(i)} for i in range(4)], override_num_blocks=1)
     with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(0,\) .* expected one axis more"):
         standardize.transform(scalars)
@@ -340,9 +343,33 @@ def test_what_is_no_standardize(tmp_path):
             Standardize.from_json(text)
     with pytest.raises(OptionError, match="expected a result of Standardize"):
         Standardize.from_json(None)
-    (tmp_path / "s.npz").write_bytes(b"x")
-    with pytest.raises(CorruptFileError):
-        Standardize.load(tmp_path / "s.npz")
+    path = tmp_path / "s.npz"
+    with pytest.raises(NotFoundError, match="no such file"):
+        Standardize.load(path)
+    for content in (b"", b"PK\x03\x04 and no more", b"words"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptFileError, match=r"s\.npz: expected an npz file") as caught:
+            Standardize.load(path)
+        assert "pickle" not in str(caught.value)
+    with pytest.raises(CorruptFileError, match="expected an npz file"):
+        Standardize.load(tmp_path)
+    np.savez(path, header=np.array('{"format": "ray_h5.scalers", "version": 99}'))
+    with pytest.raises(CorruptFileError, match="version 99"):
+        Standardize.load(path)
+    np.savez(path, header=np.array([{}], dtype=object))  # a pickle, which is never loaded
+    with pytest.raises(CorruptFileError, match="expected an npz file"):
+        Standardize.load(path)
+    with pytest.raises(OptionError, match=r"s3://bucket/s\.npz: expected a path of the local file system"):
+        Standardize.load("s3://bucket/s.npz")
+
+
+def test_where_nothing_can_be_written_nothing_is_left(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OptionError, match="expected the name of a file, found a folder"):
+        fitted_without_ray().save(tmp_path / "folder")
+    with pytest.raises(NotFoundError, match="folder to write it to is missing"):
+        fitted_without_ray().save(tmp_path / "none" / "s.npz")
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
 @pytest.mark.parametrize(
@@ -370,14 +397,8 @@ def test_a_state_that_is_damaged(path, value):
 
 def fitted_without_ray(columns=("x",), **scalers):
     standardize = Standardize(list(columns), axis=0)
-    standardize.stats_ = scalers or {"x": Scaler.fit(np.arange(10.0))}
+    standardize.stats_ = scalers or {"x": fitted(np.arange(10.0))}
     return standardize
-
-
-def test_scalers_alone_are_no_standardize(tmp_path):
-    save_scalers(tmp_path / "s.npz", {"x": Scaler.fit(np.arange(10.0))})
-    with pytest.raises(CorruptFileError, match="load_scalers reads them"):
-        Standardize.load(tmp_path / "s.npz")
 
 
 def test_batches_of_any_kind(signals):
@@ -415,7 +436,7 @@ def test_batches_of_any_kind(signals):
 @pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 4)])
 def test_tables_of_lists(kind):
     rows = np.random.default_rng(0).standard_normal((9, 4))
-    standardize = fitted_without_ray(x=Scaler.fit(rows, 0))
+    standardize = fitted_without_ray(x=fitted(rows, 0))
     table = pa.table({"x": pa.array(rows.tolist(), kind), "y": range(9)})
     found = standardize.transform_batch(table)
     assert found.column_names == ["x", "y"]
@@ -430,7 +451,7 @@ def test_tables_of_lists(kind):
 
 def test_batches_without_rows_stay_of_their_kind():
     rows = np.random.default_rng(0).standard_normal((9, 4)).astype("f4")
-    standardize = fitted_without_ray("xy", x=Scaler.fit(rows, 0), y=Scaler.fit(np.arange(9)))
+    standardize = fitted_without_ray("xy", x=fitted(rows, 0), y=fitted(np.arange(9)))
     tensors = TensorArray(rows)
     table = pa.table({"x": tensors.__arrow_array__(), "y": np.arange(9)})
     lists = pa.table({"x": rows.tolist(), "y": np.arange(9)})
@@ -504,7 +525,7 @@ def test_ray_may_make_an_augmentation_of_its_class(signals, kind):
 def test_a_repr_shows_what_was_fitted_in_a_few_words():
     standardize = Standardize(["x", "y"], axis=(0, 2))
     assert repr(standardize) == "Standardize(['x', 'y'], axis=(0, 2), not fitted)"
-    scaler = Scaler.fit(np.arange(24.0).reshape(4, 2, 3), axis=(0, 2))
+    scaler = fitted(np.arange(24.0).reshape(4, 2, 3), axis=(0, 2))
     standardize.stats_ = {"x": scaler, "y": scaler}
     shown = "mean 10 to 13 at 2 places, std 6.758 to 6.758 at 2 places"
     assert repr(standardize) == f"Standardize(['x', 'y'], axis=(0, 2), x: {shown}; y: {shown})"
