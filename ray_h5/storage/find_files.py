@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
-from urllib.parse import unquote_to_bytes
+from typing import Protocol, cast
 
-from ray_h5.errors import NotReadableError, OptionError
+from ray_h5.errors import OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
-from ray_h5.storage.addresses import split_urls
-from ray_h5.storage.local import LOCAL, Listed, PathLike, absolute_path, natural_key
+from ray_h5.storage.addresses import is_url
+from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.endings import Endings, Taken
+from ray_h5.storage.find_local_files import LocalSearch
+from ray_h5.storage.local import LOCAL, PathLike, natural_key
 from ray_h5.storage.storage_of_path import Storage
-
-if TYPE_CHECKING:
-    from ray_h5.storage.find_remote_files import States
 
 __all__ = ["PathLike", "expand_paths", "find_files", "is_local_only", "list_paths"]
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
+class Search(Protocol):
+    """Finds the files that paths of one storage name."""
 
-def spellings(path: PathLike) -> list[str]:
-    """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise OptionError(f"paths: expected str or path-like, found {text!r}")
-    if "\0" in text:
-        raise OptionError(f"{text!r}: a path cannot contain a NUL character")
-    scheme = _SCHEME.match(text)
-    if scheme:
-        text = text[scheme.end() :]
-        if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
-            text = text.removeprefix("localhost")
-    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
-    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
-    return [os.path.expanduser(each) for each in (text, *unescaped)]
+    def find(self, path: str) -> Taken | None:
+        """Return what a file, folder or glob names; None if it does not exist."""
+
+    def note(self, path: str) -> str:
+        """Return a path that does not exist, and what to say about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +43,7 @@ class FoundFiles:
     """
 
     paths: list[str]
-    states: States
+    states: dict[str, ObjectIdentity]
 
 
 def expand_paths(
@@ -111,43 +98,29 @@ def find_files(
     OptionError
         If an argument has a value that cannot be used.
     """
-    given = list_paths(paths)
-    _check_extensions(file_extensions)
-    # `*.nc` says which ending is wanted. Endings that the user chose are more explicit.
-    by_glob = _endings(file_extensions) == _endings(DEFAULT_EXTENSIONS)
-    found: set[str] = set()
-    missing: list[str] = []
-    other_endings = 0
-    urls, local = split_urls([os.fspath(path) for path in given])
-    remote = None
-    if urls:
+    texts = [os.fspath(path) for path in list_paths(paths)]
+    endings = Endings(file_extensions)
+    local = LocalSearch(endings, "" if filesystem is None else _root_of(filesystem))
+    searches: dict[str, Search] = dict.fromkeys(texts, local)
+    if urls := [path for path in searches if is_url(path)]:
         from ray_h5.storage.find_remote_files import RemoteSearch
 
-        remote = RemoteSearch.of(urls, storage, by_glob, lambda url: _has_extension(url, file_extensions))
-        other_endings = remote.other_endings
-    root = "" if filesystem is None else _root_of(filesystem)
-    for path in local:
-        spelt = [os.path.join(root, each) for each in spellings(path)]
-        candidates = (_candidates(each, by_glob) for each in spelt)
-        files = next((each for each in candidates if each is not None), None)
-        if files is None:
-            missing.append(spelt[0])
-            continue
-        chosen, others = files
-        taken = [*chosen, *(file for file in others if _has_extension(file.path, file_extensions))]
-        other_endings += len(chosen) + len(others) - len(taken)
-        found.update(map(absolute_path, _each_once(taken)))
-    in_stores, absent_there = ({}, []) if remote is None else (remote.taken, remote.missing)
-    if (missing or absent_there) and not ignore_missing_paths:
+        searches |= dict.fromkeys(urls, RemoteSearch(urls, storage, endings))
+    found = {path: search.find(path) for path, search in searches.items()}
+    taken = [files for files in found.values() if files is not None]
+    states = {name: state for files in taken for name, state in files.files.items()}
+    missing = [(path, searches[path].note) for path, files in found.items() if files is None]
+    if missing and not ignore_missing_paths:
         from ray_h5.storage.missing_paths import missing_paths
 
-        may_go_on = ignore_missing_paths is not None and bool(found or in_stores)
-        raise missing_paths(absent_there, missing, str if remote is None else remote.note, may_go_on)
-    if not found and not in_stores:
+        raise missing_paths(missing, may_go_on=ignore_missing_paths is not None and bool(states))
+    if not states:
         from ray_h5.storage.missing_paths import nothing_found
 
-        raise nothing_found(given, other_endings, file_extensions, [*absent_there, *missing])
-    return FoundFiles(sorted({*found, *in_stores}, key=natural_key), in_stores)
+        raise nothing_found(texts, sum(files.other_endings for files in taken), file_extensions, len(missing))
+    return FoundFiles(
+        sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}
+    )
 
 
 def is_local_only(paths: PathLike | Sequence[PathLike]) -> bool:
@@ -181,74 +154,6 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise OptionError(f"{option}: expected str or path-like, found {reprlib.repr(path)}")
     return given
-
-
-def _check_extensions(extensions: object) -> None:
-    if isinstance(extensions, str):
-        # Each letter would be an ending.
-        raise OptionError(
-            f"file_extensions={extensions!r}: expected a list of endings, found one; write "
-            f"file_extensions=[{extensions!r}]"
-        )
-    if extensions is not None and not (
-        isinstance(extensions, Collection) and extensions and all(map(_is_ending, extensions))
-    ):
-        raise OptionError(
-            f"file_extensions={extensions!r}: expected at least one ending, such as 'h5', or None for all files"
-        )
-
-
-def _is_ending(given: object) -> bool:
-    return isinstance(given, str) and given.strip(".") != ""
-
-
-def _candidates(path: str, by_glob: bool) -> tuple[Sequence[Listed], Sequence[Listed]] | None:
-    """Return the files at `path` that are taken with any ending, and the others; None if there is nothing.
-
-    The former are named themselves or, if `by_glob`, match a glob that ends in an extension.
-    """
-    if os.path.isdir(path):
-        try:
-            os.scandir(path).close()
-        except OSError as exc:
-            raise NotReadableError(
-                f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
-            ) from exc
-        from ray_h5.storage.local_listing import walk
-
-        return [], list(walk([path]))
-    if os.path.lexists(path):
-        return [Listed(path, path)], []
-    if glob.has_magic(path):
-        from ray_h5.storage.local_listing import matches
-
-        matched, below = matches(path)
-        if matched or below:
-            return (matched, below) if by_glob and _names_extension(path) else ([], [*matched, *below])
-    return None
-
-
-def _each_once(files: Sequence[Listed]) -> list[str]:
-    """Return one path of each file."""
-    if len(files) < 2:
-        return [file.path for file in files]
-    from ray_h5.storage.local_listing import each_once
-
-    return each_once(files)
-
-
-def _names_extension(pattern: str) -> bool:
-    extension = Path(pattern).suffix
-    return len(extension) > 1 and not glob.has_magic(extension)
-
-
-def _endings(extensions: Iterable[str] | None) -> set[str] | None:
-    return None if extensions is None else {"." + each.lstrip(".").lower() for each in extensions}
-
-
-def _has_extension(path: str, extensions: Iterable[str] | None) -> bool:
-    endings = _endings(extensions)
-    return endings is None or path.lower().endswith(tuple(endings))
 
 
 def _root_of(filesystem: object) -> str:

@@ -10,58 +10,49 @@ from pathlib import Path
 
 from ray_h5.errors import NotFoundError
 from ray_h5.storage.addresses import shown
-from ray_h5.storage.local import PathLike
 
 _MAX_LISTED = 20
 _MAX_COMPARED = 5000
 
 
-def missing_paths(
-    remote: Sequence[str], local: Sequence[str], note_of_remote: Callable[[str], str], may_go_on: bool
-) -> NotFoundError:
+def missing_paths(missing: Sequence[tuple[str, Callable[[str], str]]], may_go_on: bool) -> NotFoundError:
     """Return the error for paths that do not exist.
 
     Parameters
     ----------
-    remote, local : sequence of str
-        Those in stores, and those on disks.
-    note_of_remote : callable
-        Returns one of a store, and what to say about it.
+    missing : sequence of (str, callable)
+        The paths, and what returns each with what to say about it.
     may_go_on : bool
         Whether the others are enough if the user says so.
     """
-    noted = [*map(note_of_remote, remote[:_MAX_LISTED]), *map(_missing_note, local[:_MAX_LISTED])]
-    return NotFoundError(_list_missing(len(remote) + len(local), noted, may_go_on))
+    count = len(missing)
+    shown = "\n".join(f"  {note(path)}" for path, note in missing[:_MAX_LISTED])
+    more = f"\n  and {count - _MAX_LISTED} more" if count > _MAX_LISTED else ""
+    many = "1 path does not exist" if count == 1 else f"{count} paths do not exist"
+    correct = f"Correct {'it' if count == 1 else 'them'}"
+    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
+    return NotFoundError(f"{many}:\n{shown}{more}\n{correct}{or_else}.")
 
 
 def nothing_found(
-    given: Sequence[PathLike], other_endings: int, extensions: Iterable[str] | None, missing: Sequence[str]
+    paths: Sequence[str], other_endings: int, extensions: Iterable[str] | None, num_missing: int
 ) -> NotFoundError:
     """Return the error for paths below which no file is taken; `other_endings` files there end otherwise."""
-    where = ", ".join(repr(shown(os.fspath(path))) for path in given[:_MAX_LISTED])
+    where = ", ".join(repr(shown(path)) for path in paths[:_MAX_LISTED])
     if other_endings:
         why = (
             f"{'1 file there does' if other_endings == 1 else f'{other_endings} files there do'} not end in "
             f"{' or '.join(extensions or ())}. Name other endings with file_extensions=[...], or in a glob, such as "
             "'*.nc'; any with file_extensions=None."
         )
-    elif missing:
-        why = "all of these are missing." if len(missing) == len(given) else "what exists of these holds no file."
+    elif num_missing:
+        why = "all of these are missing." if num_missing == len(paths) else "what exists of these holds no file."
     else:
         why = "there are no files."
     return NotFoundError(f"found no HDF5 file in {where}: {why}")
 
 
-def _list_missing(count: int, noted: Sequence[str], may_go_on: bool) -> str:
-    shown = "\n".join(f"  {each}" for each in noted[:_MAX_LISTED])
-    more = f"\n  and {count - _MAX_LISTED} more" if count > _MAX_LISTED else ""
-    many = "1 path does not exist" if count == 1 else f"{count} paths do not exist"
-    correct = f"Correct {'it' if count == 1 else 'them'}"
-    or_else = ", or pass ignore_missing_paths=True to go on without" if may_go_on else ""
-    return f"{many}:\n{shown}{more}\n{correct}{or_else}."
-
-
-def _missing_note(path: str) -> str:
+def note_of_local_path(path: str) -> str:
     """Return a missing path of a disk, and what to say about it."""
     notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
     if near := _near_path(path):

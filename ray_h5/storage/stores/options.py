@@ -14,8 +14,7 @@ from ray_h5.options import as_bytes
 from ray_h5.storage.addresses import SCHEMES, scheme_of, without_secrets
 from ray_h5.storage.block_cache import CacheOptions
 from ray_h5.storage.local import local_folder
-from ray_h5.storage.stores.option_names import CLIENT_NAMES, STORE_NAMES, plain_name
-from ray_h5.storage.stores.option_values import checked_value
+from ray_h5.storage.stores.checked_options import CLIENT_NAMES, STORE_NAMES, checked_value, plain_name
 
 _MAX_RETRIES = 4
 _DEFAULTS: Mapping[str, Any] = {"connect_timeout": "5s", "read_timeout": "10s", "timeout": "60s"}

@@ -1,4 +1,4 @@
-"""Files of the local file system: folders that are searched, and globs.
+"""Paths of the local file system as a user writes them -> the files: folders that are searched, and globs.
 
 Symbolic links can give a file or a folder many names. A search takes each of them once, under the name that passes the
 fewest links; of these, under the first in natural order. Two real paths are two files, also for hard links.
@@ -11,22 +11,90 @@ import glob
 import itertools
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
-from ray_h5.storage.local import Listed, natural_key
+from ray_h5.errors import NotReadableError, OptionError
+from ray_h5.storage.endings import Endings, Taken
+from ray_h5.storage.local import Listed, absolute_path, natural_key
 
 logger = logging.getLogger(__name__)
 
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
-def walk(folders: Iterable[str]) -> Iterator[Listed]:
+
+@dataclass(frozen=True, slots=True)
+class LocalSearch:
+    """Finds the files that paths of the local file system name.
+
+    Attributes
+    ----------
+    endings : Endings
+        Those of files that are taken from folders and globs.
+    root : str
+        The folder that relative paths start from; an empty text for the current one.
+    """
+
+    endings: Endings
+    root: str
+
+    def find(self, path: str) -> Taken | None:
+        """Return what a file, folder or glob names; None if it does not exist."""
+        spelt = (os.path.join(self.root, spelling) for spelling in _spellings(path))
+        return next((taken for taken in map(self._find, spelt) if taken is not None), None)
+
+    def note(self, path: str) -> str:
+        """Return a path that does not exist, and what to say about it."""
+        from ray_h5.storage.missing_paths import note_of_local_path
+
+        return note_of_local_path(os.path.join(self.root, _spellings(path)[0]))
+
+    def _find(self, path: str) -> Taken | None:
+        if os.path.isdir(path):
+            try:
+                os.scandir(path).close()
+            except OSError as exc:
+                raise NotReadableError(
+                    f"{path}: this folder cannot be listed: {exc.strerror}; ask for the right to read it"
+                ) from exc
+            return self._taken([], list(_walk([path])), path)
+        if os.path.lexists(path):
+            return Taken({absolute_path(path): None})
+        matched, below = _matches(path) if glob.has_magic(path) else ([], [])
+        return self._taken(matched, below, path) if matched or below else None
+
+    def _taken(self, matched: list[Listed], below: list[Listed], pattern: str) -> Taken:
+        files = {file.path: file for file in (*matched, *below)}
+        names = self.endings.take([file.path for file in matched], [file.path for file in below], pattern)
+        taken = dict.fromkeys(map(absolute_path, _each_once(files[name] for name in names)))
+        return Taken({**taken}, len(matched) + len(below) - len(names))
+
+
+def _spellings(text: str) -> list[str]:
+    """Return the paths that a user may mean, most likely first: %41 in a URI may be an escape, or part of the name."""
+    if "\0" in text:
+        raise OptionError(f"{text!r}: a path cannot contain a NUL character")
+    scheme = _SCHEME.match(text)
+    if scheme:
+        text = text[scheme.end() :]
+        if scheme[1].lower() == "file" and text.startswith("localhost/"):  # RFC 8089: the host may be named
+            text = text.removeprefix("localhost")
+    is_escaped = scheme is not None and scheme[1].lower() == "file" and "%" in text
+    unescaped = [os.fsdecode(unquote_to_bytes(os.fsencode(text)))] if is_escaped else []
+    return [os.path.expanduser(spelling) for spelling in (text, *unescaped)]
+
+
+def _walk(folders: Iterable[str]) -> Iterator[Listed]:
     """Yield the files in some folders and below them, except hidden ones."""
     for folder, files in _descend(folders):
         for file in files:
             yield _listed(file, folder.real)
 
 
-def matches(pattern: str) -> tuple[list[Listed], list[Listed]]:
+def _matches(pattern: str) -> tuple[list[Listed], list[Listed]]:
     """Return the files that a glob matches, and the files in the folders that it matches."""
     real = functools.cache(os.path.realpath)  # most files share few folders
     files: list[Listed] = []
@@ -37,10 +105,10 @@ def matches(pattern: str) -> tuple[list[Listed], list[Listed]]:
             files.append(Listed(path, real(path) if Path(path).is_symlink() else os.path.join(real(parent), name)))
         elif not (glob.has_magic(os.path.basename(pattern)) and _leads_up(path)):
             folders.append(path)
-    return files, list(walk(folders))
+    return files, list(_walk(folders))
 
 
-def each_once(files: Iterable[Listed]) -> list[str]:
+def _each_once(files: Iterable[Listed]) -> list[str]:
     """Return one path of each file; see the module for which one."""
     paths: dict[str, list[str]] = {}
     for file in files:
@@ -56,7 +124,7 @@ def _matching_paths(pattern: str) -> list[str]:
     at = parts.index("**")
     tops, below = glob.glob(str(Path(*parts[:at]))), parts[at + 1 :]
     if not below:
-        return [file.path for file in walk(tops)]
+        return [file.path for file in _walk(tops)]
     folders = (glob.escape(folder.path) for folder, _ in _descend(tops))
     return [path for folder in folders for path in _matching_paths(os.path.join(folder, *below))]
 
