@@ -63,8 +63,8 @@ def shuffle_effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | Non
 
 
 def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
-    shuffle, rows = plan.order.shuffle, max(plan.num_rows, 1)
-    if shuffle is None:
+    shuffle, rows = plan.order.shuffle, plan.num_rows
+    if shuffle is None:  # as where there are no rows
         return None
     chunks = _chunks_with_rows(plan, chunk_group_rows)
     block, of_chunk = min(plan.block_rows, rows), rows / chunks
@@ -86,12 +86,12 @@ def _effect(plan: ReadPlan, chunk_group_rows: int) -> ShuffleEffect | None:
 def _chunks_with_rows(plan: ReadPlan, size: int) -> int:
     """Return how many chunks hold selected rows, about: chunks begin with files, which is left out here."""
     if plan.selection is None:
-        return max(1, -(-plan.files.num_rows // size))
+        return -(-plan.files.num_rows // size)
     count, last = 0, -1
     for first in range(0, len(plan.selection), _MOST_ROWS):
         found = np.unique(plan.selection[first : first + _MOST_ROWS] // size)
         count, last = count + len(found) - int(found[0] == last), int(found[-1])
-    return max(count, 1)
+    return count
 
 
 def _of_ranges(plan: ReadPlan, window: int, chunk_rows: int, range_chunks: int) -> ShuffleEffect:

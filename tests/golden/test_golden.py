@@ -4,11 +4,15 @@ import json
 
 import pytest
 
+from ray_h5.index.file_options import FileOptions
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, read_block
+from ray_h5.torch_data import loader
 from tests.golden.__main__ import API, DRAWS, FOLDER, TASKS, difference, layout_text
 from tests.golden.api import names_text
 from tests.golden.draws import DRAWN
 from tests.golden.layouts import LAYOUTS
-from tests.golden.orders import ids_of, long, short, shuffles
+from tests.golden.orders import dataset_of, ids_of, long, rows_of_files, short, shuffles, values_of
 from tests.golden.tasks import PINNED, delivered, ranks_of, read_tasks
 
 HINT = "; if this is a decision, run python -m tests.golden --update, and write it into CHANGELOG.md"
@@ -70,6 +74,24 @@ def assert_tasks_equal(name, kind, folder):
     samples = dataset.__getitems__(indices)
     _, wanted = delivered([{name: [each[name] for each in samples] for name in dataset.columns} | {"row_id": []}])
     assert values == wanted
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_blocks_hold_what_loaders_deliver(name, tmp_path):
+    """Blocks are what tasks of Ray read."""
+    dataset, (paths, options) = dataset_of(name, tmp_path)
+    index = FileOptions.of(paths, **options).index()
+    shuffle = shuffles(rows_of_files(dataset))["rows"]
+    plan = make_plan(index, list(index.outputs.values()), shuffle=shuffle, block_rows=8)
+    for epoch in (0, 1):
+        remainder = Remainder(epoch)
+        blocks = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+        batches = loader(paths, 4, shuffle=shuffle, rank=0, world_size=1, threads=0, **options)
+        batches.set_epoch(epoch)
+        expected = values_of(batches)
+        numbers = [{name: each for name, each in block.arrays.items() if each.dtype.kind in "biuf"} for block in blocks]
+        for column, values in values_of(numbers).items():
+            assert values == expected[column], (column, epoch)
 
 
 @pytest.mark.usefixtures("ray_local")

@@ -117,6 +117,13 @@ def shown(mutant):
     return f"{os.path.relpath(mutant.path)}:{mutant.at}: {mutant.before} -> {mutant.after}"
 
 
+def nearest(text, mutants):
+    """Return the mutant that a run showed as `text`, whose line may have moved; None if it is gone."""
+    path, line, change = text.split(":", 2)
+    same = [each for each in mutants if shown(each).startswith(f"{path}:") and shown(each).endswith(f":{change}")]
+    return min(same, key=lambda each: abs(each.at - int(line)), default=None)
+
+
 class Runner:
     """Runs the mutants instead of the tests that were collected."""
 
@@ -161,8 +168,8 @@ class Runner:
         total = len(mutants)
         if self.options.again:
             lines = Path(self.options.again).read_text().splitlines()
-            left = {line[11:].split("  ")[0] for line in lines if line[:10] in WORTH_ANOTHER_RUN}
-            mutants = [mutant for mutant in mutants if shown(mutant) in left]
+            left = [line[11:].split("  ")[0] for line in lines if line[:10] in WORTH_ANOTHER_RUN]
+            mutants = list(dict.fromkeys(filter(None, (nearest(each, mutants) for each in left))))
         if self.options.sample and self.options.sample < len(mutants):
             mutants = random.Random(self.options.seed).sample(mutants, self.options.sample)
         functions = Functions({str(path) for path in self.options.paths})

@@ -3,7 +3,6 @@
 import itertools
 import pickle
 from collections import Counter
-from itertools import chain
 
 import h5py
 import numpy as np
@@ -22,7 +21,7 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.order.position import Position
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
-from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from ray_h5.order.shuffle_cost import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files
@@ -238,26 +237,6 @@ def _options(shuffle):
     return {name: getattr(shuffle, name) for name in ("unit", "window_rows", "weights", "rows_per_epoch")}
 
 
-def shares_of(plan, remainder):
-    """The row ids that each rank gets, which takes blocks in turn; and those that cannot be shared."""
-    cut = remainder.block_layout(plan)
-    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
-    unshared = blocks.pop() if cut.unshared_rows else []
-    return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
-
-
-@pytest.mark.parametrize("rule", ["drop", "pad"])
-def test_the_tail_is_that_of_the_epoch(files, shuffle, rule):
-    index, plan = plan_files(files, columns=["x"], shuffle=shuffle)
-    made = make_plan(index, plan.columns, None, shuffle, 8, None, Tail(rule, 16))
-    count = plan.epoch_rows
-    assert made.num_positions == (count // 16 * 16 if rule == "drop" else -(-count // 16) * 16)
-    positions = np.concatenate(
-        [Remainder(1).positions(made, i) for i in range(Remainder(1).block_layout(made).num_blocks)]
-    )
-    assert made.at(positions, 1).tolist() == epoch_of(plan, 1)[positions % count].tolist()
-
-
 def test_a_position_of_other_draws_is_refused(files, shuffle):
     plan = plan_of(files, shuffle)
     position = position_of(plan, Remainder(1), 4)
@@ -288,15 +267,6 @@ def test_no_more_chunks_are_mixed_than_rows_are_selected(files):
     plan = plan_of(files, Shuffle("rows"), predicate=pc.field("site") == 0)
     assert 0 < plan.num_rows < 40
     assert f"{plan.num_rows} chunks mixed in a window of {plan.num_rows} rows" in describe(plan, 1)
-
-
-@pytest.mark.parametrize("shuffle", [Shuffle(weights=balance("label")), Shuffle("chunks", 7, 16, weights="w")])
-def test_the_cost_of_weights_is_about_that_of_rows_and_chunks(files, shuffle):
-    plan = plan_of(files, shuffle, block_rows=40)
-    decoded = read_block(plan, Remainder(), 0).rows.stats.chunks_decoded
-    assert 0.5 * decoded <= 10 * shuffle_effect(plan, 4).reads_per_byte <= 2 * decoded
-    nothing = plan_of(files, Shuffle("rows", weights="w"), predicate=pc.field("site") == 9)
-    assert shuffle_effect(nothing, 4) is None
 
 
 # Errors -----------------------------------------------------------------------------------------

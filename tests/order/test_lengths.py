@@ -3,7 +3,7 @@
 import pickle
 import tracemalloc
 from collections import Counter
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import h5py
 import numpy as np
@@ -13,13 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
-from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.length_runs import default_run_rows
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
-from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import describe, shuffle_effect
 from tests.index.kit import plan_files
@@ -164,6 +162,11 @@ def test_an_epoch_of_many_windows():
     assert order.selected_indices(at, 0).tolist() == found[at].tolist()
 
 
+@pytest.mark.parametrize(("rows", "window_rows"), [(128_000, 128_000), (128_001, 64_000)])
+def test_all_rows_are_sorted_together_unless_they_are_many(rows, window_rows):
+    assert plain_order(rows, Shuffle("rows", 3, by_length=np.ones(rows))).runs.window_rows == window_rows
+
+
 def test_the_passes_of_a_long_epoch_are_sorted_one_by_one():
     shuffle = Shuffle("rows", 3, by_length=np.arange(100), rows_per_epoch=300)
     found = plain_order(100, shuffle).selected_indices(np.arange(300), 0).reshape(3, 100)
@@ -205,22 +208,6 @@ def test_each_row_comes_once(rows, window_rows, run_rows, epoch):
 
 def test_default_runs():
     assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 40, 160, 320, 640]
-
-
-def shares_of(plan, remainder):
-    """The row ids that each rank gets, which takes blocks in turn; and those that cannot be shared."""
-    cut = remainder.block_layout(plan)
-    blocks = [plan.at(remainder.positions(plan, i), remainder.epoch).tolist() for i in range(cut.num_blocks)]
-    unshared = blocks.pop() if cut.unshared_rows else []
-    return [[*chain(*blocks[rank :: cut.world_size])] for rank in range(cut.world_size)], unshared
-
-
-@pytest.mark.parametrize("rule", ["drop", "pad"])
-def test_the_tail_is_that_of_the_epoch(files, rule):
-    index, plan = plan_files(files, columns=["x"], shuffle=Shuffle("rows", by_length="n_frames"))
-    made = make_plan(index, plan.columns, None, Shuffle("rows", by_length="n_frames"), 64, None, Tail(rule, 96))
-    positions = np.arange(made.num_positions)
-    assert made.at(positions, 1).tolist() == epoch_of(plan, 1)[positions % N].tolist()
 
 
 def test_a_position_of_other_lengths_is_refused(files):
@@ -299,14 +286,3 @@ def test_a_column_that_is_not_there(files):
 def test_options_that_cannot_be_used(options, said):
     with pytest.raises(OptionError, match=said):
         Shuffle(**options)
-
-
-@pytest.mark.parametrize("batch_size", [8, 16, 20, 32])
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_workers_of_ray_have_batches_with_little_padding(files, world_size, batch_size):
-    plan = plan_of(files, Shuffle("rows", 7, by_length="n_frames"))
-    for epoch in range(3):
-        shares, _ = shares_of(plan, Remainder(epoch, world_size))
-        batches = [FRAMES[share][i : i + batch_size] for share in shares for i in range(0, len(share), batch_size)]
-        padded = sum(len(batch) * batch.max() for batch in batches)
-        assert sum(map(np.sum, batches)) / padded >= 0.95

@@ -109,6 +109,7 @@ def test_blocks_are_sized_by_bytes(row_bytes, num_rows):
     assert rows == 1 or rows * held <= 1.5 * (64 << 20)
     if 8 <= num_rows < 100:
         assert 2 <= num_rows / rows <= 8
+    assert choose_block_rows(1 << 30, num_rows, None, None) == 1
 
 
 def test_a_user_decides():

@@ -189,49 +189,6 @@ def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
         assert np.isin(rest, left).all()
 
 
-@pytest.mark.parametrize("rule", ["drop", "pad"])
-@pytest.mark.parametrize(("workers", "batch"), [(1, 8), (3, 8), (4, 2)])
-def test_another_number_of_workers_resumes_with_its_own_tail_rows(rule, workers, batch):
-    """``tail_rows`` is usually workers * batch size, and both may change."""
-
-    def plan(workers, batch):
-        return plan_of(101, 16, Shuffle("rows", 1), Tail(rule, workers * batch))
-
-    had, position = run_some(plan(2, 8), Remainder(0, 2), 24)
-    rest = positions_by_rank(plan(workers, batch), resume(plan(workers, batch), position, workers))
-    assert {len(share) % batch for share in rest} == {0}
-    assert len({len(share) for share in rest}) == 1
-    rows = [*had.tolist(), *(row for share in rest for row in share.tolist() if row < 101)]
-    assert len(set(rows)) == len(rows)
-    assert len(rows) == 101 if rule == "pad" else 101 - workers * batch < len(rows) <= 101
-
-
-def test_the_fingerprint_is_of_what_decides_the_order(tmp_path):
-    def write(folder, chunk):
-        (tmp_path / folder).mkdir()
-        path = str(tmp_path / folder / "a.h5")
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", data=np.zeros((64, 64)), chunks=(chunk, 64))
-            file["y"] = np.arange(64)
-        return path
-
-    first, moved, repacked = write("a", 8), write("b", 8), write("c", 16)
-
-    def of(path, window=16, **options):
-        return plan_files([path], **{"shuffle": Shuffle("chunks", 1, window), **options})[1].fingerprint
-
-    expected = of(first)
-    assert of(moved) == expected
-    assert of(first, block_rows=3) == expected
-    assert of(first, np.int64(16)) == expected
-    # Another storage layout, and other columns, are other groups and so another order.
-    assert of(repacked) != expected
-    assert of(first, columns=["y"]) != expected
-    assert of(first, predicate=pc.field("y") >= 0) != expected
-    chosen = [of(first, predicate=pc.field("y") < bound) for bound in (10, 10, 20)]
-    assert chosen[0] == chosen[1] != chosen[2]
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Files of 64 rows in chunks, one of them in other chunks, and one of fewer rows."""
@@ -299,16 +256,6 @@ def test_what_differs_is_named(written, before, now, expected):
         resume(plan_with(**now), Position.from_dict(state), 1)
     assert f"What differs: {expected}" in str(caught.value)
     assert f"with shuffle={plan.fingerprint.shuffle(plan.seed)}, or start the epoch again" in str(caught.value)
-
-
-def test_where_files_lie_and_how_they_are_cut_into_blocks_is_no_difference(written):
-    plan = plan_files(written["one"], shuffle=CHUNKS)[1]
-    position = Position.from_dict(position_of(plan, Remainder(), 8).to_dict())
-    for options in ({}, {"block_rows": 3}):
-        other = plan_files(written["moved"], shuffle=CHUNKS, **options)[1]
-        assert resume(other, position, 1).left == resume(other, position, 2).left
-        tail = dataclasses.replace(other, tail=Tail("drop", 16))
-        assert resume(tail, position, 2).block_layout(tail).num_rows == (other.epoch_rows - 8) // 16 * 16
 
 
 def test_a_drawn_seed_gives_way_to_that_of_a_position(written):

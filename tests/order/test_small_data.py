@@ -6,7 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import ragged
+from ray_h5.index.file_options import FileOptions
 from ray_h5.order.epoch_order import make_order
+from ray_h5.order.read_plan import make_plan
+from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.order.shuffle_cost import describe, shuffle_effect
 from ray_h5.torch_data import H5Dataset, Shuffle, loader, where
 from tests.index.kit import plan_files
@@ -71,3 +75,30 @@ def test_what_is_said_of_a_shuffle_counts_the_selected_rows(tmp_path):
     first = np.arange(640)
     plan = dataclasses.replace(plan, selection=first, order=make_order(index, first, Shuffle("rows", 1)))
     assert shuffle_effect(plan, 64).chunks_mixed == 10
+
+
+COSTS = [
+    (Shuffle("rows", 1), 16),
+    (Shuffle("rows", 1), 400),
+    (Shuffle("chunks", 1, window_rows=64), 64),
+    (Shuffle("chunks", 1, window_rows=160), 40),
+    (Shuffle("chunks", 1, window_rows=160), 10),
+    (Shuffle("chunks", 1, window_rows=400), 80),
+    (Shuffle("rows", 1, weights=np.ones(400), rows_per_epoch=800), 40),
+]
+
+
+@pytest.mark.parametrize(("shuffle", "block_rows"), COSTS)
+@pytest.mark.parametrize("columns", [["x"], [ragged("values", offsets="offsets")]], ids=["rows", "ranges"])
+def test_what_is_said_of_a_shuffle_is_what_it_costs(tmp_path, columns, shuffle, block_rows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (400, 8), "f4", chunks=(10, 8), compression="gzip")[...] = 1
+        file.create_dataset("values", data=np.ones(3600), chunks=(90,), compression="gzip")
+        file["offsets"] = np.r_[0, np.arange(1, 400) * 9 + 4, 3600]
+    index = FileOptions.of(tmp_path / "a.h5", columns=columns).index()
+    plan = make_plan(index, list(index.outputs.values()), shuffle=shuffle, block_rows=block_rows)
+    remainder = Remainder()
+    blocks = [read_block(plan, remainder, i).rows for i in range(remainder.block_layout(plan).num_blocks)]
+    decoded = sum(block.stats.chunks_decoded for block in blocks)
+    expected = decoded / 40 * 400 / plan.epoch_rows  # of 40 chunks
+    assert shuffle_effect(plan, index.chunk_group_rows).reads_per_byte == pytest.approx(expected, rel=0.25)

@@ -1,26 +1,22 @@
 """Rows by length in plain PyTorch: little padding, each row once, on any number of ranks, resumed at every step."""
 
 from collections import Counter
-from itertools import chain, islice
+from itertools import chain
 
 import h5py
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from ray_h5 import Files, Groups, Windows, part, ragged
-from ray_h5.errors import OptionError, PositionError
+from ray_h5.errors import OptionError
 from ray_h5.torch_data import (
     H5Dataset,
     OrderBatchSampler,
     OrderSampler,
     Shuffle,
-    create_optimized_dataloader,
     loader,
     where,
 )
-from tests.index.kit import plan_files
 
 N = 600
 LENGTHS = np.random.default_rng(0).integers(5, 200, N)
@@ -68,25 +64,6 @@ def test_ranks_have_batches_with_little_padding(dataset, shuffle, world_size):
     assert epoch(shuffle) <= 0.05
 
 
-def test_the_order_is_that_of_ray(dataset, path):
-    index = dataset.index
-    for shuffle in (BY_ATTRIBUTE, Shuffle("rows", 7, 100, by_length=LENGTHS, run_rows=16)):
-        sampler = OrderSampler(dataset, shuffle=shuffle)
-        for epoch in (0, 3):
-            sampler.set_epoch(epoch)
-            order = dataset.epoch_order(shuffle)
-            expected = order.selected_indices(np.arange(N), epoch).tolist()
-            assert list(sampler) == expected
-            batches = OrderBatchSampler(dataset, 8, shuffle=shuffle)
-            batches.set_epoch(epoch)
-            assert list(chain(*batches)) == expected
-    assert index.num_rows == N
-    loaded = loader(path, 8, columns=["actions"], rows=DEMOS, shuffle=BY_ATTRIBUTE, pad=True)
-    for epoch in range(2):
-        expected = dataset.epoch_order(BY_ATTRIBUTE).selected_indices(np.arange(N), epoch).tolist()
-        assert padding_of(list(loaded))[1] == expected
-
-
 def test_a_column_of_varying_shape_need_not_be_read(path, tmp_path):
     found = H5Dataset(path, ["label"], rows=DEMOS).epoch_order(Shuffle(seed=7, by_length="actions")).runs
     assert found.lengths.tolist() == LENGTHS.tolist()
@@ -99,83 +76,6 @@ def test_a_column_of_varying_shape_need_not_be_read(path, tmp_path):
         dataset = H5Dataset(tmp_path / "null.h5", columns, rows=Groups("g*", missing="null"))
         found = dataset.epoch_order(Shuffle(by_length="y")).runs
         assert found.lengths.tolist() == [i if i % 3 else 0 for i in range(20)]
-
-
-def test_a_data_loader_and_processes(dataset):
-    padded = dataset.with_padding(True)
-    for workers in (0, 2):
-        found = DataLoader(padded, 8, sampler=OrderSampler(padded, shuffle=BY_ATTRIBUTE), num_workers=workers)
-        padding, rows = padding_of(list(found))
-        assert padding <= 0.05
-        assert sorted(rows) == list(range(N))
-
-
-def test_the_optimized_data_loader(files):
-    shuffle = Shuffle("rows", 7, by_length="epoch")
-    expected = plan_files(files, columns=["fhr_st"], shuffle=shuffle)[1].at(np.arange(60), 0).tolist()
-    found = [
-        batch["fhr_st"][:, 0, 0].int().tolist() for batch in create_optimized_dataloader(files, 8, shuffle=shuffle)
-    ]
-    assert list(chain(*found)) == expected
-    assert sorted(expected) == list(range(60))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("run_length", [1, 4])
-def test_ranks_resume_at_every_step(world_size, run_length):
-    lengths = LENGTHS[:97]
-
-    def samplers(ranks):
-        shuffle = Shuffle("rows", 7, 40, by_length=lengths, run_rows=8)
-        options = {"shuffle": shuffle, "world_size": ranks, "run_length": run_length, "drop_last": True}
-        made = [OrderSampler(range(97), rank=rank, **options) for rank in range(ranks)]
-        for sampler in made:
-            sampler.set_epoch(2)
-        return made
-
-    whole = list(samplers(1)[0])
-    assert sorted(whole) == list(range(97))
-    shares = [list(sampler) for sampler in samplers(world_size)]
-    assert len({len(share) for share in shares}) == 1
-    assert Counter(chain(*shares)) <= Counter(whole)
-    for step in range(len(shares[0]) + 1):
-        running = samplers(world_size)
-        heads = [list(islice(sampler, step)) for sampler in running]
-        states = [sampler.state_dict() for sampler in running]
-        resumed = samplers(world_size)
-        for sampler, state in zip(resumed, states, strict=True):
-            sampler.load_state_dict(state)
-        assert [head + list(sampler) for head, sampler in zip(heads, resumed, strict=True)] == shares
-        if step % run_length == 0 and step < len(shares[0]):
-            others = samplers(2)
-            for sampler in others:
-                sampler.load_state_dict(states[0])
-            rest = Counter(chain(*map(list, others)))
-            assert rest + Counter(chain(*heads)) <= Counter(whole)
-
-
-def test_a_loader_resumes_between_batches(dataset):
-    def made():
-        return loader(dataset, 16, shuffle=BY_ATTRIBUTE, pad=True, threads=1)
-
-    whole = list(made())
-    for step in (0, 1, 7, len(whole) - 1):
-        running = made()
-        head = list(islice(running, step))
-        resumed = made()
-        resumed.load_state_dict(running.state_dict())
-        found = [*head, *resumed]
-        assert all(torch.equal(one["actions"], other["actions"]) for one, other in zip(found, whole, strict=True))
-
-
-def test_a_state_of_other_lengths_is_refused(dataset):
-    state = OrderSampler(dataset, shuffle=BY_ATTRIBUTE).state_dict()
-    for other in (Shuffle("rows", 7), Shuffle(seed=7, by_length=np.arange(N)), Shuffle(seed=7, rows_per_epoch=N)):
-        sampler = OrderSampler(dataset, shuffle=other)
-        with pytest.raises(PositionError, match=r"What differs: .*by_length \("):
-            sampler.load_state_dict(state)
-        with pytest.raises(PositionError, match=r"What differs: .*(no by_length|by_length \(.*\)), not by_length \("):
-            OrderSampler(dataset, shuffle=BY_ATTRIBUTE).load_state_dict(sampler.state_dict())
 
 
 @pytest.mark.parametrize("index_dir", [None, "index"])

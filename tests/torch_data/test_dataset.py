@@ -130,36 +130,6 @@ def test_pickling_keeps_the_selection_and_no_handle(files):
     assert ids_of(next(iter(DataLoader(again, batch_size=20)))) == list(range(0, 60, 3))
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_the_loader_delivers_the_order_of_an_epoch(files, threads, drop_last):
-    batches = loader(files, 7, columns=["fhr_st", "guid"], threads=threads, drop_last=drop_last, seed=3)
-    dataset = batches.dataset
-    assert len(batches) == (8 if drop_last else 9)
-    for epoch in (0, 1, 1):
-        batches.set_epoch(epoch)
-        sampler = OrderSampler(dataset, seed=3)
-        sampler.set_epoch(epoch)
-        found = [ids_of(batch) for batch in batches]
-        assert sum(map(len, found)) == (56 if drop_last else 60)
-        assert [i for batch in found for i in batch] == list(sampler)[: 56 if drop_last else 60]
-
-
-def test_the_loader_resumes_from_every_batch(files):
-    def make():
-        return loader(files, 7, columns=["fhr_st"], threads=2)
-
-    whole = [ids_of(batch) for batch in make()]
-    for done in range(1, 9):
-        running = iter(batches := make())
-        head = [ids_of(next(running)) for _ in range(done)]
-        state = batches.state_dict()
-        running.close()
-        resumed = make()
-        resumed.load_state_dict(state)
-        assert head + [ids_of(batch) for batch in resumed] == whole
-
-
 def test_the_loader_takes_transforms_collate_and_other_samplers(files):
     doubled = loader(files, 6, columns=["fhr_st"], shuffle=False, transform=lambda sample: sample.fhr_st[0, 0] * 2)
     assert next(iter(doubled)).tolist() == [0, 2, 4, 6, 8, 10]
@@ -173,25 +143,6 @@ def test_the_loader_takes_transforms_collate_and_other_samplers(files):
     assert loader(dataset, 4).dataset is dataset
     with pytest.raises(OptionError, match="made already"):
         loader(dataset, 4, columns=["fhr"])
-
-
-@pytest.mark.parametrize("shuffle", [Shuffle("rows", 5), Shuffle("chunks", 5, 8), Shuffle("files", 5), Shuffle(seed=5)])
-@pytest.mark.parametrize("epoch", [0, 3])
-def test_the_order_is_that_of_the_plan_that_ray_executes(files, shuffle, epoch):
-    predicate = where(bg_label=False)
-    _, plan = plan_files(files, columns=["fhr_st"], predicate=predicate, shuffle=shuffle)
-    dataset = H5Dataset(files, ["fhr_st"], predicate)
-    batches = loader(dataset, 8, shuffle=shuffle)
-    batches.set_epoch(epoch)
-    expected = plan.at(np.arange(plan.num_rows), epoch).tolist()
-    assert [i for batch in batches for i in ids_of(batch)] == expected
-    for world_size in (2, 3):
-        ranks = [
-            OrderSampler(dataset, shuffle=shuffle, rank=r, world_size=world_size, stretch=4) for r in range(world_size)
-        ]
-        for each in ranks:
-            each.set_epoch(epoch)
-        assert {i for each in ranks for i in dataset.row_ids(list(each)).tolist()} == set(expected)
 
 
 def test_ending_an_epoch_early_leaves_no_thread(files):
@@ -228,20 +179,6 @@ def test_a_batch_needs_one_read_and_decodes_a_chunk_once(files, monkeypatch):
     decoded.clear()
     dataset.__getitems__([50, 1, 30, 2, 51, 1])  # of three files; a chunk has a row of "fhr_st"
     assert decoded == [5]
-
-
-def test_folds_are_those_of_planning_and_never_part_a_patient(files):
-    folds = kfold(files, 3, "guid", "cs_label", seed=1)
-    assert len(folds) == 3
-    seen = []
-    for train, valid in folds:
-        inside, outside = (H5Dataset(files, ["guid"], each) for each in (train, valid))
-        assert not {s.guid for s in map(inside.__getitem__, range(len(inside)))} & {
-            s.guid for s in map(outside.__getitem__, range(len(outside)))
-        }
-        assert len(inside) + len(outside) == 60
-        seen += outside.row_ids(np.arange(len(outside))).tolist()
-    assert sorted(seen) == list(range(60))
 
 
 def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):

@@ -17,8 +17,6 @@ from ray_h5.loading import ahead as ahead_module
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
-    OrderBatchSampler,
-    OrderSampler,
     WorkerSafeStandardizedDataset,
     create_optimized_dataloader,
     loader,
@@ -395,32 +393,6 @@ def test_a_mask_is_no_list_of_indices(path, mask):
     with pytest.raises(OptionError, match="expected integers for indices"):
         WorkerSafeStandardizedDataset.from_indices(base, [1], statistics_from=mask)
     assert WorkerSafeStandardizedDataset(base, torch.tensor([3, -1]), 0, 1)[1][1] == ROWS - 1
-
-
-def test_ranks_that_draw_orders_of_their_own(path):
-    with pytest.raises(OptionError, match="give all of them one seed"):
-        OrderSampler(H5Dataset(path), seed=None, rank=0, world_size=2)
-    assert sorted(OrderSampler(H5Dataset(path), seed=None)) == list(range(ROWS))
-
-
-@pytest.mark.parametrize("batch_size", [6, 16])
-def test_the_end_of_an_epoch_that_drops_its_last_batch(path, batch_size):
-    dataset = H5Dataset(path)
-    batches = loader(dataset, batch_size, drop_last=True)
-    assert len(list(batches)) == ROWS // batch_size
-    again = loader(dataset, batch_size, drop_last=True)
-    again.load_state_dict(batches.state_dict())
-    assert len(list(again)) == ROWS // batch_size
-    sampler = OrderBatchSampler(dataset, batch_size, drop_last=True, rank=0, world_size=2)
-    ours = list(sampler)
-    other = OrderBatchSampler(dataset, batch_size, drop_last=True, rank=0, world_size=2)
-    other.load_state_dict(sampler.state_dict())
-    assert list(other) == ours
-    odd = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
-    assert len(list(odd)) == 13
-    third = OrderSampler(dataset, drop_last=True, rank=2, world_size=3)
-    third.load_state_dict(odd.state_dict())
-    assert len(list(third)) == 13
 
 
 # Loaders -----------------------------------------------------------------------------------------

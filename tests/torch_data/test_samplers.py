@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ray_h5 import ragged
@@ -30,7 +30,7 @@ from ray_h5.torch_data import (
     loader,
     where,
 )
-from ray_h5.torch_data.ranks import _warn_of_processes
+from ray_h5.torch_data.ranks import _warn_of_lightning, _warn_of_processes
 from tests.index.kit import plan_files
 
 from .conftest import ids_of
@@ -167,66 +167,6 @@ class TestOrderBatch(SamplerContract):
     make = staticmethod(order_batch)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("stretch", [1, 3])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("rows", [1, 5, 23, 30])
-def test_ranks_part_an_epoch(world_size, stretch, drop_last, rows):
-    samplers = [
-        OrderSampler(range(rows), seed=7, rank=rank, world_size=world_size, drop_last=drop_last, stretch=stretch)
-        for rank in range(world_size)
-    ]
-    parts = [list(each) for each in samplers]
-    assert {len(part) for part in parts} == {len(samplers[0])}
-    together = [i for part in parts for i in part]
-    if drop_last:
-        assert len(together) == len(set(together)) == rows // world_size * world_size
-    else:
-        assert set(together) == set(range(rows))
-        assert len(together) < rows + world_size
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (5, 5), (2, 5), (5, 1)])
-def test_ranks_resume_as_many_or_others_do(before, after):
-    def ranks(count):
-        return [OrderBatchSampler(range(200), 4, seed=3, rank=rank, world_size=count) for rank in range(count)]
-
-    for steps in range(200 // 4 // before):
-        running = ranks(before)
-        done = [i for each in running for batch in itertools.islice(each, steps) for i in batch]
-        states = [each.state_dict() for each in running]
-        assert all(state == states[0] for state in states)
-        resumed = ranks(after)
-        for each in resumed:
-            each.load_state_dict(states[0])
-        rest = [i for each in resumed for batch in each for i in batch]
-        assert set(done) | set(rest) == set(range(200))
-        # Ranks that the rest does not go round among repeat a few, as at the end of any epoch.
-        assert len(done) + len(rest) - 200 == -(200 - len(done)) % after
-
-
-@given(
-    st.integers(0, 30),
-    st.tuples(st.integers(1, 5), st.integers(1, 4)),
-    st.tuples(st.integers(1, 5), st.integers(1, 4)),
-    st.integers(0, 30),
-)
-def test_what_one_split_has_not_done_another_does(rows, before, after, steps):
-    """Also after the last step, when padded ranks have done more than there is; past it, a whole epoch is left."""
-
-    def batches(ranks, batch_size):
-        return [OrderBatchSampler(range(rows), batch_size, seed=3, rank=r, world_size=ranks) for r in range(ranks)]
-
-    running, resumed = batches(*before), batches(*after)
-    done = {i for each in running for batch in itertools.islice(each, steps) for i in batch}
-    left = set(range(rows)) - (done if steps <= len(running[0]) else set())
-    for each in resumed:
-        each.load_state_dict(running[0].state_dict())
-    rest = [i for each in resumed for i in flat(each)]
-    assert set(rest) >= left
-    assert len(rest) == -(-len(left) // after[0]) * after[0]
-
-
 def test_a_state_from_inside_a_run_resumes_in_runs_and_batches_of_any_length():
     samplers = [OrderSampler(range(20), world_size=2, rank=rank, run_length=5) for rank in range(2)]
     done = [i for each in samplers for i in itertools.islice(each, 3)]
@@ -324,17 +264,6 @@ def test_a_state_of_an_earlier_version_is_refused():
         OrderSampler(range(20)).load_state_dict(before)
 
 
-def test_the_order_is_that_of_planning(files):
-    dataset = H5Dataset(files, ["fhr_st", "guid"])
-    for shuffle in ("rows", "chunks", "files", Shuffle("chunks", seed=4, window_rows=8)):
-        sampler = OrderSampler(dataset, shuffle=shuffle, seed=4)
-        sampler.set_epoch(2)
-        found = list(sampler)
-        assert sorted(found) == list(range(60))
-        wanted = dataset.epoch_order(shuffle if isinstance(shuffle, Shuffle) else Shuffle(shuffle, 4))
-        assert found == wanted.selected_indices(np.arange(60), 2).tolist()
-
-
 def test_states_hold_plain_values_whatever_options_are_of_numpy(files):
     """For JSON, and for what torch.load takes from a checkpoint that it does not trust."""
     three, true = np.int64(3), np.bool_(True)
@@ -389,10 +318,19 @@ def test_ranks_of_torchrun_that_torch_does_not_know_are_warned_of_once(monkeypat
     assert said.startswith("torchrun started 2 processes, and torch.distributed is not initialised")
 
 
-def test_drop_last_leaves_out_part_of_a_batch():
-    sampler = OrderBatchSampler(range(23), 4, drop_last=True, shuffle=False)
-    assert len(sampler) == 5
-    assert list(map(len, sampler)) == [4] * 5
+@pytest.mark.parametrize("kind", ["pytorch_lightning", "lightning.pytorch", "another"])
+def test_a_state_of_what_was_read_ahead_is_warned_of_where_lightning_is(monkeypatch, caplog, kind):
+    monkeypatch.setitem(sys.modules, kind, sys)
+    monkeypatch.delitem(sys.modules, "torchdata.stateful_dataloader", raising=False)
+    sampler, batches = OrderSampler(range(9)), OrderBatchSampler(range(9), 2)
+    places = [(sampler, 0), (sampler, 4), (sampler, 10), (batches, 2)]
+    for made, done in places:
+        _warn_of_lightning.cache_clear()
+        caplog.clear()
+        taken = iter(made)
+        list(itertools.islice(taken, done))
+        made.state_dict()
+        assert bool(caplog.messages) == ((made, done) == places[1] and kind != "another")
 
 
 @pytest.mark.slow
@@ -464,44 +402,6 @@ def test_torchdata_resumes_at_the_end_of_an_epoch(kind, workers, rows, drop_last
     resumed = make()
     resumed.load_state_dict(loader.state_dict())  # between epochs
     assert len(list(resumed)) == len(delivered)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_a_loader_resumes_at_the_end_of_an_epoch(files, threads, drop_last, world_size):
-    dataset = H5Dataset(files, ["fhr_st"])
-
-    def make(ranks=world_size):
-        return loader(dataset, 7, drop_last=drop_last, threads=threads, rank=0, world_size=ranks)
-
-    batches = make()
-    batches.set_epoch(2)
-    whole = [ids_of(batch) for batch in batches]
-    between = batches.state_dict()
-    following = [ids_of(batch) for batch in batches]
-    assert following != whole
-    batches.set_epoch(2)
-    state = [batches.state_dict() for _ in batches][-1]
-    resumed = make()
-    for epoch, expected in ((2, []), (3, whole)):
-        resumed.load_state_dict(state)
-        resumed.set_epoch(epoch)
-        assert len(list(resumed)) == len(expected)
-        assert len(list(resumed)) == len(whole), "a whole epoch follows"
-    resumed.load_state_dict(between)
-    assert [ids_of(batch) for batch in resumed] == following
-    others = make(3)
-    others.load_state_dict(state)
-    full, rest = divmod(max(60 - state["rows"] * world_size, 0), 3 * 7)
-    assert len(list(others)) == full + bool(rest and not drop_last)
-
-
-def test_a_plain_dataloader_takes_them(files):
-    dataset = H5Dataset(files, ["fhr_st"])
-    sampler = OrderBatchSampler(dataset, 7)
-    found = [ids_of(batch) for batch in DataLoader(dataset, batch_sampler=sampler)]
-    assert found == list(OrderBatchSampler(dataset, 7))
 
 
 @pytest.mark.parametrize(

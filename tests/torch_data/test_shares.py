@@ -6,12 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.index.file_options import FileOptions
 from ray_h5.loading import row_source
-from ray_h5.order.blocks import Tail
-from ray_h5.order.draws.shuffle import as_shuffle
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import loader
@@ -49,20 +44,6 @@ def test_all_ranks_together_decode_each_chunk_once(images, stats, world_size, ti
     assert {len(each) for each in rows} == {ROWS // world_size}
     assert sorted(np.concatenate(rows).tolist()) == [*range(ROWS)]
     assert stats.chunks_decoded == times * CHUNKS
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 5])
-@pytest.mark.parametrize("shuffle", [False, "rows", "chunks"])
-def test_ranks_of_pytorch_have_the_rows_of_ranks_of_ray(images, world_size, shuffle):
-    batches = [loader(images, 40, shuffle=shuffle, rank=rank, world_size=world_size) for rank in range(world_size)]
-    index = FileOptions.of(images).index()
-    plan = make_plan(index, [*index.outputs.values()], None, as_shuffle(shuffle), tail=Tail("pad", world_size))
-    remainder = Remainder(world_size=world_size)
-    layout = remainder.block_layout(plan)
-    for rank, mine in enumerate(batches):
-        blocks = [read_block(plan, remainder, number) for number in range(rank, layout.num_blocks, world_size)]
-        expected = np.concatenate([block.rows.arrays["image"] for block in blocks])
-        assert np.array_equal(np.concatenate([batch.image.numpy() for batch in mine]), expected)
 
 
 def test_ranks_share_the_default_of_kept_bytes(images, monkeypatch):

@@ -1,6 +1,5 @@
 """Loaders of sparse and ragged columns: windows are read at once, resume, workers, samples, padding."""
 
-import copy
 import pickle
 
 import h5py
@@ -12,8 +11,6 @@ from torch.utils.data import DataLoader
 from ray_h5 import Shuffle, csr, ragged
 from ray_h5.errors import CastError, CorruptFileError, SchemaMismatchError
 from ray_h5.loading import row_source
-from ray_h5.order.read_plan import make_plan
-from ray_h5.order.shuffle_cost import shuffle_effect
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -34,18 +31,6 @@ def path(tmp_path):
 
 def dense():
     return random_matrix(ROWS, WIDTH).toarray()
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("is_dense", [True, False])
-def test_an_epoch_has_each_row_once(path, threads, is_dense):
-    columns = [csr("X", dense=is_dense), "label"]
-    made = loader(path, 10, shuffle="chunks", columns=columns, threads=threads, kept_bytes=0)
-    for _ in range(2):
-        found = [(batch["X"].to_dense(), batch["label"]) for batch in made]
-        labels = torch.cat([each for _, each in found])
-        assert sorted(labels.tolist()) == list(range(ROWS))
-        np.testing.assert_array_equal(torch.cat([each for each, _ in found]), dense()[labels])
 
 
 @pytest.mark.parametrize("is_small", [False, True])
@@ -85,54 +70,6 @@ def test_rows_of_a_group_begin_in_the_same_chunks(path):
     assert sorted(chosen.selected_indices(np.arange(295), 4).tolist()) == list(range(295))
     np.testing.assert_array_equal(group[selected.selection[chosen.chunk_groups.starts[1:-1]]],
                                   np.unique(group[5:300])[1:])  # fmt: skip
-
-
-def test_the_cost_of_a_shuffle_is_said(path):
-    dataset = H5Dataset(path, [csr("X")])
-    index = dataset.index
-    plan = make_plan(index, list(index.columns.values()), shuffle=Shuffle("chunks", window_rows=256))
-    effect = shuffle_effect(plan, index.chunk_group_rows)
-    assert effect.unit == "chunks"
-    assert 1.2 < effect.reads_per_byte < 1.35  # 5 chunks are decoded for the rows of 4
-    assert 20 < effect.chunks_mixed < 40
-    rows = shuffle_effect(
-        make_plan(index, list(index.columns.values()), shuffle=Shuffle("rows")), index.chunk_group_rows
-    )
-    assert rows.reads_per_byte >= 1
-
-
-def test_resume_from_every_batch(path):
-    made = loader(path, 64, shuffle=Shuffle("chunks", seed=1, window_rows=128), columns=["label", csr("X")], threads=0)
-    batches, states = [], [copy.deepcopy(made.state_dict())]
-    for batch in made:
-        batches.append(batch)
-        states.append(copy.deepcopy(made.state_dict()))
-    for done, state in enumerate(states[:-1]):
-        again = loader(
-            path, 64, shuffle=Shuffle("chunks", seed=1, window_rows=128), columns=["label", csr("X")], threads=0
-        )
-        again.load_state_dict(state)
-        rest = list(again)
-        assert [each["label"].tolist() for each in rest] == [each["label"].tolist() for each in batches[done:]]
-        assert all(torch.equal(one["X"], other["X"]) for one, other in zip(rest, batches[done:], strict=True))
-
-
-@pytest.mark.parametrize("world_size", [2, 5])
-def test_ranks_share_the_rows(path, world_size):
-    found = []
-    for rank in range(world_size):
-        made = loader(
-            path,
-            16,
-            shuffle="chunks",
-            columns=["label", "X"],
-            rank=rank,
-            world_size=world_size,
-            threads=0,
-            drop_last=True,
-        )
-        found += [label for batch in made for label in batch["label"].tolist()]
-    assert len(set(found)) == len(found) == ROWS // (16 * world_size) * 16 * world_size
 
 
 def test_a_data_loader_with_workers(path):

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from ray_h5.errors import NonFiniteError, NotFittedError, OptionError, UnknownColumnError
-from ray_h5.torch_data import H5Dataset, Standardize, Windows, loader, where
+from ray_h5.torch_data import Groups, H5Dataset, Standardize, Windows, loader, where
 
 ROWS = 90
 
@@ -68,14 +68,24 @@ def test_a_transform_may_call_it(paths):
     assert scale.transform_batch(next(iter(loader(dataset, 4)))).label.shape == (4,)
 
 
-def test_a_step_of_windows_counts_once(tmp_path):
-    x = np.random.default_rng(1).normal(size=(50, 3))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = x
-    windows = H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": range(-4, 1)}))
-    scaler = Standardize(["x"], axis=(0, 1)).fit(windows).scalers["x"]
-    np.testing.assert_allclose(np.ravel(scaler.mean), x.mean(axis=0))
-    np.testing.assert_allclose(np.ravel(scaler.scale), x.std(axis=0) + 1e-8)
+@pytest.mark.parametrize("predicate", [None, where(kind=1)])
+@pytest.mark.parametrize("pad", ["edge", "zero", "drop", ("drop", "zero")])
+@pytest.mark.parametrize("offsets", [[0], [-2, 1], range(-4, 1)])
+def test_a_step_of_windows_counts_once(tmp_path, offsets, pad, predicate):
+    x = np.random.default_rng(1).normal(size=(61, 3))
+    first = 1
+    for number, lengths in enumerate([(9, 6, 1), (12, 7, 25)]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            for episode, length in enumerate(lengths):
+                ids = np.arange(first, first + length)
+                file[f"g{episode}/x"], file[f"g{episode}/id"], file[f"g{episode}/kind"] = x[ids], ids, ids // 4 % 2
+                first += length
+    options = {"rows": Groups("g*"), "windows": Windows({"x": offsets, "id": offsets}, pad=pad)}
+    dataset = H5Dataset(tmp_path, ["x", "id"], predicate, **options)
+    held = sorted({step for ids in dataset[:]["id"].tolist() for step in ids} - {0})
+    scaler = Standardize(["x"], axis=(0, 1)).fit(dataset).scalers["x"]
+    np.testing.assert_allclose(np.ravel(scaler.mean), x[held].mean(axis=0))
+    np.testing.assert_allclose(np.ravel(scaler.scale), x[held].std(axis=0) + 1e-8)
 
 
 def test_it_is_saved_for_plain_pytorch_and_for_ray(paths, tmp_path):

@@ -1,30 +1,22 @@
 """Draws with weights in plain PyTorch: the same as in Ray, split over ranks, and resumed at every step."""
 
-from collections import Counter
 from itertools import chain, islice
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, WeightedRandomSampler
 
 import ray_h5
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.torch_data import (
     H5Dataset,
-    OrderBatchSampler,
     OrderSampler,
     Shuffle,
     WeightedSampler,
     balance,
-    create_optimized_dataloader,
-    loader,
-    where,
 )
-from tests.index.kit import plan_files
-
-from .conftest import ids_of
 
 FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""
@@ -48,86 +40,6 @@ def shuffle(request):
 @pytest.fixture(scope="module")
 def dataset(files):
     return H5Dataset(files, ["fhr_st"])
-
-
-def epoch_in_ray(files, shuffle, epoch, predicate=None):
-    """The row ids of an epoch of a plan, which is what read tasks execute."""
-    plan = plan_files(files, columns=["fhr_st"], shuffle=shuffle, predicate=predicate)[1]
-    return plan.at(np.arange(plan.num_positions), epoch).tolist()
-
-
-def test_the_order_is_that_of_ray(files, dataset, shuffle):
-    sampler = OrderSampler(dataset, shuffle=shuffle)
-    for epoch in (0, 3):
-        sampler.set_epoch(epoch)
-        expected = epoch_in_ray(files, shuffle, epoch)
-        assert dataset.row_ids(list(sampler)).tolist() == expected
-        assert len(sampler) == len(expected)
-        batches = OrderBatchSampler(dataset, 8, shuffle=shuffle)
-        batches.set_epoch(epoch)
-        assert list(chain(*batches)) == list(sampler)
-        assert len(batches) == -(-len(expected) // 8)
-    loaded = loader(dataset, 8, shuffle=shuffle, threads=1)
-    optimized = create_optimized_dataloader(files, 8, shuffle=shuffle, num_workers=1)
-    for epoch in range(2):
-        for batches in (loaded, optimized):
-            found = [ids_of(batch) for batch in batches]
-            assert list(chain(*found)) == epoch_in_ray(files, shuffle, epoch)
-            assert len(found) == len(batches)
-
-
-def test_a_predicate_chooses_what_is_drawn(files):
-    predicate = where(bg_label=0)
-    for shuffle in (Shuffle("rows", 7, weights="epoch", rows_per_epoch=53), Shuffle(weights=balance("cs_label"))):
-        dataset = H5Dataset(files, ["fhr_st"], predicate)
-        found = dataset.row_ids(list(OrderSampler(dataset, shuffle=shuffle))).tolist()
-        assert found == epoch_in_ray(files, shuffle, 0, predicate)
-        assert not [row for row in found if row % 7 == 0]
-
-
-@pytest.mark.parametrize(("world_size", "run_length"), [(1, 4), (2, 1), (5, 4)])
-def test_ranks_share_the_draws_and_resume_at_every_step(dataset, shuffle, world_size, run_length):
-    def samplers(ranks, shuffle=shuffle):
-        options = {"shuffle": shuffle, "world_size": ranks, "run_length": run_length, "drop_last": True}
-        made = [OrderSampler(dataset, rank=rank, **options) for rank in range(ranks)]
-        for sampler in made:
-            sampler.set_epoch(2)
-        return made
-
-    whole = list(samplers(1)[0])
-    shares = [list(sampler) for sampler in samplers(world_size)]
-    assert len({len(share) for share in shares}) == 1
-    kept = Counter(chain(*shares))
-    assert kept <= Counter(whole)
-    assert kept.total() == len(whole) // world_size * world_size
-    for step in range(len(shares[0]) + 1):
-        running = samplers(world_size)
-        heads = [list(islice(sampler, step)) for sampler in running]
-        states = [sampler.state_dict() for sampler in running]
-        resumed = samplers(world_size)
-        for sampler, state in zip(resumed, states, strict=True):
-            sampler.load_state_dict(state)
-        assert [head + list(sampler) for head, sampler in zip(heads, resumed, strict=True)] == shares
-        if step % run_length == 0 and step < len(shares[0]):
-            others = samplers(2)
-            for sampler in others:
-                sampler.load_state_dict(states[0])
-            rest = Counter(chain(*map(list, others)))
-            assert rest + Counter(chain(*heads)) <= Counter(whole)
-            assert rest.total() + step * world_size >= len(whole) - 1
-
-
-def test_a_state_of_other_draws_is_refused(dataset, shuffle):
-    state = OrderSampler(dataset, shuffle=shuffle).state_dict()
-    plain = OrderSampler(dataset, shuffle=Shuffle("rows", 7))
-    with pytest.raises(PositionError, match=r"What differs: .*rows_per_epoch \d+, not None"):
-        plain.load_state_dict(state)
-    with pytest.raises(PositionError, match=r"What differs: .*rows_per_epoch None, not \d+"):
-        OrderSampler(dataset, shuffle=shuffle).load_state_dict(plain.state_dict())
-    if shuffle.weights is not None:
-        other = Shuffle("rows", 7, weights=np.arange(N), rows_per_epoch=state["plan"]["rows_per_epoch"])
-        with pytest.raises(PositionError, match=r"What differs: weights of digest \w+, not weights of digest"):
-            OrderSampler(dataset, shuffle=other).load_state_dict(state)
 
 
 def test_a_drawn_seed_is_taken_over(dataset):
@@ -202,13 +114,6 @@ def test_it_is_split_over_ranks_and_resumes_at_every_step(world_size):
         assert head + list(resumed) == shares[0]
     with pytest.raises(PositionError, match="What differs: weights"):
         WeightedSampler(WEIGHTS[::-1], 40, seed=3).load_state_dict(WeightedSampler(WEIGHTS, 40, seed=3).state_dict())
-
-
-def test_it_is_a_sampler_of_data_loaders(dataset):
-    weights = np.arange(N) % 4
-    expected = list(WeightedSampler(weights, 40))
-    found = list(DataLoader(dataset, 8, sampler=WeightedSampler(weights, 40)))
-    assert [row for batch in found for row in ids_of(batch)] == expected
 
 
 @pytest.mark.parametrize(

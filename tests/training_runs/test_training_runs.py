@@ -169,6 +169,10 @@ class TrainingRun(RuleBasedStateMachine):
             while (keys := ranks.step()) is not None:
                 steps.append(keys)
             self.wholes[asked] = steps
+            count = sum(len(each[0]) for each in steps) if entrance == "sampler" else len(steps)
+            assert {len(each) for each in ranks.holders} == {count}
+            again = Ranks(self.data, entrance, world, batch, drop_last=drop_last, state=ranks.state())
+            assert (again.step() is not None) == bool(steps), "after the end of an epoch a whole one follows"
             if world == 1 and not drop_last:
                 self.check_once(flat(steps), ranks.rows)
         return self.wholes[asked]

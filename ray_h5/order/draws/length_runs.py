@@ -99,8 +99,8 @@ class LengthRuns(ComparedByContent):
     @property
     def longest_ratio(self) -> float:
         """About how much longer than the mean the rows of the longest run of a window are."""
-        some = self.lengths[:: -(-len(self.lengths) // _LOOKED_AT) or 1]
-        mean = float(some.mean(dtype=np.float64)) if len(some) else 0.0
+        some = self.lengths[:: -(-len(self.lengths) // _LOOKED_AT)]
+        mean = float(some.mean(dtype=np.float64))
         if not mean:
             return 1.0
         count = min(-(-len(some) * self.run_rows // self.window_rows), len(some))
@@ -210,14 +210,14 @@ def runs_of(lengths: np.ndarray, run_rows: int | None, rows: int, window_rows: i
     """Return runs of rows with these lengths, in epochs of `rows` rows; None stands for the defaults."""
     # At most one pass over the rows: the copies of a row would be next to each other.
     window = sorted_window(min(rows, len(lengths)), _WINDOW_ROWS) if window_rows is None else window_rows
-    if lengths.dtype.kind != "f" and len(lengths):  # in few bytes: tasks get a copy
+    if lengths.dtype.kind != "f":  # in few bytes: tasks get a copy
         lengths = lengths.astype(np.min_scalar_type(int(lengths.max())), copy=False)
     return LengthRuns(lengths, window, run_rows or default_run_rows(min(window, rows)))
 
 
 def sorted_window(rows: int, window_rows: int) -> int:
     """Return about `window_rows`; all `rows`, if they are not many more."""
-    return max(rows, 1) if rows <= 2 * window_rows else window_rows
+    return rows if rows <= 2 * window_rows else window_rows
 
 
 def default_run_rows(window_rows: int) -> int:
