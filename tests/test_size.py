@@ -62,7 +62,7 @@ LIMITS: dict[str, Size] = {
     "read": Size(8464, 48, 40, 6, 16, 11),
     "rows": Size(4992, 20, 30, 0, 5, 6),
     "source": Size(287, 1, 8, 0, 0, 0),
-    "storage": Size(3992, 23, 9, 3, 4, 0),
+    "storage": Size(3953, 23, 9, 3, 4, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
     "torch_data": Size(4978, 27, 9, 1, 2, 1),
     "transforms": Size(1879, 11, 0, 0, 1, 0),

@@ -21,13 +21,13 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from ray_h5.errors import NotFoundError, NotHDF5Error, OptionError, RayH5Error, ReadFailedError, TruncatedFileError
+from ray_h5.errors import NotFoundError, OptionError, RayH5Error, ReadFailedError, TruncatedFileError
 from ray_h5.storage.addresses import Address, check_listed, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.fetching import call
 from ray_h5.storage.stores.object_store import Found, check_fork
 from ray_h5.storage.stores.redirects import guard
-from ray_h5.storage.stores.remote_file import InStore, RemoteFile
+from ray_h5.storage.stores.remote_file import InStore
 
 Result = TypeVar("Result")
 
@@ -139,6 +139,7 @@ class FileSystemStorage(InStore):
         Its name, which begins the URLs of its files.
     """
 
+    reads_notice_changes = False
     filesystem: Any = field(repr=False, hash=False)  # those of pyarrow have no hash
     protocol: str
 
@@ -176,12 +177,6 @@ class FileSystemStorage(InStore):
         self.open(url, found)
         return found
 
-    def open(self, url: str, expect: ObjectIdentity) -> FileSystemFile:
-        """Return the bytes of a file."""
-        if expect.size == 0:
-            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
-        return FileSystemFile(self, url, expect)
-
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         """Return the files in a folder, and the folders in it; with `below`, also all files in those."""
         folder = self._path(url).rstrip("/")
@@ -195,8 +190,8 @@ class FileSystemStorage(InStore):
             self.address(each).key for each in below_it
         ]
 
-    def read_at(self, url: str, offset: int, nbytes: int) -> memoryview:
-        """Return bytes of a file. This waits, also for Ctrl-C."""
+    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:  # noqa: ARG002
+        """Return bytes of a file in the state that it has. This waits, also for Ctrl-C."""
         what = f"reading {nbytes} bytes at offset {offset}"
         found = self._translated(url, what, lambda: self._calls.read_at(self._path(url), offset, nbytes))
         if len(found) != nbytes:
@@ -237,32 +232,6 @@ class FileSystemStorage(InStore):
             # Their texts may hold what is secret.
             error = ReadFailedError(f"{url}: {doing} failed in filesystem={self.protocol}: {type(exc).__name__}")
         raise error
-
-
-class FileSystemFile(RemoteFile):
-    """One file of a remote file system.
-
-    Parameters
-    ----------
-    storage : FileSystemStorage
-        Where it is.
-    url : str
-        The file.
-    expect : ObjectIdentity
-        The state that it had when it was opened.
-    """
-
-    def __init__(self, storage: FileSystemStorage, url: str, expect: ObjectIdentity) -> None:
-        super().__init__(expect)
-        self._storage, self._url = storage, url
-
-    def identity(self) -> ObjectIdentity:
-        """Return the state that the file has now."""
-        return self._storage.check(self._url)
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes, in a thread that may wait; see `fetch`."""
-        return self._storage.read_at(self._url, offset, nbytes)
 
 
 def _identity(found: tuple[str, int, Any]) -> ObjectIdentity:

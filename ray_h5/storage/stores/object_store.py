@@ -20,7 +20,7 @@ from ray_h5.storage.hub import HubPath, files_below, token_for
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
-from ray_h5.storage.stores.remote_file import InStore, RemoteFile
+from ray_h5.storage.stores.remote_file import InStore, Requests
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -54,49 +54,6 @@ class Found:
     url: str
     key: str
     identity: ObjectIdentity
-
-
-class ObjectFile(RemoteFile):
-    """One object in one state. Every request says which state it wants, and fails if the object has another one.
-
-    Parameters
-    ----------
-    storage : ObjectStorage
-        Where it is.
-    url : str
-        The object.
-    expect : ObjectIdentity
-        The state.
-    """
-
-    def __init__(self, storage: ObjectStorage, url: str, expect: ObjectIdentity) -> None:
-        super().__init__(expect)
-        self._getter = storage.getter(url, expect)
-
-    def identity(self) -> ObjectIdentity:
-        """Return the state that is read. Reads raise if the object has another one."""
-        return self._expect
-
-    @property
-    def cached(self) -> CachedGetter | None:
-        """What has its bytes on a local disk, if they stay there."""
-        return self._getter if isinstance(self._getter, CachedGetter) else None
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
-        return self._getter.get(offset, nbytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Requests:
-    """Gets ranges of one object in one state by requests."""
-
-    storage: ObjectStorage
-    url: str
-    expect: ObjectIdentity
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        return self.storage.get(self.url, self.expect, offset, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +96,9 @@ class ObjectStorage(InStore):
             raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
         return found
 
-    def open(self, url: str, expect: ObjectIdentity) -> ObjectFile:
-        """Return the bytes of a file in one state. It costs no request."""
-        if expect.size == 0:
-            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
-        return ObjectFile(self, url, expect)
-
     def getter(self, url: str, expect: ObjectIdentity) -> Getter:
         """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
-        requests = _Requests(self, url, expect)
+        requests = Requests(self, url, expect)
         if (options := self.options.cache) is None:
             return requests
         cache = cache_for(options)

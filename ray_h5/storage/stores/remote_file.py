@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ray_h5.errors import NotHDF5Error
+from ray_h5.storage.block_cache import CachedGetter
 from ray_h5.storage.byte_source import Buffer, Costs, Identity, KeptBytes, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, read_ranges
+from ray_h5.storage.fetching import IN_FLIGHT, Getter, read_ranges
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
 """Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
 and a gap of 256 KiB takes less CPU than the request that it saves."""
 
 
-class InStore:
+class InStore(ABC):
     """How files in stores are used, whatever store they are in. See `Storage`."""
 
     __slots__ = ()
@@ -26,6 +29,26 @@ class InStore:
 
     is_fetched = True
     has_writers = False
+    reads_notice_changes = True
+    """Whether each read says which state it wants, so that nobody has to look at the file before and after."""
+
+    @abstractmethod
+    def check(self, path: str) -> ObjectIdentity:
+        """Return the state of a file that exists and is not empty; raise the error that says what it is."""
+
+    @abstractmethod
+    def get(self, path: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
+        """Return bytes of a file in an expected state, by one request, in a thread that may wait."""
+
+    def getter(self, path: str, expect: ObjectIdentity) -> Getter:
+        """Return what gets ranges of a file in one state."""
+        return Requests(self, path, expect)
+
+    def open(self, path: str, expect: ObjectIdentity) -> RemoteFile:
+        """Return the bytes of a file in one state. It costs no request."""
+        if expect.size == 0:
+            raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
+        return RemoteFile(self, path, expect)
 
     def seen(self, path: str, planned: Identity | None) -> Identity | None:  # noqa: ARG002  nothing is asked
         """Return the planned state: each read says which state it wants."""
@@ -36,11 +59,28 @@ class InStore:
         return path
 
 
-class RemoteFile(ABC):
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Gets ranges of one file in one state by requests."""
+
+    storage: InStore
+    url: str
+    expect: ObjectIdentity
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes by one request."""
+        return self.storage.get(self.url, self.expect, offset, nbytes)
+
+
+class RemoteFile:
     """One remote file in one state: a `ByteSource`.
 
     Parameters
     ----------
+    storage : InStore
+        Where it is.
+    url : str
+        The file.
     expect : ObjectIdentity
         The state.
     """
@@ -50,25 +90,26 @@ class RemoteFile(ABC):
     path = "a file in a store"
     costs = STORE_COSTS
 
-    def __init__(self, expect: ObjectIdentity) -> None:
-        self._expect = expect
+    def __init__(self, storage: InStore, url: str, expect: ObjectIdentity) -> None:
+        self._storage, self._url, self._expect = storage, url, expect
+        self._getter = storage.getter(url, expect)
 
     @property
     def size(self) -> int:
         return self._expect.size
 
-    @abstractmethod
     def identity(self) -> ObjectIdentity:
         """Return the state that the file has now; the expected one, if reads notice another."""
+        return self._expect if self._storage.reads_notice_changes else self._storage.check(self._url)
 
-    @abstractmethod
     def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes, in a thread that may wait; see `fetch`."""
+        """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
+        return self._getter.get(offset, nbytes)
 
     @property
     def cached(self) -> KeptBytes | None:
         """What has its bytes on a local disk, if they stay there."""
-        return None
+        return self._getter if isinstance(self._getter, CachedGetter) else None
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
