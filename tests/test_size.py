@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(7451, 44, 18, 2, 10, 3),
-    "index": Size(5011, 26, 47, 1, 6, 11),
+    "index": Size(4986, 26, 47, 1, 6, 11),
     "inspect": Size(1582, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1406, 9, 2, 0, 0, 2),
@@ -55,12 +55,12 @@ LIMITS: dict[str, Size] = {
     "manifest": Size(1473, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(198, 1, 0, 0, 0, 0),
-    "order": Size(2772, 20, 0, 0, 2, 1),
+    "order": Size(2771, 20, 0, 0, 2, 1),
     "plots": Size(483, 3, 1, 0, 2, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
     "ray_data": Size(4566, 28, 6, 0, 8, 8),
     "read": Size(8464, 48, 40, 6, 16, 11),
-    "rows": Size(4992, 20, 30, 0, 5, 6),
+    "rows": Size(4741, 19, 19, 0, 5, 5),
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 3, 4, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
@@ -70,7 +70,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.83
+COMMENTS = 0.84
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

@@ -259,23 +259,19 @@ class Found:
         The values of small columns, of all rows.
     sources : tuple of SourceTable
         The other files that columns come from; no column is in two tables.
-    constants : tuple of str
-        With windows: those of `columns` that are constants of episodes, which is known from all files.
     """
 
     columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
     values: Mapping[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict)
     sources: tuple[SourceTable, ...] = ()
-    constants: tuple[str, ...] = ()
 
     @property
     def all_sources(self) -> SourceTable:
         """The sources of all columns."""
         return reduce(SourceTable.joined, self.sources, SourceTable())
 
-    def with_columns(self, columns: Mapping[str, ColumnSpec], constants: Iterable[str] = ()) -> Found:
-        known = tuple(dict.fromkeys([*self.constants, *constants]))
-        return replace(self, columns={**self.columns, **columns}, constants=known)
+    def with_columns(self, columns: Mapping[str, ColumnSpec]) -> Found:
+        return replace(self, columns={**self.columns, **columns})
 
     def with_values(self, values: Mapping[ColumnSpec, pa.ChunkedArray]) -> Found:
         return replace(self, values={**self.values, **values})

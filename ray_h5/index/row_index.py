@@ -160,7 +160,7 @@ class RowIndex(ComparedByContent):
         if windows is None:
             return np.arange(self.num_rows), self.files.starts
         from ray_h5.columns.row_table import RowTable
-        from ray_h5.rows.kinds.window_rows import steps_of_rows
+        from ray_h5.rows.kinds.clock import steps_of_rows
 
         tables = [RowTable() if table is None else table for table in self.tables]
         starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
@@ -187,8 +187,7 @@ class RowIndex(ComparedByContent):
                     raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent, exc)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.sources_of(absent))
-            constants = () if more.scope.windows is None else more.scope.windows.constants
-            self.found.update(lambda found: found.with_columns(more.columns, constants))
+            self.found.update(lambda found: found.with_columns(more.columns))
             known.update(more.columns)
         return {name: known[name] for name in names}
 
@@ -240,7 +239,7 @@ class RowIndex(ComparedByContent):
             self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
         if absent:
             with self._noticing_changes():
-                answers = self._lookup_of(absent).ask(self.files.all_paths(), Question(tuple(self.columns), absent))
+                answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), absent))
             self._check_current(answers, [spec.name for spec in absent])
             for column, _ in filter(None, (parse_virtual(spec.name) for spec in absent)):
                 check_enums(answers, column)
@@ -269,15 +268,6 @@ class RowIndex(ComparedByContent):
         cast = [self.cast(each) for each in found.values()]
         casts = tuple((each.name, each.dtype.str, each.casting) for each in cast if each.kind in TENSOR_KINDS)
         return _virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
-
-    def _lookup_of(self, columns: Sequence[ColumnSpec]) -> Lookup:
-        """Return how values of columns are looked up: with windows, all files say which of them are constants."""
-        if self.scope.windows is None:
-            return self.lookup
-        derived = {spec.name: parse_virtual(spec.name) for spec in columns}
-        steps = [name for name, each in derived.items() if each is not None and isinstance(each[1], AnyEqual)]
-        self.find([column for name in steps for column in read_for(name)])
-        return _with_constants(self.lookup, self.found.value.constants)
 
     def _compute(self, columns: Sequence[ColumnSpec]) -> None:
         """Find the virtual columns that are not computed file by file."""
@@ -421,15 +411,12 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     facts = lookup.ask(paths, Question(columns))
     windows = lookup.scope.windows
     if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
-        from ray_h5.rows.kinds.step_columns import constants_over_all
+        from ray_h5.rows.kinds.step_columns import check_steps
 
-        names = dict.fromkeys(name for each in facts for name in each.chosen(columns))
-        constants = constants_over_all(paths, [each.table for each in facts], names, windows)
-        if constants:
-            lookup = _with_constants(lookup, constants)
-            facts = lookup.ask(paths, Question(columns))
+        names = [name for each in facts for name in each.chosen(columns)]
+        check_steps(paths, [each.table for each in facts], names, windows)
     if windows is not None and windows.at is not None:
-        from ray_h5.rows.kinds.timed_rows import check_widths
+        from ray_h5.rows.kinds.times_of import check_widths
 
         check_widths(paths, [each.table for each in facts], windows, columns)
     if columns is None and any(each.left_out for each in facts):
@@ -452,7 +439,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         nothing = RowTable()
         tables = tuple(nothing if each.table is None else each.table for each in facts)
     if lookup.scope.windows is not None:
-        from ray_h5.rows.kinds.window_rows import check_any_row
+        from ray_h5.rows.kinds.clock import check_any_row
 
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple(
@@ -462,14 +449,6 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     return RowIndex(
         files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else (), varying=varying
     )
-
-
-def _with_constants(lookup: Lookup, names: Iterable[str]) -> Lookup:
-    """Return a look-up that knows of columns that they are constants of episodes; one file does not say so."""
-    windows = lookup.scope.windows
-    if windows is None or {*names} <= {*windows.constants}:
-        return lookup
-    return replace(lookup, scope=replace(lookup.scope, windows=windows.with_constants(names)))
 
 
 def _varies(facts: Sequence[FileFacts], common: ColumnSpec) -> bool:

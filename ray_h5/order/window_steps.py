@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.read_plan import ReadPlan
-from ray_h5.rows.kinds.window_rows import Numbering
+from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.windows import Windows
 
 
@@ -55,8 +55,7 @@ def steps_plan(plan: ReadPlan, names: Collection[str]) -> ReadPlan:
 
 def _steps(rows: np.ndarray, lengths: np.ndarray, windows: Windows, offsets: tuple[int, ...]) -> np.ndarray:
     """Return the ordinals of the steps that rows of a file hold, ascending."""
-    numbering = Numbering(lengths, windows)
-    episodes, at = numbering.of(rows)
+    episodes, at = Clock.of_steps(lengths, windows).of(rows)
     wanted = at[:, None] + np.array(offsets)
     last = lengths[episodes][:, None] - 1
     held = np.ones(wanted.shape, bool)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,13 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
+from ray_h5.rows.kinds.file_rows import FileRows
+from ray_h5.rows.kinds.grid_rows import GridRows
+from ray_h5.rows.kinds.group_rows import GroupRows
+from ray_h5.rows.kinds.patch_groups import PatchesOfGroups
+from ray_h5.rows.kinds.patch_rows import PatchRows
+from ray_h5.rows.kinds.window_rows import WindowRows
+from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import Column, RowColumn, is_plain, stored_part, whole_joined_array
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
@@ -36,9 +43,6 @@ if TYPE_CHECKING:
 
     from ray_h5.columns.labels import Classes
     from ray_h5.read.arrays.whole_datasets import WholeDatasets
-    from ray_h5.rows.kinds.group_rows import GroupRows
-    from ray_h5.rows.kinds.timed_rows import TimedRows
-    from ray_h5.rows.kinds.window_rows import WindowRows
 
 EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
@@ -95,7 +99,7 @@ class RowView:
         self._columns: dict[str, Column] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
         self._rows: RowsOfKind = _rows_of_file(*of_file, self._name, decode_cf=decode_cf, is_reversed=is_reversed)
-        self._steps = cast("WindowRows | TimedRows", self._rows) if windows is not None else None
+        self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn
         self._seeds = {
@@ -453,66 +457,20 @@ def _rows_of_file(
         is_reversed=is_reversed,
         looks_first=kind is None and windows is None,
     )
-    groups: GroupRows | None = None
-    if isinstance(kind, Groups):
-        from ray_h5.rows.kinds.group_rows import GroupRows
-
-        groups = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
-    if windows is not None and windows.at is not None:
-        return _timed(reader, found, kind, windows, table, groups)
-    if kind is not None and kind.is_block:
-        from ray_h5.rows.patches import Patches
-
-        assert isinstance(kind, Patches)
+    if isinstance(kind, Patches):
         if kind.has_groups:
-            from ray_h5.rows.kinds.patch_groups import PatchesOfGroups
-
             return PatchesOfGroups(reader, kind, table, columns, decode_cf=decode_cf, name=name)
-        from ray_h5.rows.kinds.patch_rows import PatchRows
-
         return PatchRows(reader, found, kind, None if table is None else table.chosen, name)
-    rows = _rows_under_windows(reader, found, kind, windows, table) if groups is None else groups
-    if windows is None:
-        return rows
-    from ray_h5.rows.kinds.window_rows import WindowRows
-
-    return WindowRows(rows, windows, reader.path)
-
-
-def _rows_under_windows(
-    reader: RowReader, found: FileColumns, kind: RowKind | None, windows: Windows | None, table: RowTable | None
-) -> Episodes:
-    """Return the rows that windows may be over."""
-    if isinstance(kind, Grid):
-        from ray_h5.rows.kinds.grid_rows import GridRows
-
-        return GridRows(reader, found, kind)
-    if isinstance(kind, Files):
-        from ray_h5.rows.kinds.file_rows import FileRows
-
-        return FileRows(reader.path, found, kind, table, windows)
-    assert kind is None
-    return AxisRows(reader, found, windows, table)
-
-
-def _timed(
-    reader: RowReader,
-    found: FileColumns,
-    kind: RowKind | None,
-    windows: Windows,
-    table: RowTable | None,
-    groups: GroupRows | None,
-) -> RowsOfKind:
-    """Return rows that are times, of one recording or of several."""
-    from ray_h5.rows.kinds.recordings import OneRecording, Recordings
-    from ray_h5.rows.kinds.timed_rows import TimedRows
-
-    recordings: Recordings = OneRecording(reader, found) if groups is None else groups
-    if isinstance(kind, Files):
-        from ray_h5.rows.kinds.file_rows import FileRecording
-
-        recordings = FileRecording(reader, found, kind)
-    return TimedRows(reader, recordings, windows, table)
+    rows: Episodes
+    if isinstance(kind, Groups):
+        rows = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
+    elif isinstance(kind, Grid):
+        rows = GridRows(reader, found, kind)
+    elif isinstance(kind, Files):
+        rows = FileRows(reader, found, kind, table, windows)
+    else:
+        rows = AxisRows(reader, found, windows, table)
+    return rows if windows is None else WindowRows(reader, rows, windows, table)
 
 
 def _text(name: bytes) -> str:

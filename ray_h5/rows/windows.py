@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,9 +87,9 @@ class Windows:
     episode_length : {"min"}, optional
         Use the shortest column where columns of an episode differ in length; by default this is an error.
     per_step, constants : sequence of str
-        Columns without offsets, over `Groups`, that have a value for each step, or are a constant of each episode. By
-        default a column has a value for each step if in each group of all files it has as many entries as the columns
-        with offsets. Where lengths cannot say it, such as in episodes of one length, naming the columns here is needed.
+        Columns without offsets, over `Groups` and `Files`, that have a value for each step, or are a constant of each
+        episode. By default a column has a value for each step if it has as many entries as each episode has steps, and
+        is a constant if it has others in each. In between, naming it here is needed.
 
     Raises
     ------
@@ -220,12 +219,6 @@ class Windows:
         """Return the dataset with the times of a column, beside it or in the file; or its rate and first time."""
         assert self.at is not None
         return self.at if isinstance(self.at, str) else dict(self.at).get(column, "")
-
-    def with_constants(self, names: Iterable[str]) -> Windows:
-        """Return the same windows, with more columns that are known to be constants."""
-        found = copy.copy(self)
-        found.constants = tuple(dict.fromkeys([*self.constants, *names]))
-        return found
 
     def _key(self) -> tuple[Any, ...]:
         given = (self.columns, self.stride, self.pad, repr(self.episodes), self.episode_length)

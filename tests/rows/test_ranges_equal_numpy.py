@@ -497,7 +497,7 @@ def test_sparse_windows_have_one_step_a_time(tmp_path):
         for group, count in (("g0", 3), ("g1", 5)):
             file[f"{group}/u"] = np.arange(count)
     options = {"rows": Groups("g*"), "windows": Windows({"u": [0]})}
-    said = r"column csr\('X'\) has rows of 'X', and the episode has 5 steps; 'X' has 4 entries"
+    said = r"'X' is a column of steps, and the episode has 5 steps; 'X' has 4 entries"
     with pytest.raises(SchemaMismatchError, match=said):
         H5Dataset(tmp_path / "a.h5", [csr("X"), "u"], **options)
     with pytest.raises(OptionError, match="rows of rows"):

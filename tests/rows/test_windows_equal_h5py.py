@@ -298,55 +298,55 @@ def rewards(number, length):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_what_a_column_without_offsets_is_follows_from_all_files(tmp_path, kept):
+def test_a_column_that_has_steps_in_one_file_alone_must_be_named(tmp_path, kept):
     """`goal` has 3 entries, as the episodes of one file have steps, and `reward` a value for each step."""
     columns = {"goal": lambda number, _: np.arange(3) + 10 * number, "reward": rewards}
     write_groups(tmp_path / "a.h5", [3, 3], **columns)
-    write_groups(tmp_path / "b.h5", [5, 3, 2], **columns)
+    write_groups(tmp_path / "b.h5", [5, 4, 2], **columns)
     index_dir = str(tmp_path / "index") if kept else None
+    said = (
+        r"3 entries for 3 steps in 'g0' of .*a\.h5, and 3 entries for 5 steps in 'g0' of .*b\.h5.*constants=\['goal'\]"
+    )
     for _ in range(2):
-        samples = list(rows_of(tmp_path, ["x", "goal", "reward"], index_dir=index_dir))
-        assert len(samples) == 16
+        with pytest.raises(OptionError, match=said):
+            rows_of(tmp_path, ["x", "goal", "reward"], index_dir=index_dir)
+    options = {"index_dir": index_dir, "constants": ["goal"]}
+    for _ in range(2):
+        samples = list(rows_of(tmp_path, ["x", "goal", "reward"], **options))
+        assert len(samples) == 17
         for sample in samples:
             number, t = divmod(int(sample["x"][0]), 100)
             assert sample["goal"].tolist() == [10 * number, 10 * number + 1, 10 * number + 2]
             assert float(sample["reward"]) == t / 2 + number
-    assert rows_of(tmp_path, None, index_dir=index_dir)[0]["goal"].tolist() == [0, 1, 2]
     # A predicate alone names it: the column is an array in each row of each file.
-    chosen = rows_of(tmp_path, ["x"], where(goal=any_equal(12)), index_dir=index_dir)
-    assert [int(sample["x"][0]) for sample in chosen] == [100, 101, 102, 100, 101, 102]
+    chosen = rows_of(tmp_path, ["x"], where(goal=any_equal(12)), **options)
+    assert [int(sample["x"][0]) for sample in chosen] == [100, 101, 102, 100, 101, 102, 103]
 
 
-def test_a_column_that_may_be_both_must_be_named(tmp_path):
-    columns = {"goal": lambda number, _: np.arange(4) + 10 * number, "reward": rewards}
-    write_groups(tmp_path / "a.h5", [4, 4], **columns)
-    said = r"'goal' has no offsets, and 4 entries in each group.*per_step=\['goal', 'reward'\]\), or constants="
-    with pytest.raises(OptionError, match=said):
-        rows_of(tmp_path, None)
-    samples = rows_of(tmp_path, None, per_step=["reward"], constants=["goal"])
-    constants = [[0, 1, 2, 3]] * 4 + [[10, 11, 12, 13]] * 4
+def test_a_column_as_long_as_all_episodes_has_steps_unless_it_is_named(tmp_path):
+    write_groups(tmp_path / "a.h5", [4, 4], goal=lambda number, _: np.arange(4) + 10 * number, reward=rewards)
+    steps = [0, 1, 2, 3, 10, 11, 12, 13]
+    for options in ({}, {"per_step": ["goal"]}):
+        assert [int(each["goal"]) for each in rows_of(tmp_path, None, **options)] == steps
+    samples = rows_of(tmp_path, None, constants=["goal"])
     assert [float(each["reward"]) for each in samples] == [0, 0.5, 1, 1.5, 1, 1.5, 2, 2.5]
-    assert [each["goal"].tolist() for each in samples] == constants
-    assert [int(each["goal"]) for each in rows_of(tmp_path, ["goal"], per_step=["goal"])] == [
-        0,
-        1,
-        2,
-        3,
-        10,
-        11,
-        12,
-        13,
-    ]
-    write_groups(tmp_path / "b.h5", [5], **columns)
-    assert [each["goal"].tolist() for each in rows_of(tmp_path, ["goal"])] == [*constants, *[[0, 1, 2, 3]] * 5]
-    with pytest.raises(SchemaMismatchError, match=r"'g0'.* 'goal', and the episode has 5 steps; 'goal' has 4 entries"):
+    assert [each["goal"].tolist() for each in samples] == [steps[:4]] * 4 + [steps[4:]] * 4
+    write_groups(tmp_path / "b.h5", [5], goal=lambda *_: np.arange(4))
+    said = r"'g0'.* 'goal' is a column of steps, and the episode has 5 steps; 'goal' has 4 entries"
+    with pytest.raises(SchemaMismatchError, match=said):
         rows_of(tmp_path, ["goal"], per_step=["goal"])
 
 
-def test_lengths_that_vary_and_fit_some_groups(tmp_path):
+def test_a_column_as_long_as_some_episodes_must_be_named(tmp_path):
     write_groups(tmp_path / "a.h5", [4, 6], path=lambda number, _: np.arange(4 + number))
-    with pytest.raises(OptionError, match=r"'path' .*: 4 entries for 4 steps in 'g0' of .*, and 5 entries for 6 steps"):
+    said = r"'path' .*: 4 entries for 4 steps in 'g0' of .*, and 5 entries for 6 steps"
+    with pytest.raises(OptionError, match=said):
         rows_of(tmp_path, ["path"])
+    with (
+        open_rows(tmp_path / "a.h5", Groups("g*"), Windows({"x": [0]})) as reader,
+        pytest.raises(OptionError, match=said),
+    ):
+        reader.read(["path"])
     assert [len(each["path"]) for each in rows_of(tmp_path, ["path"], constants=["path"])] == [4] * 4 + [5] * 6
 
 

@@ -14,13 +14,13 @@ from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Episodes, Steps
+from ray_h5.rows.row_kinds import EpisodesOfFile, Steps
 from ray_h5.rows.windows import Windows
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
 
 
-class AxisRows(Episodes):
+class AxisRows(EpisodesOfFile):
     """One file whose rows lie along the first axis of its columns.
 
     Parameters
@@ -38,9 +38,7 @@ class AxisRows(Episodes):
     def __init__(
         self, reader: RowReader, columns: FileColumns, windows: Windows | None, table: RowTable | None
     ) -> None:
-        self._reader = reader
-        self._columns = columns
-        self._windows = windows
+        super().__init__(reader, columns, windows)
         self._found = None if table is None else table.episode_lengths
         self._steps = 0 if self._found is None else int(self._found.sum())
 
@@ -195,13 +193,24 @@ class AxisRows(Episodes):
         values = read_all(self._reader, self._columns.values(name))
         return values.reshape(len(values))
 
-    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+    def steps(self, name: str) -> Steps:
         assert self._windows is not None
+        if self._is_timed:
+            return self._recording(name)
+        assert self._found is not None
         values = self._columns.values(name)
-        if self._windows.episode_bounds is not None or values.array.num_rows != lengths.sum():
+        if self._windows.episode_bounds is not None or values.array.num_rows != self._found.sum():
             self._check_rows(name, self._windows.columns[0].source)
         values = self._columns.part_of(name, values)
-        return Steps(values, self._starts(lengths), values.array.chunk_rows)
+        return Steps(values, self._starts(self._found), self._found, values.array.chunk_rows)
+
+    def is_constant(self, name: str) -> bool:
+        return self._is_timed and self._columns.single(name) is not None
+
+    def constant(self, name: str) -> RowColumn:
+        single = self._columns.single(name)
+        assert single is not None
+        return RowColumn(name, single)
 
     def _check_rows(self, *names: str) -> None:
         """Raise unless columns have equally many rows."""
@@ -220,7 +229,7 @@ class AxisRows(Episodes):
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def episode_names(self) -> np.ndarray:
-        lengths = self._found if self._found is not None else np.empty(0)
+        lengths = self._found if self._found is not None else np.zeros(int(self._is_timed))
         if self._windows is None or self._windows.episode is None:
             return objects(str(i).encode() for i in range(len(lengths)))
         name = self._windows.episode

@@ -18,24 +18,23 @@ from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files
-from ray_h5.rows.kinds.recordings import OneRecording
-from ray_h5.rows.kinds.step_columns import fits_steps
+from ray_h5.rows.kinds.step_columns import has_steps
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn, text_or_whole
-from ray_h5.rows.row_kinds import Episodes, Steps
+from ray_h5.rows.row_kinds import EpisodesOfFile, Steps
 from ray_h5.rows.windows import Windows
 
 _OF_ROWS = {"list", "ragged", "sparse"}
 """Kinds of columns whose values are arrays of varying length already."""
 
 
-class FileRows(Episodes):
+class FileRows(EpisodesOfFile):
     """One file that is one row, or one episode.
 
     Parameters
     ----------
-    path : str
-        The file.
+    reader : RowReader
+        The open file.
     columns : FileColumns
         Its columns.
     kind : Files
@@ -47,12 +46,11 @@ class FileRows(Episodes):
     """
 
     def __init__(
-        self, path: str, columns: FileColumns, kind: Files, table: RowTable | None, windows: Windows | None
+        self, reader: RowReader, columns: FileColumns, kind: Files, table: RowTable | None, windows: Windows | None
     ) -> None:
-        self._path = path
-        self._columns = columns
+        super().__init__(reader, columns, windows)
+        self._path = reader.path
         self._kind = kind
-        self._windows = windows
         known = None if table is None else table.groups
         self._known: dict[str, JoinedArray] = {} if known is None else dict(known.columns)
 
@@ -62,6 +60,8 @@ class FileRows(Episodes):
 
     @property
     def table(self) -> RowTable:
+        if self._is_timed:
+            return self._columns.table()
         # With windows, the lengths in all files say which columns have a value for each step.
         groups = None if self._windows is None else GroupTable(_PATH, dict(self._known), {})
         entries = {name: int(joined.shapes[0, 0]) for name, joined in self._known.items()}
@@ -113,7 +113,7 @@ class FileRows(Episodes):
 
     def _has_steps_of_rows(self, name: str) -> bool:
         """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""
-        if self._windows is None or self._columns.single(name) is not None:
+        if self._windows is None or self._is_timed or self._columns.single(name) is not None:
             return False
         return self._columns.values(name).array.kind in _OF_ROWS
 
@@ -149,52 +149,22 @@ class FileRows(Episodes):
     def _listed(self, name: str) -> JoinedArray:
         return self._joined(name, self._columns.values(name).array)
 
-    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
+    def steps(self, name: str) -> Steps:
+        return self._recording(name)
+
+    def is_constant(self, name: str) -> bool:
         assert self._windows is not None
-        if name == self._kind.key or name in self._windows.constants or self._columns.single(name) is not None:
-            return None
-        joined = self._listed(name)
-        is_source = name in {each.source for each in self._windows.columns}
-        if name in self._windows.per_step and (joined.lengths < lengths).any():
-            raise SchemaMismatchError(
-                f"{self._path}: Windows(per_step=...) names {name!r}, and the episode has {lengths[0]} steps; {name!r} "
-                f"has {joined.lengths[0]} entries"
-            )
-        if (
-            not is_source
-            and name not in self._windows.per_step
-            and not fits_steps(RowTable(GroupTable(_PATH, self._known, {})), name, self._windows)[0]
-        ):
-            return None
-        values = self._columns.part_of(name, self._columns.values(name))
-        return Steps(values, np.zeros(1, np.int64), values.array.chunk_rows)
+        if name == self._kind.key or self._columns.single(name) is not None or self._is_timed:
+            return name == self._kind.key or self._columns.single(name) is not None
+        self._listed(name)
+        table = RowTable(GroupTable(_PATH, self._known, {}))
+        return not has_steps(name, [(self._path, table)], self._windows)
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:
         return objects([b""])
-
-
-class FileRecording(OneRecording):
-    """A file that is one recording, with a column of its name, and single values."""
-
-    def __init__(self, reader: RowReader, columns: FileColumns, kind: Files) -> None:
-        super().__init__(reader, columns)
-        self._rows = FileRows(reader.path, columns, kind, None, None)
-        self._key = kind.key
-
-    def listing(self) -> Listing:
-        return self._rows.listing()
-
-    def is_constant(self, name: str) -> bool:
-        return name == self._key or super().is_constant(name)
-
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
-        return self._rows.column(name)
-
-    def episode_names(self) -> np.ndarray:
-        return self._rows.episode_names()
 
 
 _PATH = Paths(Texts.of([b""]))

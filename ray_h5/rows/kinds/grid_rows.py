@@ -19,13 +19,13 @@ from ray_h5.read.arrays.grid_column import is_in_order
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Episodes, Steps
+from ray_h5.rows.row_kinds import EpisodesOfFile, Steps
 
 _MOST_CONSTANT_BYTES = 1 << 20
 """A larger constant is read only if it is named: each row of a block has a copy."""
 
 
-class GridRows(Episodes):
+class GridRows(EpisodesOfFile):
     """One file whose leading axes are rows.
 
     Parameters
@@ -39,8 +39,7 @@ class GridRows(Episodes):
     """
 
     def __init__(self, reader: RowReader, columns: FileColumns, kind: Grid) -> None:
-        self._reader = reader
-        self._columns = columns
+        super().__init__(reader, columns)
         self._kind = kind
         self._row_axes = columns.by_column(kind.row_axes)
         self._lengths: tuple[int, ...] | None = None
@@ -254,23 +253,24 @@ class GridRows(Episodes):
                 )
         return np.full(math.prod(self.lengths[:-1]), self.lengths[-1], np.int64)
 
-    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:  # noqa: ARG002  as the other kinds have it
+    def steps(self, name: str) -> Steps:
+        episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
+        length, lengths = self.lengths[-1], np.full(len(episodes), self.lengths[-1], np.int64)
         if self._axis_of(name) is not None:
-            return None
-        if self._columns.single(name) is not None:
-            return None
+            number = InMemory.of(name, "number", lambda units: units % length, np.dtype(np.int64))
+            return Steps(number, episodes * length, lengths)
         values = self._columns.values(name)
         axes = self._axes_of(values.array)
-        if self._kind.axes - 1 not in axes:
-            return None
-        episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
         chunk = values.array.chunk_shape
         per_chunk = chunk[len(axes) - 1] if chunk is not None else 1
-        starts = self._along(episodes * self.lengths[-1], axes)
-        return Steps(self._columns.part_of(name, values.over(len(axes))), starts, per_chunk)
+        starts = self._along(episodes * length, axes)
+        return Steps(self._columns.part_of(name, values.over(len(axes))), starts, lengths, per_chunk)
 
-    def is_step(self, name: str) -> bool:
-        return self._axis_of(name) == self._kind.axes - 1
+    def is_constant(self, name: str) -> bool:
+        time = self._kind.axes - 1
+        if (axis := self._axis_of(name)) is not None:
+            return axis != time
+        return self._columns.single(name) is not None or time not in self._axes_of(self._columns.values(name).array)
 
     def constant(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:

@@ -29,9 +29,9 @@ from ray_h5.manifest.layout import Encoding, EncodingKind, Kind
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
-from ray_h5.rows.kinds.step_columns import fits_steps, is_single
+from ray_h5.rows.kinds.step_columns import has_steps, is_single
 from ray_h5.rows.row_columns import RowColumn, text_or_whole
-from ray_h5.rows.row_kinds import Episodes, Samples, Steps
+from ray_h5.rows.row_kinds import Episodes, Steps
 from ray_h5.rows.windows import Windows
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
@@ -346,13 +346,15 @@ class GroupRows(Episodes):
             return False  # a dataset above has no such field
         return True
 
-    def samples(self, name: str) -> Samples:
+    def steps(self, name: str) -> Steps:
         if (made := self._range(name)) is not None:
             values, rows = self._rows_of(made)
-            return Samples(values, rows.starts, rows.stops - rows.starts)
+            return Steps(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
         joined = self._joined(name)
-        values = self._units(name, joined)
-        return Samples(values, joined.starts[:-1], joined.lengths, joined, is_single=is_single(joined))
+        chunk_rows = max(each.chunk_rows for each in joined.layouts)
+        return Steps(
+            self._units(name, joined), joined.starts[:-1], joined.lengths, chunk_rows, joined, is_single(joined)
+        )
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         joined, nothing = self._joined(name), dict[str, Any]()
@@ -361,7 +363,13 @@ class GroupRows(Episodes):
                 for path, is_there in there]  # fmt: skip
 
     def is_constant(self, name: str) -> bool:
-        return name in self._own_names() or (self._range(name) is None and is_single(self._joined(name)))
+        assert self._windows is not None
+        if name in self._own_names() or self._range(name) is not None:
+            return name in self._own_names()
+        joined = self._joined(name)
+        if is_single(joined) or self._windows.at is not None:
+            return is_single(joined) and name not in self._windows.per_step
+        return not has_steps(name, [(self._reader.path, self.table)], self._windows)
 
     def _range(self, name: str) -> Ragged | Csr | None:
         """Return how a column whose rows are ranges in each group is made; None for other columns."""
@@ -423,7 +431,7 @@ class GroupRows(Episodes):
 
     def _time_of(self, name: str) -> np.ndarray:
         if self._range(name) is not None:
-            return self.samples(name).lengths
+            return self.steps(name).lengths
         joined = self._joined(name)
         if joined.single or joined.shapes.shape[1] == 0:
             raise UnsupportedColumnError(
@@ -456,19 +464,6 @@ class GroupRows(Episodes):
                 f"and {name!r} has {lengths[at]}. Pass episode_length='min' to go by the columns."
             )
 
-    def steps(self, name: str, lengths: np.ndarray) -> Steps | None:
-        if name in self._own_names():
-            return None
-        if self._range(name) is not None:
-            rows = self.samples(name)
-            self._check_per_step(name, rows.lengths, lengths)
-            return Steps(rows.values, rows.starts, rows.values.array.chunk_rows)
-        joined = self._joined(name)
-        if not self._has_steps(name, joined, lengths):
-            return None
-        chunk_rows = max(each.chunk_rows for each in joined.layouts)
-        return Steps(self._units(name, joined), joined.starts[:-1], chunk_rows, joined)
-
     def _units(self, name: str, joined: JoinedArray) -> Values:
         """Return the values of units, or the parts of them that the user asks for."""
         values = self._taken(name, self._values(name, joined))
@@ -494,31 +489,6 @@ class GroupRows(Episodes):
     def _names_of(self, name: str) -> Values:
         """Return a dataset of the file, such as names of positions."""
         return Stored.of(self._reader.column(name))
-
-    def _has_steps(self, name: str, joined: JoinedArray, lengths: np.ndarray) -> bool:
-        """Return whether a column has a value for each step: as the user says, or as the lengths do."""
-        assert self._windows is not None
-        if name in self._windows.constants:
-            return False
-        if name not in self._windows.per_step:
-            if name in {each.source for each in self._windows.columns}:
-                return True
-            return bool(fits_steps(self.table, name, self._windows)[joined.is_there].all())
-        entries = np.where(joined.is_there, 0 if is_single(joined) else joined.lengths, lengths)
-        self._check_per_step(name, entries, lengths)
-        return True
-
-    def _check_per_step(self, name: str, entries: np.ndarray, lengths: np.ndarray) -> None:
-        """Raise unless a column has a value for each step."""
-        wrong = entries != lengths if self._episode_length is None else entries < lengths
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            is_said = self._windows is not None and name in self._windows.per_step
-            raise SchemaMismatchError(
-                f"{self._reader.path}: group {self._known.names[at]!r}: "
-                + ("Windows(per_step=...) names " if is_said else f"column {self._range(name)} has rows of ")
-                + f"{name!r}, and the episode has {lengths[at]} steps; {name!r} has {entries[at]} entries"
-            )
 
     def constant(self, name: str) -> RowColumn | DatasetColumn:
         return self.column(name)

@@ -1,27 +1,32 @@
-"""Rows that are steps of episodes."""
+"""Rows that are steps of episodes, or times of recordings of which each column has samples at times of its own.
+
+Both are ticks of a `Clock`; a column says which of its units are at some offsets from a tick.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
-from ray_h5.columns.varying.bounds import episodes_key
-from ray_h5.errors import OptionError, UnsupportedColumnError
-from ray_h5.lru import first_time
-from ray_h5.messages import few
-from ray_h5.rows.row_columns import Column, RowColumn, StepColumn, WindowedColumn
+from ray_h5.columns.varying.bounds import Bounds, episodes_key
+from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.read.reader import RowReader
+from ray_h5.rows.kinds.clock import Clock
+from ray_h5.rows.kinds.times_of import TimesOf, width_of
+from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepColumn, WindowedColumn
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Steps
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
 
-logger = logging.getLogger(__name__)
-
 _RUN = 4
 """Rows of a chunk group, as a multiple of the steps that a window spans: its windows then share most steps."""
+
+_TIME = "time"
+"""The column with the time of a row, where columns have times of their own."""
 
 
 class WindowRows(EpisodeRows):
@@ -29,249 +34,282 @@ class WindowRows(EpisodeRows):
 
     Parameters
     ----------
+    reader : RowReader
+        The open file.
     episodes : Episodes
         The episodes.
     windows : Windows
         The windows.
-    path : str
-        The file, for messages.
+    table : RowTable, optional
+        What is known.
     """
 
-    def __init__(self, episodes: Episodes, windows: Windows, path: str) -> None:
+    def __init__(self, reader: RowReader, episodes: Episodes, windows: Windows, table: RowTable | None) -> None:
+        self._path = reader.path
         self._episodes = episodes
         self._windows = windows
-        self._path = path
         self._by_name = {each.name: each for each in windows.columns}
-        self._known: Numbering | None = None
+        self._sources = [*dict.fromkeys(each.source for each in windows.columns)]
+        self._times = TimesOf(reader, episodes, windows, {} if table is None else table.times)
+        self._known: dict[str, Steps] = {}
+        self._made: Clock | None = None
+
+    # Rows: ticks of the clock ----------------------------------------------------------------
 
     @property
     def num_rows(self) -> int:
-        return int(self._numbering.row_starts[-1])
+        return int(self._clock.row_starts[-1])
 
     @property
     def num_steps(self) -> int:
         """How many numbers steps have in the file."""
-        return self._numbering.num_steps
+        if self._windows.episode_bounds is not None:  # steps are rows of the file, of which some are in no episode
+            return self._steps(self._sources[0]).values.array.num_rows
+        return int(self._clock.counts.sum())
 
     @property
     def table(self) -> RowTable:
-        return replace(self._episodes.table, episode_lengths=self._numbering.lengths)
+        if self._is_timed:
+            lengths, times = np.diff(self._clock.row_starts), dict(self._times.known)
+            return replace(self._episodes.table, episode_lengths=lengths, times=times)
+        return replace(self._episodes.table, episode_lengths=self._clock.counts)
 
     @property
-    def _numbering(self) -> Numbering:
-        if self._known is None:
-            sources = list(dict.fromkeys(each.source for each in self._windows.columns))
-            lengths = self._episodes.lengths_of(sources)
-            first, *_ = [self._check(each, lengths) for each in self._windows.columns]
-            if self._windows.episode_bounds is None:
-                self._known = Numbering(lengths, self._windows)
-            else:  # steps are rows of the file, of which some are in no episode
-                self._known = Numbering(lengths, self._windows, first.starts, first.values.array.num_rows)
-        return self._known
+    def _is_timed(self) -> bool:
+        return self._windows.at is not None
 
-    def listing(self) -> Listing:
-        found = self._episodes.listing()
-        others = [each.name for each in self._windows.columns if each.name != each.source]
-        if self._windows.marks_padding:
-            others += [each.name + IS_PAD for each in self._windows.columns]
-        if doubles := [name for name in others if name in found.names]:
-            raise OptionError(
-                f"{self._path}: Windows adds a column {doubles[0]!r}, and the file has a column of that name. Name the "
-                "windows otherwise, such as {'window': ('u', range(0, 4))}."
-            )
-        names = dict.fromkeys([*found.names, *(each.name for each in self._windows.columns), *others])
-        return Listing(tuple(names), found.refused)
-
-    def prepare(self, names: Iterable[str]) -> None:
-        sources = [each.source for each in self._windows.columns]
-        plain = [name for name in names if name not in self._by_name and self._padded(name) is None]
-        self._episodes.prepare(dict.fromkeys([*sources, *plain]))
-
-    def _padded(self, name: str) -> WindowColumn | None:
-        return self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
-
-    def column(self, name: str) -> Column:
-        numbering = self._numbering
-        if name in self._by_name:
-            return self._windowed(self._by_name[name])
-        if (padded := self._padded(name)) is not None and self._windows.marks_padding:
-            return self._is_pad(name, padded)
-        steps = self._episodes.steps(name, numbering.lengths)
-        if steps is not None:
-            starts, joined = steps.starts, steps.joined
-            if joined is not None and not (joined.unit_shape is not None and joined.is_there.all()):
-                return StepColumn(name, steps.values, joined, numbering.of)
-            return RowColumn(
-                name,
-                steps.values,
-                lambda rows: starts[(found := numbering.of(rows))[0]] + found[1],
-                steps.chunk_rows,
-            )
-        if self._episodes.is_step(name):
-            step = InMemory.of(name, "number", lambda rows: numbering.of(rows)[1], np.dtype(np.int64))
-            return RowColumn(name, step)
-        return self._episodes.constant(name).at(lambda rows: numbering.of(rows)[0])
-
-    def _windowed(self, window: WindowColumn) -> WindowedColumn:
-        numbering = self._numbering
-        steps = self._check(window, numbering.lengths)
-        starts, offsets = steps.starts, np.array(window.offsets, np.int64)
-        before, after = (pad == "zero" for pad in self._windows.pad)
-
-        def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            episodes, at = numbering.of(rows)
-            wanted, last = at[:, None] + offsets, numbering.lengths[episodes][:, None] - 1
-            blank = (before & (wanted < 0)) | (after & (wanted > last))
-            return starts[episodes][:, None] + np.clip(wanted, 0, last), blank
-
-        span = max(window.offsets) - min(window.offsets) + 1
-        run = min(_RUN * span // self._windows.stride, self.num_rows)
-        chunk_rows = max(steps.chunk_rows, run, 1)
-        varying = None if steps.joined is None or steps.joined.unit_shape is not None else steps.joined
-        return WindowedColumn(window.name, steps.values, len(offsets), units_of, chunk_rows, varying)
-
-    def _check(self, window: WindowColumn, lengths: np.ndarray) -> Steps:
-        """Return where the steps of a column are; raise if it cannot have windows."""
-        steps = self._episodes.steps(window.source, lengths)
-        if steps is None:
-            raise UnsupportedColumnError(
-                f"{self._path}: Windows: column {window.source!r} has no axis of time; leave it out of the offsets"
-            )
-        array = steps.values.array
-        if array.kind == "sparse" and not array.dense:
-            raise UnsupportedColumnError(
-                f"{self._path}: Windows: column {window.source!r} is csr(dense=False): torch has no sparse batches of "
-                "several rows each. Leave dense=False out, or the column out of the offsets."
-            )
-        if array.kind in {"number", "bool"} and array.enum and "zero" in self._windows.pad:
-            raise UnsupportedColumnError(
-                f"{self._path}: Windows: column {window.source!r} is an enum, {dict(array.enum)}, in which 0 is a "
-                "value or none at all. Pass pad='edge' or 'drop'."
-            )
-        return steps
-
-    def _is_pad(self, name: str, window: WindowColumn) -> RowColumn:
-        numbering, offsets = self._numbering, np.array(window.offsets, np.int64)
-
-        def values(rows: np.ndarray) -> np.ndarray:
-            episodes, at = numbering.of(rows)
-            wanted = at[:, None] + offsets
-            return (wanted < 0) | (wanted >= numbering.lengths[episodes][:, None])
-
-        return RowColumn(name, InMemory.of(name, "bool", values, np.dtype(bool), (len(offsets),)))
+    @property
+    def _clock(self) -> Clock:
+        if self._made is None:
+            self._episodes.prepare(self._sources)
+            if self._is_timed:
+                self._made = Clock.of_times(self._times, self._windows, self._times.where)
+                return self._made
+            lengths, bounds = self._episodes.lengths_of(self._sources), self._windows.episode_bounds
+            for each in self._sources:
+                self._check_offsets(each)
+            found = None if bounds is None else self._episodes.table.bounds[episodes_key(bounds)]
+            self._made = Clock.of_steps(lengths, self._windows, found)
+        return self._made
 
     def episode_names(self) -> np.ndarray:
         return self._episodes.episode_names()
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
-        return self._numbering.of(rows)[0]
+        return self._clock.of(rows)[0]
 
     def step_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of each row's step in the file: other offsets do not change it."""
-        return self._numbering.step_numbers(rows)
+        return self._clock.step_numbers(rows)
 
+    # Which columns there are -----------------------------------------------------------------
 
-def _margins(windows: Windows) -> tuple[int, int]:
-    """Return how many steps at the beginning and at the end of an episode have no row."""
-    first = max(0, -windows.least) if windows.pad[0] == "drop" else 0
-    return first, max(0, windows.most) if windows.pad[1] == "drop" else 0
-
-
-def steps_needed(windows: Windows) -> int:
-    """Return the steps of the shortest episode that has a row."""
-    return sum(_margins(windows)) + 1
-
-
-class Numbering:
-    """Row number <-> (episode, step), and the number of each step in the file.
-
-    Parameters
-    ----------
-    lengths : numpy.ndarray
-        The steps of each episode.
-    windows : Windows
-        The windows.
-    starts : numpy.ndarray, optional
-        The number of the first step of each episode; by default episodes follow each other.
-    num_steps : int, optional
-        Steps of the file, with those of no episode.
-    """
-
-    def __init__(
-        self, lengths: np.ndarray, windows: Windows, starts: np.ndarray | None = None, num_steps: int | None = None
-    ) -> None:
-        self.lengths = lengths
-        first, beyond = _margins(windows)
-        rows = np.maximum(0, (lengths - 1 - beyond - first) // windows.stride + 1)
-        self.row_starts = np.concatenate([[0], np.cumsum(rows)])
-        self._step_starts = np.cumsum(lengths) - lengths if starts is None else starts
-        self.num_steps = int(lengths.sum()) if num_steps is None else num_steps
-        self._first, self._stride = first, windows.stride
-
-    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return episode and step of each row."""
-        episodes = np.searchsorted(self.row_starts, rows, side="right") - 1
-        return episodes, self._first + (rows - self.row_starts[episodes]) * self._stride
-
-    def step_numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of each row's step in the file."""
-        episodes, at = self.of(rows)
-        return self._step_starts[episodes] + at
-
-
-def steps_of_rows(table: RowTable, windows: Windows) -> np.ndarray:
-    """Return the number in its file of the step of each row, given what is known of the file.
-
-    It is the same for all kinds of windows, with any offsets: the row of the file where episodes lie along the first
-    axis; the ordinal of the step where groups or files are episodes, or the last axis of a grid is time; with times,
-    the number of the sample, or of the tick of `fps`, that is the row's time.
-    """
-    if windows.at is not None:
-        from ray_h5.rows.kinds.timed_rows import RowsInTime
-
-        if not table.times:
-            return np.empty(0, np.int64)
-        numbering: Numbering | RowsInTime = RowsInTime(table.times.__getitem__, windows)
-    else:
-        bounds = None if windows.episode_bounds is None else table.bounds.get(episodes_key(windows.episode_bounds))
-        numbering = Numbering(table.lengths, windows, None if bounds is None else bounds.starts, table.num_steps)
-    return numbering.step_numbers(np.arange(numbering.row_starts[-1]))
-
-
-def check_any_row(paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows) -> None:
-    """Raise if no episode is long enough for a row; warn of episodes that are too short.
-
-    Raises
-    ------
-    OptionError
-        With the longest episode, and the steps that the windows need.
-    """
-    known = [np.empty(0, np.int64) if each is None else each.lengths for each in tables]
-    need = steps_needed(windows)
-    if any((lengths >= need).any() for lengths in known):
-        short = sum(int(((lengths < need) & (lengths > 0)).sum()) for lengths in known)
-        if short and first_time("short episodes", repr(windows), *paths):
-            logger.warning(
-                "%s: %d of %d episodes are shorter than the %d steps that a row needs, and have no row",
-                windows,
-                short,
-                sum(map(len, known)),
-                need,
+    def listing(self) -> Listing:
+        found = self._episodes.listing()
+        others = [each.name for each in self._windows.columns if each.name != each.source]
+        others += [each.name + IS_PAD for each in self._windows.columns if self._marks(each)]
+        if doubles := [name for name in others if name in found.names]:
+            raise OptionError(
+                f"{self._path}: Windows adds a column {doubles[0]!r}, and the file has a column of that name. Name the "
+                "windows otherwise, such as {'window': ('u', range(0, 4))}."
             )
-        return
-    if windows.at is not None:
-        raise OptionError(
-            f"{windows}: expected recordings with samples, and times at which all columns have them; found none in "
-            f"{few(paths)}. Ask for fewer seconds, or pass pad='edge'."
-        )
-    longest = [int(lengths.max(initial=0)) for lengths in known]
-    file = int(np.argmax(longest))
-    if not longest[file]:
-        raise OptionError(f"{windows}: expected episodes with steps, found none in {few(paths)}")
-    episode = int(known[file].argmax())
-    groups = None if (table := tables[file]) is None else table.groups
-    name = f"{episode}" if groups is None else repr(groups.names[episode])
-    raise OptionError(
-        f"{windows}: a row needs {need} steps, and no episode has as many. The longest is {name} of {paths[file]}, "
-        f"with {longest[file]} steps. Ask for fewer offsets, or pass pad='edge'."
-    )
+        refused: dict[str, Exception] = dict(found.refused)
+        if not self._is_timed:
+            return Listing(tuple(dict.fromkeys([*found.names, *self._by_name, *others])), refused)
+        names = [name for name in found.names if self._has_times(name, refused)]
+        return Listing(tuple(dict.fromkeys([*self._by_name, *names, *others, _TIME])), refused)
+
+    def _has_times(self, name: str, refused: dict[str, Exception]) -> bool:
+        """Return whether a column has times, or needs none; the times of others are no column themselves."""
+        if name in self._by_name or name == _TIME:
+            return True
+        if name in self._times.of_columns:
+            return False
+        try:
+            if not self._is_constant(name):
+                self._times(name)
+        except RayH5Error as exc:
+            refused[name] = exc
+            return False
+        return True
+
+    def prepare(self, names: Iterable[str]) -> None:
+        own = {*self._by_name, *(each.name + IS_PAD for each in self._windows.columns)}
+        own |= {_TIME} if self._is_timed else set()
+        self._episodes.prepare(dict.fromkeys([*self._sources, *(name for name in names if name not in own)]))
+
+    def _marks(self, window: WindowColumn) -> bool:
+        return self._windows.marks_padding and self._width(window) is not None
+
+    def _is_constant(self, name: str) -> bool:
+        return name in self._windows.constants or self._episodes.is_constant(name)
+
+    # Columns ---------------------------------------------------------------------------------
+
+    def column(self, name: str) -> Column:
+        _ = self._clock  # episodes have lengths then, which say what columns are
+        if name in self._by_name:
+            return self._windowed(self._by_name[name])
+        of = self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
+        if of is not None and self._marks(of):
+            self._check_offsets(of.source)
+            width = (self._width(of) or 0,)
+            return RowColumn(
+                name, InMemory.of(name, "bool", lambda rows: self._units(of, rows)[1] != 0, np.dtype(bool), width)
+            )
+        if self._is_timed and name == _TIME:
+            times = InMemory.of(name, "number", lambda rows: self._clock.times_of(rows)[1], np.dtype(np.float64))
+            return RowColumn(name, times)
+        if self._is_constant(name):
+            return self._episodes.constant(name).at(self.episodes_of)
+        return self._now(name)
+
+    def _now(self, name: str) -> Column:
+        """Return a column without offsets: its value at the tick of a row."""
+        steps, now = self._steps(name), WindowColumn(name, name, (0,), (0.0,))
+        if not self._is_timed:
+            self._check_entries(name, steps)
+
+        def units_of(rows: np.ndarray) -> np.ndarray:
+            return self._units(now, rows)[0][:, 0]
+
+        if (joined := steps.joined) is None or (joined.unit_shape is not None and joined.is_there.all()):
+            return RowColumn(name, steps.values, units_of, 1 if self._is_timed else steps.chunk_rows)
+
+        def step_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            episodes = self.episodes_of(rows)
+            return episodes, units_of(rows) - steps.starts[episodes]
+
+        return StepColumn(name, steps.values, joined, step_of)
+
+    def _check_entries(self, name: str, steps: Steps) -> None:
+        """Raise unless a column has a value for each step."""
+        lengths, entries = self._clock.counts, steps.lengths
+        if steps.joined is not None:
+            entries = np.where(steps.joined.is_there, 0 if steps.is_single else entries, lengths)
+        wrong = entries != lengths if self._windows.episode_length is None else entries < lengths
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise SchemaMismatchError(
+                f"{self._times.where(at)}: {name!r} is a column of steps, and the episode has {lengths[at]} steps; "
+                f"{name!r} has {entries[at]} entries"
+            )
+
+    def _steps(self, name: str) -> Steps:
+        """Return the steps of a column, whose times are known then."""
+        if name not in self._known:
+            if self._is_timed:
+                self._times(name)
+            self._known[name] = self._episodes.steps(name)
+        return self._known[name]
+
+    def _check_offsets(self, name: str) -> Steps:
+        """Return where the steps of a column are; raise if it cannot have windows."""
+        steps = self._steps(name)
+        array = steps.values.array
+        if array.kind == "sparse" and not array.dense:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {name!r} is csr(dense=False): torch has no sparse batches of several "
+                "rows each. Leave dense=False out, or the column out of the offsets."
+            )
+        if array.kind in {"number", "bool"} and array.enum and "zero" in self._windows.pad:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: column {name!r} is an enum, {dict(array.enum)}, in which 0 is a value or none "
+                "at all. Pass pad='edge' or 'drop'."
+            )
+        return steps
+
+    def _windowed(self, window: WindowColumn) -> Column:
+        steps, width = self._check_offsets(window.source), self._width(window)
+        varying = None if steps.joined is None or steps.joined.unit_shape is not None else steps.joined
+        if width is None:
+            return self._spanned(window, steps)
+        before, after = (pad == "zero" for pad in self._windows.pad)
+
+        def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            units, side = self._units(window, rows)
+            return units, (before & (side < 0)) | (after & (side > 0))
+
+        chunk_rows = 1
+        if not self._is_timed:
+            span = max(window.offsets) - min(window.offsets) + 1
+            run = min(_RUN * span // self._windows.stride, self.num_rows)
+            chunk_rows = max(steps.chunk_rows, run, 1)
+        return WindowedColumn(window.name, steps.values, width, units_of, chunk_rows, varying)
+
+    def _spanned(self, window: WindowColumn, steps: Steps) -> SpanColumn:
+        """Return a column with all samples of a span, which are more in some rows than in others."""
+        assert window.span is not None
+        low, high = window.span
+        if (joined := steps.joined) is not None and joined.unit_shape is None:
+            raise UnsupportedColumnError(
+                f"{self._path}: Windows: the samples of column {window.source!r} have other shapes in other groups, "
+                f"such as {joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and their number varies, "
+                "too. Pass a list of offsets instead of a slice, or choose groups that agree."
+            )
+        times = self._times(window.source)
+        mean = (high - low) / max(float(times.steps.mean()) if len(times.steps) else 0.0, 1e-12)
+
+        def bounds_of(rows: np.ndarray) -> Bounds:
+            recordings, now = self._clock.times_of(rows)
+            ends = (times.first(recordings, now + seconds) + steps.starts[recordings] for seconds in (low, high))
+            return Bounds(*ends)
+
+        return SpanColumn(window.name, steps.values, bounds_of, mean)
+
+    # Which units are at offsets from a tick --------------------------------------------------
+
+    def _width(self, window: WindowColumn) -> int | None:
+        return width_of(window, self._times) if self._is_timed else len(window.offsets)
+
+    def _units(self, window: WindowColumn, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the units of rows, of shape (rows, width), and on which side of the episode each would be.
+
+        The side is -1 or 1 where the first or last unit stands for one that is not there, else 0.
+        """
+        starts = self._steps(window.source).starts
+        if not self._is_timed:
+            episodes, ticks = self._clock.of(rows)
+            wanted, last = (
+                ticks[:, None] + np.array(window.offsets, np.int64),
+                self._clock.counts[episodes][:, None] - 1,
+            )
+            return starts[episodes][:, None] + np.clip(wanted, 0, last), _side(wanted, last)
+        times, (recordings, now) = self._times(window.source), self._clock.times_of(rows)
+        if window.span is not None:
+            last = times.counts[recordings][:, None] - 1
+            after_start = (now + window.span[0] - times.starts[recordings]) * times.rates[recordings]
+            begins = np.ceil(after_start - LIKE_A_NUMBER).astype(np.int64)
+            wanted = begins[:, None] + np.arange(self._width(window) or 0)
+            return starts[recordings][:, None] + np.clip(wanted, 0, last), _side(wanted, last)
+        asked = now[:, None] + np.array(window.seconds)
+        recordings = np.broadcast_to(recordings[:, None], asked.shape)
+        held = _held if window.source in self._windows.holds else _nearest
+        units, side = held(times, recordings, asked)
+        return starts[recordings] + units, side
+
+
+def _side(wanted: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return -1 for what is before the first unit, 1 for what is after the last one, else 0."""
+    return (wanted > last).astype(np.int8) - (wanted < 0)
+
+
+def _held(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples that hold at some times, and on which side of a recording these are."""
+    after, last, steps = times.first(recordings, asked), times.counts[recordings] - 1, times.steps[recordings]
+    begins = np.minimum(after, last)
+    is_now = (after <= last) & (times.at(recordings, begins) <= asked + steps * LIKE_A_NUMBER)
+    units = np.where(is_now, begins, after - 1)
+    ends = times.at(recordings, np.clip(units, 0, last)) + steps
+    is_over = (units == last) & (asked >= ends) & (steps > 0)
+    return np.clip(units, 0, last), np.where(units < 0, -1, is_over.astype(np.int8))
+
+
+def _nearest(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples that are nearest to some times, and the side of a recording of those that are far away."""
+    after, counts = times.first(recordings, asked), times.counts[recordings]
+    before, after = np.clip(after - 1, 0, counts - 1), np.minimum(after, counts - 1)
+    is_before = asked - times.at(recordings, before) < times.at(recordings, after) - asked
+    nearest = np.where(is_before, before, after)
+    is_far = np.abs(times.at(recordings, nearest) - asked) > times.steps[recordings] * (1 + LIKE_A_NUMBER)
+    return nearest, is_far * np.where(nearest < counts // 2, -1, 1)

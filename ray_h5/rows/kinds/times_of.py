@@ -1,23 +1,21 @@
-"""Recordings, whose columns have times of their own: where the samples of a column are, and when."""
+"""When the samples of columns are that have times of their own: listed by a dataset, or at a rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.dataset_columns import DatasetColumn
-from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.times import Times
+from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import read_units
-from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import Samples
-from ray_h5.rows.windows import Windows
+from ray_h5.rows.row_kinds import Episodes, dataset_of_field
+from ray_h5.rows.windows import WindowColumn, Windows
 
 _RATES = ("rate", "sampling_rate", "sample_rate", "fs", "frequency")
 _STEPS = ("Xspacing", "dt", "delta")
@@ -28,102 +26,6 @@ _NWB_START = "starting_time"
 """A dataset of NWB beside a column: its value is the first time, and its attribute the rate."""
 
 
-class Recordings(Protocol):
-    """The recordings of one file: the file itself, or its groups."""
-
-    @property
-    def table(self) -> RowTable:
-        """What was found out so far."""
-
-    def listing(self) -> Listing:
-        """Return the columns."""
-
-    def prepare(self, names: Iterable[str]) -> None:  # noqa: ARG002
-        """Find out about columns, several at once; nothing where the reader describes them one by one."""
-        return
-
-    def dataset_of(self, name: str) -> str:
-        """Return the dataset that a column is of."""
-
-    def has(self, name: str) -> bool:
-        """Return whether the recordings have a dataset."""
-
-    def samples(self, name: str) -> Samples:
-        """Return where the samples of a column are; raise `UnknownColumnError` if there is none."""
-
-    def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        """Return for each recording those attributes of a dataset that are short numbers or one text."""
-
-    def is_constant(self, name: str) -> bool:
-        """Return whether a column has one value for each recording."""
-
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
-        """Return a column with one row for each recording."""
-
-    def episode_names(self) -> np.ndarray:
-        """Return a name for each recording, as bytes."""
-
-
-class OneRecording(Recordings):
-    """A file that is one recording.
-
-    Parameters
-    ----------
-    reader : RowReader
-        The open file.
-    columns : FileColumns
-        Its columns.
-    """
-
-    def __init__(self, reader: RowReader, columns: FileColumns) -> None:
-        self._reader = reader
-        self._columns = columns
-
-    @property
-    def table(self) -> RowTable:
-        return self._columns.table()
-
-    def listing(self) -> Listing:
-        return self._columns.listing()
-
-    def dataset_of(self, name: str) -> str:
-        return self._columns.dataset_of(name)
-
-    def has(self, name: str) -> bool:
-        try:
-            return self._columns.single(name) is not None or bool(self._reader.find([name], missing_ok=True))
-        except UnsupportedColumnError:
-            return False
-
-    def samples(self, name: str) -> Samples:
-        single = self._columns.single(name)
-        values = self._columns.part_of(name, self._columns.values(name)) if single is None else single
-        count = 1 if single is not None else values.array.num_rows
-        return Samples(values, np.zeros(1, np.int64), np.array([count]), is_single=single is not None)
-
-    def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        return [self._reader.values_of_attributes(dataset_of_field(self, name), attributes)]
-
-    def is_constant(self, name: str) -> bool:
-        return self._columns.single(name) is not None
-
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
-        single = self._columns.single(name)
-        assert single is not None
-        return RowColumn(name, single)
-
-    def episode_names(self) -> np.ndarray:
-        return np.array([b"0"], object)
-
-
-def dataset_of_field(recordings: Recordings, name: str) -> str:
-    """Return the dataset that a column is of: of a field of compound values, the one above it."""
-    found = recordings.dataset_of(name).strip("/")
-    parts = found.split("/")
-    above = ("/".join(parts[:count]) for count in range(1, len(parts)))
-    return next(filter(recordings.has, above), found)
-
-
 class TimesOf:
     """Finds the times of columns.
 
@@ -131,7 +33,7 @@ class TimesOf:
     ----------
     reader : RowReader
         The open file.
-    recordings : Recordings
+    episodes : Episodes
         Its recordings.
     windows : Windows
         Windows with `at`.
@@ -139,9 +41,9 @@ class TimesOf:
         The times that were found before.
     """
 
-    def __init__(self, reader: RowReader, recordings: Recordings, windows: Windows, known: Mapping[str, Times]) -> None:
+    def __init__(self, reader: RowReader, episodes: Episodes, windows: Windows, known: Mapping[str, Times]) -> None:
         self._reader = reader
-        self._recordings = recordings
+        self._episodes = episodes
         self._windows = windows
         self.known = dict(known)
 
@@ -151,8 +53,18 @@ class TimesOf:
             self.known[column] = self._find(column)
         return self.known[column]
 
+    @cached_property
+    def of_columns(self) -> set[str]:
+        """The datasets of times that `at` names for single columns."""
+        found = set()
+        for column, times in () if self._windows.at is None or isinstance(self._windows.at, str) else self._windows.at:
+            if isinstance(times, str):
+                above = dataset_of_field(self._episodes, column).rpartition("/")[0]
+                found |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
+        return found
+
     def _find(self, column: str) -> Times:
-        samples, said = self._recordings.samples(column), self._windows.times_of(column)
+        samples, said = self._episodes.steps(column), self._windows.times_of(column)
         if samples.is_single:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: Windows: column {column!r} has a single value, and no axis of time. Leave it "
@@ -161,9 +73,9 @@ class TimesOf:
         counts = samples.lengths
         if isinstance(said, tuple):
             return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
-        parent, own = dataset_of_field(self._recordings, column).rpartition("/")[0], said.strip("/")
+        parent, own = dataset_of_field(self._episodes, column).rpartition("/")[0], said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
-            if self._recordings.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
+            if self._episodes.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
                 return found
         rates, starts = self._said_rates(column, parent)
         rates = np.where(np.isnan(rates) & (counts == 0), 1.0, rates)  # of no samples
@@ -182,12 +94,13 @@ class TimesOf:
 
     def where(self, recording: int) -> str:
         """Return which recording is meant, for the beginning of a message."""
-        groups = self._recordings.table.groups
-        return self._reader.path if groups is None else f"{self._reader.path}: group {groups.names[recording]!r}"
+        groups = self._episodes.table.groups
+        name = "" if groups is None else groups.names[recording]
+        return f"{self._reader.path}: group {name!r}" if name else self._reader.path
 
     def _listed(self, column: str, name: str, counts: np.ndarray, *, is_own: bool) -> Times | None:
         """Return the times that a dataset lists; None if they are of another column."""
-        samples = self._recordings.samples(name)
+        samples = self._episodes.steps(name)
         array = samples.values.array
         if array.row_shape or array.kind not in {"number", "time"} or samples.is_single:
             raise UnsupportedColumnError(f"{array.where} has {array.kind} values of shape {array.shape}, and no times")
@@ -229,13 +142,13 @@ class TimesOf:
 
         A rate is NaN where none is said.
         """
-        said = self._recordings.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
+        said = self._episodes.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
         starts, rates, steps = (np.array([_number(each, of) for each in said]) for of in (_STARTS, _RATES, _STEPS))
         with np.errstate(divide="ignore"):
             rates = np.where(np.isnan(rates) & (steps != 0), 1 / steps, rates)
         name = f"{parent}/{_NWB_START}".strip("/")
-        if (lacks := np.isnan(rates)).any() and self._recordings.has(name):
-            first, of = self._recordings.samples(name), self._recordings.attributes_of(name, ["rate"])
+        if (lacks := np.isnan(rates)).any() and self._episodes.has(name):
+            first, of = self._episodes.steps(name), self._episodes.attributes_of(name, ["rate"])
             if first.is_single:
                 rates = np.where(lacks, [_number(each, ["rate"]) for each in of], rates)
                 lacks &= first.lengths > 0
@@ -258,3 +171,45 @@ def _number(said: Mapping[str, Any], names: Sequence[str]) -> float:
 
 def _regular(counts: np.ndarray, rates: np.ndarray, starts: np.ndarray) -> Times:
     return Times(counts, 1 / rates, rates, starts)
+
+
+def width_of(window: WindowColumn, times_of: Callable[[str], Times]) -> int | None:
+    """Return how many samples each row has of a column; None if they are not equally many."""
+    if window.span is None:
+        return len(window.seconds)
+    times = times_of(window.source)
+    if not times.is_regular or not len(times.rates):
+        return None
+    low, high = window.span
+    samples = (high - low) * times.rates
+    count = round(samples[0])
+    return count if (np.abs(samples - count) < LIKE_A_NUMBER * max(1, count)).all() else None
+
+
+def check_widths(
+    paths: Sequence[str], tables: Sequence[RowTable | None], windows: Windows, columns: Collection[str] | None
+) -> None:
+    """Raise if a slice has one number of samples in some files, whose rows are padded, and not in others.
+
+    Parameters
+    ----------
+    paths, tables : sequence
+        The files, and what is known of their rows.
+    windows : Windows
+        The windows, with `at`.
+    columns : collection of str, optional
+        The columns that are read; None for all.
+    """
+    for window in windows.columns if windows.marks_padding else ():
+        if window.span is None or (columns is not None and window.name not in columns):
+            continue
+        known = {path: table.times for path, table in zip(paths, tables, strict=True) if table is not None}
+        widths = {path: width_of(window, times.__getitem__) for path, times in known.items() if times}
+        padded = next((path for path, width in widths.items() if width is not None), None)
+        varying = next((path for path, width in widths.items() if width is None), None)
+        if padded is not None and varying is not None:
+            raise OptionError(
+                f"Windows: column {window.name!r}: slice({window.span[0]}, {window.span[1]}) has {widths[padded]} "
+                f"samples in each row of {padded}, which are padded, and as many as there are in {varying}. Pass "
+                "pad='drop', or a list of offsets in seconds instead of the slice, or read these files apart."
+            )
