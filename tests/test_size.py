@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(7451, 44, 18, 2, 10, 3),
-    "index": Size(4986, 26, 47, 1, 6, 11),
+    "index": Size(4571, 25, 36, 1, 6, 10),
     "inspect": Size(1582, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1406, 9, 2, 0, 0, 2),

@@ -18,6 +18,7 @@ from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
 from ray_h5.index.row_index import RowIndex, build_index
+from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, near_names, no_column
@@ -110,8 +111,6 @@ class FileOptions:
         )
         folder = None
         if source.index_dir is not None:
-            from ray_h5.index.stored.index_files import check_index_dir
-
             folder = check_index_dir(source.index_dir, in_store=found.takes_index)
         how = source.file_extensions, source.ignore_missing_paths, found.filesystem, found.storage
         files = find_files(found.paths, *how)

@@ -24,8 +24,9 @@ from ray_h5.index.facts.answers import learn
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
+from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
-from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
+from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.storage_of_path import storage_of
 
 logger = logging.getLogger(__name__)
@@ -114,33 +115,30 @@ class Lookup:
     def ask(self, paths: Sequence[str], question: Question) -> list[FileFacts]:
         """Return the facts of each file. Facts that this process knows are not looked up again, only stored."""
         known: dict[str, FileFacts] = {}
+        begun: dict[str, FileFacts] = {}
         progress = _Progress(len(paths))
-        joint = None
-        if self.index_dir is not None:
-            from ray_h5.index.stored.index_files import is_written
-            from ray_h5.index.stored.joint import JointIndex
-
-            joint = JointIndex(paths, self.scope, self.index_dir) if is_written(self.index_dir) else None
+        store = None if self.index_dir is None else FactsStore(self.index_dir, self.scope)
         for path in paths:
-            facts = MEMORY.get(path, self.scope, self.states.get(path))
-            if facts is None or not facts.answers(question):
-                stored = None if joint is None else joint.get(path)
-                if stored is None:
-                    continue
-                facts = stored if facts is None else facts.merged(stored)
-                if not facts.answers(question):
-                    MEMORY.put(facts, self.scope)  # for those that look up more
-                    continue
-            if joint is None or not joint.takes(facts):
-                self._store(facts)
+            listed = self.states.get(path)
+            facts = MEMORY.get(path, self.scope, listed)
+            if store is not None and (facts is None or not facts.answers(question)):
+                stored = store.get(path, listed)
+                facts = stored.merged(facts) if stored is not None and facts is not None else facts or stored
+                if stored is not None and facts is not None and not store.is_written:
+                    MEMORY.put(facts, self.scope)  # it takes requests to ask the store again
+            if facts is None:
+                continue
+            if not facts.answers(question):
+                begun[path] = facts
+                continue
+            if store is not None:
+                store.add(facts)
             known[path] = facts
             progress.add(1)
         unknown = [path for path in paths if path not in known]
         size = max(_BATCH_FILES, _TURNS * self.scope.storage.opened_at_once)
         batches = [unknown[i : i + size] for i in range(0, len(unknown), size)]
-        work = partial(answer_files, question, self.scope, self.index_dir, self.states)
-        if joint is not None and joint.is_of_all(unknown):
-            work = partial(work, is_joint=True)
+        work = partial(answer_files, question, self.scope, self.states, begun)
         columns: dict[tuple[tuple[str, ColumnFacts], ...], Mapping[str, ColumnFacts]] = {}
         origins: dict[Origin, Origin] = {}
         for answers in self.spread(work, batches) if len(batches) > 1 else map(work, batches):
@@ -149,85 +147,34 @@ class Lookup:
                 shared = columns.setdefault(tuple(facts.columns.items()), facts.columns)
                 sources = tuple(origins.setdefault(each, each) for each in facts.origins)
                 known[facts.path] = found = replace(facts, columns=shared, origins=sources)
-                MEMORY.put(found, self.scope, None if joint is not None and joint.takes(found) else self._stored(found))
+                MEMORY.put(found, self.scope)
+                if store is not None:
+                    store.add(found)
             progress.add(len(answers))
-        if joint is not None:
-            joint.save()
+        if store is not None:
+            store.save()
         return [known[path] for path in paths]
-
-    def _store(self, facts: FileFacts) -> None:
-        """Store what this process knows of a file, unless the index file has it: it may have been found without one."""
-        if self.index_dir is None:
-            return
-        from ray_h5.index.stored.index_files import get, is_written, put
-
-        if is_written(self.index_dir) and not MEMORY.is_stored(facts.path, self.scope, self._stored(facts)):
-            stored = get(facts.path, self.scope, self.index_dir, self.states.get(facts.path))
-            put(facts, stored, self.scope, self.index_dir)
-            MEMORY.put(facts, self.scope, self._stored(facts))
-
-    def _stored(self, facts: FileFacts) -> Mapping[str, FileIdentity]:
-        """Return the index file of a file and its state; nothing if there is none."""
-        if self.index_dir is None:
-            return {}
-        from ray_h5.index.stored.index_files import state_of_index
-
-        return state_of_index(facts.path, self.scope, self.index_dir)
 
 
 def answer_files(
     question: Question,
     scope: Scope,
-    index_dir: str | None,
     states: Mapping[str, ObjectIdentity],
+    begun: Mapping[str, FileFacts],
     paths: list[str],
-    *,
-    is_joint: bool = False,
 ) -> list[FileFacts]:
-    """Return the facts of some files, and store them in `index_dir`. This may run in a task.
+    """Return the facts of some files, of which `begun` has a part. This may run in a task."""
 
-    With `is_joint`, the caller stores those that have a place in an index file of their folder.
-    """
-    answer = partial(_answer, question, scope, index_dir, states)
-    keep = partial(_kept, scope, index_dir, is_joint)
+    def answer(path: str) -> FileFacts:
+        return learn(begun.get(path), path, question, scope, states.get(path))
+
     at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
     if at_once > 1:
         from ray_h5.storage.fetching import fetching_threads
 
-        # Each waits for its requests, and holds no lock meanwhile. Index files are saved by one: they have a lock.
-        with fetching_threads(at_once, "ray_h5_index") as pool:
-            return list(map(keep, pool.map(answer, paths)))
-    return list(map(keep, map(answer, paths)))
-
-
-def _answer(
-    question: Question, scope: Scope, index_dir: str | None, states: Mapping[str, ObjectIdentity], path: str
-) -> tuple[FileFacts, FileFacts | None]:
-    """Return the facts of a file, and those that were stored before."""
-    if index_dir is not None:
-        from ray_h5.index.stored import index_files
-    listed = states.get(path)
-    stored = None if index_dir is None else index_files.get(path, scope, index_dir, listed)
-    facts = MEMORY.get(path, scope, listed)
-    if stored is not None:
-        facts = stored if facts is None else stored.merged(facts)
-    if facts is None or not facts.answers(question):
-        facts = learn(facts, path, question, scope, listed)
-    return facts, stored
-
-
-def _kept(scope: Scope, index_dir: str | None, is_joint: bool, found: tuple[FileFacts, FileFacts | None]) -> FileFacts:
-    """Return the facts of a file; they are saved unless they are stored already, or the caller stores them."""
-    facts, stored = found
-    if is_joint:
-        from ray_h5.index.stored.joint import is_light
-
-        index_dir = None if is_light(facts) else index_dir
-    if index_dir is not None:
-        from ray_h5.index.stored import index_files
-
-        index_files.put(facts, stored, scope, index_dir)
-    return facts
+        with fetching_threads(at_once, "ray_h5_index") as pool:  # each waits for its requests
+            return list(pool.map(answer, paths))
+    return list(map(answer, paths))
 
 
 class _Progress:

@@ -19,10 +19,13 @@ with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.
     from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
     from ray_h5.hdf5.tree.known_headers import KnownHeaders
     from ray_h5.index.stored import index_files
-    from ray_h5.index.stored.serialize import FOREIGN, from_body, from_stream
+    from ray_h5.index.stored.facts_as_bytes import FOREIGN
+    from ray_h5.index.stored.facts_store import _Body, _IndexFile
 
 import h5py
+import msgspec
 import numpy as np
+import pyarrow as pa
 
 from ray_h5 import build_index
 
@@ -58,12 +61,10 @@ def hints(data):
 
 def index(data):
     """The body of an index file."""
-    try:
-        named = from_stream(memoryview(data))[1]["of"]
-    except (*FOREIGN, ValueError):
-        return
-    with contextlib.suppress(ValueError):
-        from_body(memoryview(data), "/a.h5", named)
+    with contextlib.suppress(pa.ArrowException, *FOREIGN):
+        found = _IndexFile("a", None, msgspec.msgpack.decode(data, type=_Body), {})
+        for key in found.keys:
+            found.get(key)
 
 
 TARGETS = {each.__name__: each for each in (headers, heaps, hints, index)}
@@ -80,8 +81,8 @@ def seeds(folder):
     with h5py.File(folder / "b.h5", "w", libver="latest") as file:
         file.create_dataset("z", data=np.arange(50), chunks=(2,), maxshape=(None,))
     build_index(str(path), index_dir=folder / "index")
-    (where,) = (each for each in (folder / "index").rglob("*") if each.is_file() and "joint" not in each.name)
-    body = bytes(index_files.read_body(str(where), str(folder / "index")))
+    (where,) = (folder / "index").iterdir()
+    body = index_files.read_body(str(where), str(folder / "index"))
     return [path.read_bytes(), (folder / "b.h5").read_bytes()], body
 
 

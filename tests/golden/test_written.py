@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Standardize
-from ray_h5.torch_data import H5Dataset, Position, PositionError
+from ray_h5.torch_data import Position, PositionError
 from tests.golden.layouts import LAYOUTS
 from tests.golden.written import FOLDER, LAYOUT, batches_of, in_store, rows_of
 
@@ -65,13 +65,10 @@ def test_scalers_do_the_same(written, data):
 def test_an_index_is_of_use_or_is_made_again(written, data, tmp_path):
     path, index = str(data / "run_0.h5"), tmp_path / "index"
     expected = rows_of(batches_of(path))
-    H5Dataset(path, index_dir=str(index))
-    (now,) = index.iterdir()
-    (before,) = (written / "index").iterdir()
-    shutil.copyfile(before, now)
+    shutil.copytree(written / "index", index)
     for _ in range(2):
         assert rows_of(batches_of(path, index_dir=str(index))) == expected
-    assert [each.name for each in index.iterdir()] == [now.name]
+    assert 1 <= len([*index.iterdir()]) <= 2  # its own, and that of a version which it cannot read
 
 
 def test_a_cache_folder_is_of_use_or_left_alone(written, data, tmp_path):

@@ -36,11 +36,6 @@ def plan_files(
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
 
 
-def index_path(path, folder):
-    """Return the path of the index file of a file that `plan_files` indexed."""
-    return index_files.index_path(path, Scope(storage=storage_for(None, [path])), folder)
-
-
 def combined(leaves, max_leaves):
     """Return predicates made of some others by and, or and not."""
     return st.recursive(

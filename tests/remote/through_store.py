@@ -94,7 +94,6 @@ _FUNCTIONS = [
     ("ray_h5.torch_data.make_loader", "loader"),
     ("ray_h5.torch_data.compat.optimized", "create_optimized_dataloader"),
     ("tests.index.kit", "plan_files"),
-    ("tests.index.kit", "index_path"),
 ]
 """Functions that open files, by their modules. They are replaced where tests find them."""
 

@@ -1,7 +1,7 @@
 """Groups as rows: each row is what h5py reads of its datasets, whatever these hold and however they are stored."""
 
-import json
 from collections import Counter
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored.values_as_json import Reader, Writer
+from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import FileIdentity
@@ -48,10 +48,12 @@ def group_files(draw):
 
 def stored_and_loaded(table, path):
     """Return a table as it comes from an index file."""
-    writer = Writer({})
-    described = json.loads(json.dumps(writer.json(table, RowTable)))
-    states = {f"{path}": FileIdentity.of(path.stat())}
-    return Reader(writer.arrays, f"{path}", states, ()).value(described, RowTable)
+    facts = FileFacts(f"{path}", FileIdentity.of(path.stat()), table=table)
+    writer = FactsWriter()
+    body = writer.facts(facts)
+    found = replace(facts, **FactsReader(writer.pool).facts(body))
+    check_ranges(found)
+    return found.table
 
 
 @given(group_files())

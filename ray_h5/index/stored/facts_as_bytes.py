@@ -1,0 +1,233 @@
+"""Facts of files <-> bytes, by msgspec: frozen values as lists that begin with the number of their class."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.msgpack import Ext
+
+from ray_h5.columns.row_table import RowTable
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.times import Times
+from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
+from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
+from ray_h5.index.facts.source_files import Origin
+from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex, num_chunks
+from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, Encoding, FilterPipeline, FilterStep
+from ray_h5.manifest.manifest import Manifest
+from ray_h5.manifest.selections import Along
+from ray_h5.storage.byte_source import FileIdentity, Identity, ObjectIdentity
+
+_CLASSES: tuple[Any, ...] = (
+    Along, Bounds, ChunkedBy, ColumnFacts, ColumnLayout, ColumnNotes, ColumnSpec, Elsewhere, Encoding, FileIdentity,
+    FilterPipeline, FilterStep, GroupTable, JoinedArray, KnownColumn, Manifest, ObjectIdentity, Origin, OtherColumn,
+    PackedIndex, Paths, RowTable, Texts, Times,
+)  # fmt: skip
+_FIELDS = {each: tuple(one.name for one in fields(each)) for each in _CLASSES}
+_NUMBERS = {each: number for number, each in enumerate(_CLASSES)}
+_ARRAY, _DTYPE, _POOLED, _TEXT = 124, 125, 126, 127
+_MARKS = {number: Ext(number, b"") for number in (*range(len(_CLASSES)), _ARRAY, _DTYPE)}
+_KEPT = ("columns", "listing", "left_out", "origins", "sought", "table", "known")
+"""The facts that files may be alike in."""
+
+VERSION = zlib.crc32(repr([(each.__name__, names) for each, names in _FIELDS.items()]).encode())
+"""Another version of the package has other classes or fields."""
+
+FOREIGN = (
+    msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError,
+)  # fmt: skip
+"""The errors of bytes that are no facts."""
+
+
+class FactsWriter:
+    """Turns facts into bytes. What many of them share is in `pool` once."""
+
+    def __init__(self) -> None:
+        self.pool: list[bytes] = []
+        self._numbers: dict[Any, int] = {}
+        self._columns: dict[int, tuple[Any, Any]] = {}
+
+    def facts(self, facts: FileFacts) -> bytes:
+        """Return what a file may have in common with others."""
+        if id(facts.columns) not in self._columns:  # files share the object
+            self._columns[id(facts.columns)] = facts.columns, self._plain(facts.columns)
+        rest = [self._plain(getattr(facts, name)) for name in _KEPT[1:]]
+        return msgspec.msgpack.encode([self._columns[id(facts.columns)][1], *rest])
+
+    def value(self, value: Any) -> bytes:
+        """Return the bytes of one value."""
+        return msgspec.msgpack.encode(self._plain(value))
+
+    def _plain(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
+            return value if _is_utf8(value) else Ext(_TEXT, os.fsencode(value))
+        if value is None or kind in {bool, int, float, bytes}:
+            return value
+        if kind is tuple or kind is list:
+            return [*map(self._plain, value)]
+        if isinstance(value, Mapping):
+            return {self._plain(name): self._plain(each) for name, each in value.items()}
+        if kind is np.ndarray:
+            held = value.reshape(-1).tolist() if value.dtype.hasobject else value.tobytes()
+            return [_MARKS[_ARRAY], self._plain(value.dtype), list(value.shape), self._plain(held)]
+        if isinstance(value, np.dtype):
+            return [_MARKS[_DTYPE], self._plain(dtype_parts(value))]
+        if kind is ColumnSpec or kind is Texts:
+            return self._pooled(value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> list[Any]:
+        number = _NUMBERS[type(value)]
+        return [_MARKS[number], *(self._plain(getattr(value, name)) for name in _FIELDS[type(value)])]
+
+    def _pooled(self, value: Any) -> Ext:
+        # Texts are compared by identity. They stay in memory as long as the facts do.
+        if value not in self._numbers:
+            body = msgspec.msgpack.encode(self._object(value))
+            self._numbers[value] = len(self.pool)
+            self.pool.append(body)
+        return Ext(_POOLED, self._numbers[value].to_bytes(4, "big"))
+
+
+class FactsReader:
+    """Turns bytes into facts again; raises one of `FOREIGN` for bytes that are none."""
+
+    def __init__(self, pool: Sequence[bytes]) -> None:
+        self._pool = pool
+        self._made: dict[int, Any] = {}
+
+    def facts(self, data: bytes) -> dict[str, Any]:
+        """Return the fields of `FileFacts` that `FactsWriter.facts` was given."""
+        return dict(zip(_KEPT, self.value(data), strict=True))
+
+    def value(self, data: bytes) -> Any:
+        """Return the value that `FactsWriter.value` was given."""
+        return self._value(_DECODER.decode(data))
+
+    def _value(self, found: Any) -> Any:
+        kind = type(found)
+        if kind is list:
+            if found and type(found[0]) is Ext and found[0].code != _POOLED:
+                return self._object(found[0].code, found[1:])
+            return tuple(map(self._value, found))
+        if kind is dict:
+            return {name: self._value(each) for name, each in found.items()}
+        if kind is Ext:
+            number = int.from_bytes(found.data, "big")
+            if number not in self._made:
+                self._made[number] = self.value(self._pool[number])
+            return self._made[number]
+        return found
+
+    def _object(self, number: int, parts: list[Any]) -> Any:
+        if number == _DTYPE:
+            return dtype_of(parts[0])
+        if number != _ARRAY:
+            return _CLASSES[number](*map(self._value, parts))
+        kind, shape, held = self._value(parts[0]), parts[1], parts[2]
+        if not kind.hasobject:
+            return np.frombuffer(held, kind).reshape(shape)
+        array = np.empty(len(held), object)
+        array[:] = held
+        return array.reshape(shape)
+
+
+def _ext(code: int, data: memoryview) -> Any:
+    return os.fsdecode(bytes(data)) if code == _TEXT else Ext(code, bytes(data))
+
+
+_DECODER = msgspec.msgpack.Decoder(ext_hook=_ext)
+
+
+def _is_utf8(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a path in another encoding
+        return False
+    return True
+
+
+def dtype_parts(dtype: np.dtype) -> Any:
+    """Return a dtype as texts, lists and dicts; `dtype_of` returns it again."""
+    if dtype.subdtype is not None:
+        return [dtype_parts(dtype.subdtype[0]), list(dtype.subdtype[1])]
+    if dtype.names is None:
+        return dtype.str
+    offsets = [dtype.fields[name][1] for name in dtype.names] if dtype.fields else []
+    formats = [dtype_parts(dtype[name]) for name in dtype.names]
+    return {"names": list(dtype.names), "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
+
+
+def dtype_of(parts: Any) -> np.dtype:
+    """Return the dtype of `dtype_parts`."""
+    if isinstance(parts, str):
+        return np.dtype(parts)
+    if isinstance(parts, list):
+        return np.dtype((dtype_of(parts[0]), tuple(parts[1])))
+    described: Any = {**parts, "formats": [dtype_of(each) for each in parts["formats"]]}
+    return np.dtype(described)
+
+
+def identity_parts(identity: Identity | None) -> list[Any] | None:
+    """Return the state of a file as a list: that of a remote one begins with its ETag."""
+    return None if identity is None else list(astuple(identity))
+
+
+def identity_of(state: Sequence[Any]) -> Identity:
+    """Return the state of `identity_parts`."""
+    return ObjectIdentity(*state) if isinstance(state[0], str) else FileIdentity(*state)
+
+
+# Where chunks and values are: these become addresses, so they are compared with the file ------------------------
+
+
+def check_ranges(facts: FileFacts) -> None:
+    """Raise a ValueError if chunks or values are said to be outside of their file."""
+    sizes = {path: identity.size for path, identity in facts.sources if identity is not None}
+    sizes[facts.path] = facts.identity.size
+    todo = [(facts.path, known) for known in facts.known.columns.values()]
+    while todo:
+        path, known = todo.pop()
+        if path not in sizes:
+            raise ValueError(f"{path} is no file that a column leads to")
+        _check_column(known, sizes[path])
+        others = () if known.elsewhere is None else known.elsewhere.columns
+        todo += [(each.path, each.known) for each in others if each.known is not None]
+    for joined in _joined_arrays(facts.table):
+        _check_joined_array(joined, facts.identity.size)
+
+
+def _joined_arrays(table: RowTable | None) -> Iterator[JoinedArray]:
+    if table is not None:
+        for each in (*([] if table.groups is None else [table.groups]), *table.joined.values()):
+            yield from each.columns.values()
+
+
+def _check_column(known: KnownColumn, size: int) -> None:
+    layout, index = known.layout, known.index
+    if index is not None:
+        index.unpacked(num_chunks(layout), size)
+    if layout.direct and layout.storage == "contiguous" and layout.offset is not None and not layout.sources:
+        ends = layout.offset + layout.num_rows * layout.row_bytes
+        if not 0 <= layout.offset <= ends <= size:
+            raise ValueError(f"column {layout.name!r}: values past the end of the file")
+
+
+def _check_joined_array(joined: JoinedArray, size: int) -> None:
+    items = np.array([layout.stored_dtype.itemsize for layout in joined.layouts], np.float64)[joined.class_of]
+    ends = joined.offsets + joined.shapes.astype(np.float64).prod(axis=1) * items
+    is_inside = (joined.offsets >= 0) & (ends <= size)
+    if not is_inside[joined.offsets != NOT_WRITTEN].all():
+        raise ValueError(f"column {joined.name!r}: a dataset past the end of the file")
+    if joined.chunks is not None:
+        joined.chunks.unpacked(int(joined.first_chunks[-1]), size)

@@ -1,0 +1,308 @@
+"""What is known of files in a folder of index files: one file for what a run of planning found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ray_h5.columns.schema import ColumnSpec
+from ray_h5.errors import NotFoundError, RayH5Error
+from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.index.file_opener import Scope
+from ray_h5.index.stored import index_files
+from ray_h5.index.stored.facts_as_bytes import (
+    FOREIGN,
+    FactsReader,
+    FactsWriter,
+    check_ranges,
+    identity_of,
+    identity_parts,
+)
+from ray_h5.index.stored.memory import is_current
+from ray_h5.lru import LRU, first_time
+from ray_h5.storage.byte_source import FileIdentity, Identity
+from ray_h5.storage.storage_of_path import storage_of
+
+logger = logging.getLogger(__name__)
+
+_MOST_FILES = 16
+"""With so many index files of one scope, the next one takes what they hold, and they go."""
+
+_SAVED_S = 60.0
+"""What was found is saved after so long, in case that the look-up of many files is stopped."""
+
+
+class _Body(msgspec.Struct, array_like=True):
+    """What an index file holds.
+
+    Attributes
+    ----------
+    scope : str
+        How the files were opened.
+    keys : list of bytes
+        The files; see `FactsStore`.
+    states : list of list
+        Their states.
+    numbers : list of int
+        For each file, which of `facts` are its own.
+    facts : list of bytes
+        What files may be alike in, each once.
+    pool : list of bytes
+        What facts share.
+    values : list of (bytes, bytes, bytes)
+        The values of a column or an attribute: which one, the numbers of files and the lengths in each, and an Arrow
+        IPC stream.
+    """
+
+    scope: str
+    keys: list[bytes]
+    states: list[list[Any]]
+    numbers: list[int]
+    facts: list[bytes]
+    pool: list[bytes]
+    values: list[tuple[bytes, bytes, bytes]]
+
+
+class _IndexFile:
+    """The facts of one index file. They are made of its bytes when they are asked for."""
+
+    def __init__(self, where: str, state: Identity | None, body: _Body, made: Mapping[str, FileFacts]) -> None:
+        self.where, self.state, self._body, self._made = where, state, body, dict(made)
+        self._numbers = {os.fsdecode(key): number for number, key in enumerate(body.keys)}
+        self._reader, self._common = FactsReader(body.pool), dict[int, dict[str, Any]]()
+        self._values = [self._column(*each) for each in body.values]
+
+    @property
+    def keys(self) -> list[str]:
+        return [*self._numbers, *(key for key in self._made if key not in self._numbers)]
+
+    def _column(self, key: bytes, lengths: bytes, stream: bytes) -> tuple[Any, dict[int, tuple[int, int]], pa.Array]:
+        files, counts = np.frombuffer(lengths, np.int64).reshape(2, -1)
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        ends = np.cumsum(counts)
+        if len(files) and int(ends[-1]) != len(table):
+            raise ValueError(f"expected {ends[-1]} values, found {len(table)}")
+        spans = dict(zip(files.tolist(), zip((ends - counts).tolist(), ends.tolist(), strict=True), strict=True))
+        return self._reader.value(key), spans, next(iter(table.column(0).chunks), pa.array([], table.column(0).type))
+
+    def get(self, key: str) -> FileFacts | None:
+        """Return the facts of a file, if there are any; raise one of `FOREIGN` if they cannot be true."""
+        if key not in self._made and (number := self._numbers.get(key)) is not None:
+            self._made[key] = self._facts(key.partition("\0")[0], number)
+        return self._made.get(key)
+
+    def _facts(self, path: str, number: int) -> FileFacts:
+        common = self._body.numbers[number]
+        if common not in self._common:
+            self._common[common] = self._reader.facts(self._body.facts[common])
+        values: dict[Any, pa.Array] = {}
+        for key, spans, array in self._values:
+            if number in spans:
+                first, end = spans[number]
+                values[key] = array[first:end]
+        facts = FileFacts(
+            path,
+            identity_of(self._body.states[number]),
+            **self._common[common],
+            values={key: each for key, each in values.items() if isinstance(key, ColumnSpec)},
+            attributes={key: each for key, each in values.items() if isinstance(key, str)},
+        )
+        if facts.known or facts.table is not None:
+            check_ranges(facts)
+        return facts
+
+
+_LOADED: LRU[_IndexFile] = LRU(64)
+"""Index files of this process, by their paths."""
+
+
+def _body_of(scope: str, found: Mapping[str, FileFacts]) -> _Body:
+    writer = FactsWriter()
+    common: dict[bytes, int] = {}
+    numbers, states = [], []
+    values: dict[Any, list[tuple[int, pa.Array]]] = {}
+    for number, facts in enumerate(found.values()):
+        numbers.append(common.setdefault(writer.facts(facts), len(common)))
+        states.append(identity_parts(facts.identity) or [])
+        for key, array in (*facts.values.items(), *facts.attributes.items()):
+            values.setdefault((key, array.type), []).append((number, array))
+    columns = []
+    for (key, kind), arrays in values.items():
+        lengths = np.array([[number for number, _ in arrays], [len(each) for _, each in arrays]], np.int64)
+        sink = pa.BufferOutputStream()
+        table = pa.table({"": pa.concat_arrays([each for _, each in arrays])}, pa.schema([("", kind)]))
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        columns.append((writer.value(key), lengths.tobytes(), sink.getvalue().to_pybytes()))
+    return _Body(scope, [os.fsencode(key) for key in found], states, numbers, [*common], writer.pool, columns)
+
+
+class FactsStore:
+    """What the index files of a folder say of files that are opened in one way.
+
+    A file is found by its path and, if it has them, its store and the file that is read beside it.
+
+    Parameters
+    ----------
+    index_dir : str
+        The folder.
+    scope : Scope
+        How the files are opened.
+    """
+
+    def __init__(self, index_dir: str, scope: Scope) -> None:
+        self._index_dir, self._scope = index_dir, scope
+        self.is_written = index_files.is_written(index_dir)
+        self._named = _named(scope)
+        self._digest = hashlib.blake2b(self._named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+        self._opened: list[_IndexFile] | None = None
+        self._useless: list[str] = []
+        self._found: dict[str, FileFacts] = {}
+        self._saved = time.monotonic()
+
+    def _key(self, path: str) -> str:
+        place, beside = storage_of(path, self._scope.storage).place, self._scope.beside(path)
+        return "\0".join([path, *([place, beside] if place or beside else [])])
+
+    @property
+    def _files(self) -> list[_IndexFile]:
+        """The index files, the oldest first."""
+        if self._opened is None:
+            listed = self._listed() if self.is_written else self._listed_in_store()
+            opened = [self._load(where, state) for where, state in sorted(listed.items())]
+            self._opened = [each for each in opened if each is not None]
+        return self._opened
+
+    def _listed(self) -> dict[str, Identity]:
+        found: dict[str, Identity] = {}
+        for entry in os.scandir(self._index_dir):
+            if not entry.name.endswith(index_files.ENDING):
+                continue
+            if "-" not in entry.name and first_time("index", self._index_dir):
+                index_files.distrust(entry.path, "an earlier version wrote it; it may be deleted")
+            if entry.name.startswith(f"{self._digest}-"):
+                found[entry.path] = FileIdentity.of(entry.stat(follow_symlinks=False))
+        return found
+
+    def _listed_in_store(self) -> dict[str, Identity]:
+        storage = storage_of(self._index_dir, self._scope.storage)
+        try:
+            files, _ = storage.list(f"{self._index_dir}/", below=False)  # type: ignore[attr-defined]  # it has URLs
+        except NotFoundError:
+            return {}
+        mine = f"{self._index_dir}/{self._digest}-"
+        return {each.url: each.identity for each in files if each.url.startswith(mine)}
+
+    def _load(self, where: str, state: Identity) -> _IndexFile | None:
+        known = _LOADED.get(where)
+        if known is not None and known.state == state:
+            return known
+        try:
+            if self.is_written:
+                raw = index_files.read_body(where, self._index_dir)
+            else:
+                raw = index_files.body_in_store(where, state, self._scope.storage)
+            body = msgspec.msgpack.decode(raw, type=_Body)
+            if body.scope != self._named:
+                raise ValueError(f"it is of {body.scope}")
+            found = _IndexFile(where, state, body, {})
+        except FileNotFoundError:
+            return None  # another process took what it held
+        except (OSError, pa.ArrowException, RayH5Error, *FOREIGN) as exc:
+            self._distrust(where, exc)
+            return None
+        _LOADED.put(where, found)
+        return found
+
+    def _distrust(self, where: str, exc: Exception) -> None:
+        self._useless.append(where)
+        index_files.distrust(
+            where, str(exc) if isinstance(exc, (OSError, ValueError)) else f"{type(exc).__name__}: {exc}"
+        )
+
+    def get(self, path: str, listed: Identity | None = None) -> FileFacts | None:
+        """Return what is stored of a file in its present state, if anything; `listed` as in `is_current`."""
+        facts = self._stored(self._key(path))
+        if facts is None or is_current(facts, listed, self._scope.storage):
+            return facts
+        logger.info("%s: its facts in index_dir are outdated and are found again", path)
+        return None
+
+    def _stored(self, key: str) -> FileFacts | None:
+        """Return what all index files say of a file; that of the later ones, if they are of other states."""
+        facts = self._found.get(key)
+        for each in reversed(self._files):
+            try:
+                stored = each.get(key)
+            except FOREIGN as exc:
+                self._distrust(each.where, exc)
+                self._opened = [other for other in self._files if other is not each]
+                continue
+            if stored is not None:
+                facts = stored if facts is None else stored.merged(facts)
+        return facts
+
+    def add(self, facts: FileFacts) -> None:
+        """Store facts by the next `save`, unless all of them are stored."""
+        if not self.is_written:
+            return
+        key = self._key(facts.path)
+        stored = self._stored(key)
+        if stored is facts or (stored is not None and stored.holds(facts)):
+            return
+        self._found[key] = facts if stored is None else stored.merged(facts)
+        if time.monotonic() - self._saved > _SAVED_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write what was added into a new index file. Those whose files are all in it go.
+
+        Two processes that save at a time each write one, and the next one that saves has the facts of both.
+
+        Raises
+        ------
+        OptionError
+            If it cannot be written. The index files of before stay.
+        """
+        self._saved = time.monotonic()
+        if not self._found:
+            return
+        found = self._found
+        if len(self._files) >= _MOST_FILES:
+            keys = dict.fromkeys(key for each in self._files for key in each.keys if key not in found)
+            others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
+            found = {**{key: facts for key, facts in others.items() if facts is not None}, **found}
+        name = f"{self._digest}-{time.time_ns():016x}{secrets.token_hex(2)}{index_files.ENDING}"
+        where, body = os.path.join(self._index_dir, name), _body_of(self._named, found)
+        if index_files.write_body(where, msgspec.msgpack.encode(body)):
+            new = _IndexFile(where, FileIdentity.of(os.stat(where)), body, found)
+            _LOADED.put(where, new)
+            old = [each for each in self._files if found.keys() >= {*each.keys} or len(self._files) >= _MOST_FILES]
+            for useless in [*(each.where for each in old), *self._useless]:
+                index_files.remove(useless)
+            self._opened, self._useless = [*(each for each in self._files if each not in old), new], []
+        self._found = {}
+
+
+def _named(scope: Scope) -> str:
+    """Return what says how files are opened, and so what their facts are."""
+    kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
+    kind += getattr(scope.rows, "named", ())  # of a grid
+    kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
+    kind += [repr(scope.columns)] if scope.columns else []
+    kind += ["missing_ok"] if any(getattr(each, "missing_ok", False) for each in scope.columns) else []
+    kind += ["decode_cf"] if scope.decode_cf else []
+    kind += ["reversed"] if scope.axes == "reversed" else []
+    return json.dumps([scope.group, sorted(scope.allow_external), *kind])
