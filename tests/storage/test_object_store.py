@@ -682,7 +682,7 @@ def test_a_file_system_of_fsspec_keeps_headers_on_its_host(sent):
             sent.redirect(status)
             for call in (
                 lambda: store.check(url),  # noqa: B023  called at once
-                lambda: store.read_at(url, 0, 100),  # noqa: B023
+                lambda: store.get(url, ObjectIdentity("", 100), 0, 100),  # noqa: B023
                 lambda: store.list(f"{sent.server.url}/bkt/", below=False),  # noqa: B023
             ):
                 with pytest.raises(ReadFailedError, match=r"redirects to http://localhost.*X-Api-Key"):
