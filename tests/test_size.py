@@ -64,7 +64,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(287, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 3, 4, 0),
     "tables": Size(1568, 9, 0, 0, 3, 3),
-    "torch_data": Size(4978, 27, 9, 1, 2, 1),
+    "torch_data": Size(4909, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
     "writing": Size(2898, 17, 0, 0, 6, 3),
 }

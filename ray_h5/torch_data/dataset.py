@@ -18,7 +18,7 @@ from ray_h5.buffers import empty
 from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.columns.varying.padding import Padding, PadLike, cast_rows, pad_column
-from ray_h5.columns.varying.sparse_rows import SparseBatch, cast_sparse, dense_batch
+from ray_h5.columns.varying.sparse_rows import cast_sparse
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
@@ -39,17 +39,16 @@ from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
 from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
-from ray_h5.torch_data.batches.samples import batch_of, sample_of, transformed
+from ray_h5.torch_data.batches.samples import Batch, sample_of, transformed
 from ray_h5.torch_data.batches.tensors import (
     BatchArrays,
     Sample,
     loader_processes,
     new_arrays,
     padded_later,
-    ragged_to_torch,
     to_torch,
 )
-from ray_h5.transforms.sparse_tensors import csr_tensor, take_warnings
+from ray_h5.transforms.sparse_tensors import take_warnings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -141,7 +140,7 @@ class H5Dataset(BatchedDataset):
         self._places = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         self._files = FileOptions.of(paths, columns=columns, **options)
         self.transform = transform
-        self._padding = _padding_of(pad)
+        self._padding = Padding.of(pad)
         if predicate is not None:
             from ray_h5.predicates.evaluate import as_expression  # imports pandas
 
@@ -154,22 +153,15 @@ class H5Dataset(BatchedDataset):
     def _build_index(self) -> None:
         self._index = self._files.index()
         warn_of_surprises(self._index, self._files)
-        self._specs = list(self._index.outputs.values())
+        self._specs = self._index.outputs
         self._check_places()
         if self.transform is not None:
             check_transform(self.transform, self.columns)
-        self._as_bytes = frozenset(spec.name for spec in self._specs if spec.as_bytes)
-        self._ragged = {spec.name: spec for spec in self._specs if spec.kind == "ragged"}
-        self._varying = {spec.name: spec for spec in self._specs if spec.varying_shape is not None}
-        self._sparse = {spec.name: spec for spec in self._specs if spec.kind == "sparse"}
-        if any(not spec.dense for spec in self._sparse.values()):
+        if any(spec.kind == "sparse" and not spec.dense for spec in self._specs.values()):
             take_warnings()  # a process that gets such tensors of workers would warn
-        texts = [spec for spec in self._specs if (spec.element or spec.dtype).kind in "OS" and spec.kind != "sparse"]
-        self._texts = [spec.name for spec in texts if not spec.as_bytes and not self._is_decoded(spec.name)]
-        self._lists = [spec.name for spec in self._specs if spec.kind == "list"]
         self._fills = self._fills_of(self._padding)
         selection = self._select(self._predicate)
-        plan = make_plan(self._index, self._specs, selection)
+        plan = make_plan(self._index, list(self._specs.values()), selection)
         joined = plan.joined
         if joined is not None and (error := joined.without_value(plan.files, plan.selection)) is not None:
             raise error
@@ -187,7 +179,7 @@ class H5Dataset(BatchedDataset):
         return other
 
     def _check_places(self) -> None:
-        for name in {*self._places} & {spec.name for spec in self._specs}:
+        for name in self._specs.keys() & {*self._places}:
             raise OptionError(
                 f"the files have a column {name!r} of their own, which was asked to be added; leave one of them out: "
                 "the column of the files with columns=[...], or the added one"
@@ -199,7 +191,8 @@ class H5Dataset(BatchedDataset):
         if padding is None:
             return {}
         padding.check_names(self.columns)
-        found = padding.fills({spec.name: spec for spec in self._specs if not self._is_decoded(spec.name)}, named=False)
+        undecoded = {name: spec for name, spec in self._specs.items() if not self._is_decoded(name)}
+        found = padding.fills(undecoded, named=False)
         for decoder in self._steps[0]:
             for name in decoder.columns if decoder.size is None else ():
                 if (fill := padding.fill(name, np.dtype(np.uint8), self.columns)) is not None:
@@ -220,7 +213,7 @@ class H5Dataset(BatchedDataset):
     @property
     def columns(self) -> list[str]:
         """Columns of a sample."""
-        return [*(spec.name for spec in self._specs), *self._places]
+        return [*self._specs, *self._places]
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
@@ -281,7 +274,7 @@ class H5Dataset(BatchedDataset):
     @property
     def has_dense_batches(self) -> bool:
         """Whether batches are made dense of rows of a sparse matrix."""
-        return any(spec.dense for spec in self._sparse.values())
+        return any(spec.kind == "sparse" and spec.dense for spec in self._specs.values())
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples: positions in all files, the same as ``row_id`` in Ray."""
@@ -371,27 +364,37 @@ class H5Dataset(BatchedDataset):
             raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
         indices = self._checked(indices, type(self).__name__)
         if out is not None:
-            names = [spec.name for spec in self._specs]
-            if out.keys() != {*names}:
-                raise OptionError(f"out: expected an array for each of {names}, found {list(out)}")
-            for spec in self._specs:
-                where = f"out: column {spec.name!r}"
-                check_fit(out[spec.name], spec.row_shape, len(indices), None, where)
+            if out.keys() != self._specs.keys():
+                raise OptionError(f"out: expected an array for each of {list(self._specs)}, found {list(out)}")
+            for name, spec in self._specs.items():
+                check_fit(out[name], spec.row_shape, len(indices), None, f"out: column {name!r}")
         arrays = new_arrays(self._source.batch_specs(len(indices))) if out is None else out
         self._source.read_into(arrays, indices)
-        if self._lists:
+        for name, spec in self._specs.items():
+            if spec.dtype.hasobject or spec.dtype.kind == "S":
+                self._finish(arrays[name], spec, indices)
+        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
+
+    def _finish(self, values: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
+        """Check and cast values of a column that are no numbers here, where it is known which rows they are."""
+
+        def where(i: int) -> str:
+            return self._place(indices[i])
+
+        if spec.kind == "sparse":
+            cast_sparse(values, spec, where)
+            return
+        if spec.kind == "list":
             # h5py reads a row once that is asked for twice. A transform that changes one of both must not change both.
             by_row = np.argsort(indices, kind="stable")
             for place in by_row[1:][np.diff(indices[by_row]) == 0].tolist():
-                for name in self._lists:
-                    arrays[name][place] = owned(arrays[name][place])
-        for name in self._texts:
-            check_utf8(arrays[name], name, lambda i: self._place(indices[i]))
-        for name, spec in self._ragged.items():
-            self._cast_ragged(arrays[name], spec, indices)
-        for name, spec in self._sparse.items():
-            cast_sparse(arrays[name], spec, lambda i: self._place(indices[i]))
-        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
+                values[place] = owned(values[place])
+        if (spec.element or spec.dtype).kind in "OS":
+            if not spec.as_bytes and not self._is_decoded(spec.name):
+                check_utf8(values, spec.name, where)
+        elif spec.kind == "ragged" and spec.element is not None and spec.element.kind in "biufc":
+            for i, row in enumerate(cast_rows(list(values), spec, where)):
+                values[i] = row
 
     def _place_arrays(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns that say where samples come from."""
@@ -405,16 +408,6 @@ class H5Dataset(BatchedDataset):
             found["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
         return {name: found[name] for name in self._places}
 
-    def _cast_ragged(self, rows: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
-        """Cast rows of varying shape here, where it is known which rows they are, for messages."""
-        if spec.element is None or spec.element.kind not in "biufc":
-            return
-        stored = list(rows)
-        cast = cast_rows(stored, spec, lambda i: self._place(indices[i]))
-        if cast is not stored:
-            for i, row in enumerate(cast):
-                rows[i] = row
-
     def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
         indices = self._checked([index for batch in batches for index in batch], type(self).__name__)
@@ -426,10 +419,11 @@ class H5Dataset(BatchedDataset):
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
+        count = len(next(iter(arrays.values())))
         if self._fills:
-            batch = batch_of(arrays, arrays, self._padded_later, self._whole)
+            batch = Batch(arrays, count, self._padded_later, self._whole)
         else:
-            batch = batch_of(arrays, self._whole(arrays), sample_of)
+            batch = Batch(self._whole(arrays), count, sample_of)
         transform = self._steps[1]
         if transform is None:
             return batch
@@ -461,7 +455,7 @@ class H5Dataset(BatchedDataset):
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
         other = copy.copy(self)
-        other._padding = _padding_of(pad)
+        other._padding = Padding.of(pad)
         other._fills = self._fills_of(other._padding)
         return other
 
@@ -486,35 +480,26 @@ class H5Dataset(BatchedDataset):
         return selection
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        whole = Sample((name, self._values(name, values)) for name, values in arrays.items())
-        return self._padded(whole, arrays) if self._fills else whole
+        """Return the batch that lies in some arrays, its rows of varying shape padded, with their lengths."""
+        whole = Sample()
+        for name, array in arrays.items():
+            spec = None if self._is_decoded(name) else self._specs.get(name)
+            padded = self._padded(name, array, spec) if name in self._fills else None
+            if padded is None:
+                whole[name] = to_torch(array, spec)
+            else:
+                whole[name], whole[name + LENGTH] = padded
+        return whole
 
-    def _padded(self, whole: Sample, arrays: Mapping[str, np.ndarray]) -> Sample:
-        """Return a batch whose rows of varying shape are padded, with their lengths."""
-        padded = type(whole)()
-        for name, values in whole.items():
-            if name not in self._fills:
-                padded[name] = values
-                continue
-            if self._is_decoded(name):
-                images = padded_images(name, arrays[name], self._fills[name])
-                padded[name] = values if images is None else images[0]
-                if images is not None:
-                    padded[name + LENGTH] = images[1]
-                continue
-            spec = self._varying[name]
-            array, lengths = pad_column(arrays[name], spec, self._fills[name], spec.varying_shape or ())
-            padded[name], padded[name + LENGTH] = torch.from_numpy(array), torch.from_numpy(lengths)
-        return padded
-
-    def _values(self, name: str, array: np.ndarray) -> Any:
-        if (sparse := self._sparse.get(name)) is not None:
-            if sparse.dense:
-                shape = [int(n or 0) for n in sparse.ragged_shape]
-                return torch.from_numpy(dense_batch(array, sparse)).reshape(-1, *shape)
-            return csr_tensor(*SparseBatch.of(array, sparse).canonical().parts)
-        spec = None if self._is_decoded(name) else self._ragged.get(name)
-        return to_torch(array, as_bytes=name in self._as_bytes) if spec is None else ragged_to_torch(array, spec)
+    def _padded(
+        self, name: str, array: np.ndarray, spec: ColumnSpec | None
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the rows of a column as one tensor, and their lengths; None for images that make no tensor."""
+        fill = self._fills[name]
+        if spec is None:
+            return padded_images(name, array, fill)
+        values, lengths = pad_column(array, spec, fill, spec.varying_shape or ())
+        return torch.from_numpy(values), torch.from_numpy(lengths)
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the values of all rows that were looked up: the plan has the rows that they chose.
@@ -525,7 +510,3 @@ class H5Dataset(BatchedDataset):
         names = few(self.columns, len(self.columns))
         rows, files = counted(len(self), "sample"), counted(len(self._index.files), "file")
         return f"{type(self).__name__}({rows} of {files}: {names})"
-
-
-def _padding_of(pad: PadLike) -> Padding | None:
-    return None if pad is None or pad is False else Padding.of(pad)

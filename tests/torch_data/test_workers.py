@@ -161,7 +161,7 @@ def test_twelve_epochs_leave_nothing_behind(files, workers):
 
 def test_a_batch_that_went_astray_is_an_error_and_no_crash():
     with pytest.raises(RuntimeError, match="in the order in which it was sent"):
-        unpack((1, "nobody's"), None, 0, 4096, 64, [])
+        unpack((1, "nobody's"), None, 4096, 0, [])
 
 
 def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):

@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -18,6 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.ahead import ReadTimeoutError
 from ray_h5.torch_data.batches.tasks import Task, seed_generators
+
+if TYPE_CHECKING:
+    from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 logger = logging.getLogger(__name__)
 
@@ -32,60 +34,43 @@ class WorkerError(RayH5Error, RuntimeError):
     """A worker process of a loader ended while it made batches; a RuntimeError, as a `DataLoader` raises it."""
 
 
-class Loader(Protocol):
-    """What is asked of a loader; see `H5DataLoader`."""
-
-    dataset: Any
-    workers: int
-    batch_size: int | None
-    prefetch_factor: int | None
-    timeout: float
-    collate_fn: Callable[[Any], Any]
-    generator: torch.Generator | None
-
-
-class Made(NamedTuple):
-    """A batch that a worker made, or the error that it raised."""
-
-    num_samples: int
-    batch: Any = None
-    error: Any = None
-
-
 class _Maker(Dataset[bytes]):
     """Makes batches in a worker. A `DataLoader` takes it for its dataset, of which each batch is a sample."""
 
-    def __init__(self, make: Callable[[list[int]], Any]) -> None:
-        self.make = make
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any]) -> None:
+        self.dataset, self.collate = dataset, collate
 
     def __getitem__(self, task: Task) -> bytes:
+        """Return the samples of a task, and in a list the batch, if it has rows; pickled."""
         seed_generators(task.seed)
-        indices = task.indices
         # Pickled here: torch waits for ever for what its own thread cannot pickle.
         try:
-            made = Made(len(indices), self.make(indices))
+            made = self._made(task.indices)
         except Exception as exc:  # noqa: BLE001  raised again where batches are asked for
             return _of_error(exc)
         try:
-            return _pickled(made)
+            return bytes(ForkingPickler.dumps((len(task), made)))
         except Exception as exc:  # noqa: BLE001  whatever the classes in a batch do
             text = f"a batch cannot be sent from a worker process of the loader: {type(exc).__name__}: {exc}"
             return _of_error(WorkerError(f"{text}; return tensors, arrays and text from transforms and collate_fn"))
 
+    def _made(self, indices: list[int]) -> list[Any]:
+        dataset = self.dataset
+        if dataset.has_own_samples:
+            return [self.collate(dataset.__getitems__(indices))]
+        (arrays,) = dataset.read_batches([indices])
+        return [self.collate(dataset.samples(arrays))] if has_rows(arrays) else []
+
 
 def _of_error(error: Exception) -> bytes:
     try:
-        found = _pickled(Made(0, error=ExceptionWithTraceback(error, error.__traceback__)))
-        if type(pickle.loads(found).error) is type(error):  # noqa: S301  our own bytes
+        found = bytes(ForkingPickler.dumps(ExceptionWithTraceback(error, error.__traceback__)))
+        if type(pickle.loads(found)) is type(error):  # noqa: S301  our own bytes
             return found
     except Exception:
         logger.debug("an error that cannot be pickled", exc_info=True)
     text = f"a worker process of the loader raised {type(error).__qualname__}: {error}"
-    return _pickled(Made(0, error=ExceptionWithTraceback(WorkerError(text), error.__traceback__)))
-
-
-def _pickled(made: Made) -> bytes:
-    return bytes(ForkingPickler.dumps(made))
+    return bytes(ForkingPickler.dumps(ExceptionWithTraceback(WorkerError(text), error.__traceback__)))
 
 
 def has_rows(arrays: Mapping[str, Any]) -> bool:
@@ -101,23 +86,23 @@ class Workers:
 
     def __init__(self) -> None:
         # By process: a fork inherits those of its parent, and must neither use nor end them.
-        self._idle: dict[int, tuple[tuple[Any, ...], DataLoader[bytes]]] = {}
+        self._idle: dict[int, tuple[list[Any], DataLoader[bytes]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workers, ()
 
     def batches(
-        self, loader: Loader, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
+        self, loader: H5DataLoader, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
     ) -> Iterator[tuple[int, Any]]:
         """Yield how many samples each batch has, and the batch that `collate_fn` made; NOTHING without rows.
 
         Errors of torch are those of `with_errors`.
         """
         dataset = loader.dataset
-        options = loader.workers, loader.prefetch_factor, loader.timeout
-        made_of = (dataset, getattr(dataset, "transform", None), loader.collate_fn, options)
-        known, made_by = self._idle.pop(os.getpid(), (made_of, None))
-        if made_by is None or any(a is not b for a, b in zip(known[:3], made_of, strict=False)) or known[3] != options:
+        made_of = [dataset, getattr(dataset, "transform", None), loader.collate_fn]
+        made_of += [loader.workers, loader.prefetch_factor, loader.timeout]
+        known, made_by = self._idle.pop(os.getpid(), ([], None))
+        if made_by is None or any(a is not b for a, b in zip(known, made_of, strict=True)):
             made_by = _started(loader, batch_rows)
         made_by.sampler.tasks = tasks
         is_sound = False
@@ -133,9 +118,10 @@ class Workers:
                 is_sound = True
                 if made is None:
                     return
-                if made.error is not None:
-                    raise made.error
-                yield made.num_samples, NOTHING if made.batch is None else made.batch[0]
+                if isinstance(made, Exception):
+                    raise made
+                count, batch = made
+                yield count, batch[0] if batch else NOTHING
         finally:
             if is_sound:
                 self._idle[os.getpid()] = made_of, made_by
@@ -150,30 +136,22 @@ class _Tasks:
         return self.tasks
 
 
-def _started(loader: Loader, batch_rows: int) -> DataLoader[bytes]:
+def _started(loader: H5DataLoader, batch_rows: int) -> DataLoader[bytes]:
     """Return a `DataLoader` whose processes stay."""
     dataset, workers = loader.dataset, loader.workers
     few = _BATCHES if _BATCHES * workers * batch_rows * dataset.row_bytes <= _WAITING_BYTES else 1
     return DataLoader(
-        _Maker(partial(_made, dataset, loader.collate_fn)),
+        _Maker(dataset, loader.collate_fn),
         batch_size=None,
         sampler=_Tasks(),
         num_workers=workers,
-        collate_fn=_unchanged,
+        collate_fn=bytes,  # they are: it returns them as they are
         prefetch_factor=loader.prefetch_factor or few,
         timeout=loader.timeout,
         multiprocessing_context=start_method(from_store=bool(dataset.call_bytes)),
         persistent_workers=True,
         generator=torch.Generator(),  # that of the training loop stays as it is
     )
-
-
-def _made(dataset: Any, collate: Callable[[Any], Any], indices: list[int]) -> list[Any] | None:
-    """Return a batch, in a list; None if it has no rows."""
-    if dataset.has_own_samples:
-        return [collate(dataset.__getitems__(indices))]
-    (arrays,) = dataset.read_batches([indices])
-    return [collate(dataset.samples(arrays))] if has_rows(arrays) else None
 
 
 def with_errors(batches: Iterator[Any], timeout: float, what: Callable[[], str]) -> Iterator[Any]:
@@ -214,7 +192,3 @@ def start_method(*, from_store: bool) -> str | None:
     A process that is forked after its parent used the library for stores would wait for ever.
     """
     return "forkserver" if from_store and multiprocessing.get_start_method() == "fork" else None
-
-
-def _unchanged(made: bytes) -> bytes:
-    return made

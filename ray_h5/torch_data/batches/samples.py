@@ -38,16 +38,21 @@ class Batch(MutableSequence[Any]):
 
     A ``collate_fn`` may use it as a list: sort it, add or remove samples, change them.
 
-    Attributes
+    Parameters
     ----------
-    slot : object, optional
-        The slot of shared memory that it lies in, in a loader worker.
+    source : object
+        What samples are made of.
+    count : int
+        How many samples there are.
+    part : callable
+        Returns sample number i of the source; called with both.
+    collate : callable, optional
+        Returns the batch that is made of the source; by default it is the source itself.
     """
 
-    def __init__(
-        self, source: Any, count: int, part: Part, collate: Callable[[Any], Any] | None, slot: Any = None
-    ) -> None:
-        self._source, self._count, self._part, self._collate, self.slot = source, count, part, collate, slot
+    def __init__(self, source: Any, count: int, part: Part, collate: Callable[[Any], Any] | None = None) -> None:
+        _register()
+        self._source, self._count, self._part, self._collate = source, count, part, collate
         self._seen: dict[int, tuple[Any, Any]] = {}
         self._changed: list[Any] | None = None
 
@@ -125,31 +130,6 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
     )
 
 
-def batch_of(
-    arrays: Mapping[Any, np.ndarray], source: Any, part: Part, collate: Callable[[Any], Any] | None = None
-) -> Batch:
-    """Return the samples in some arrays.
-
-    Parameters
-    ----------
-    arrays : mapping of numpy.ndarray
-        Their values.
-    source : object
-        What they are made of.
-    part : callable
-        Returns sample number i of the source; called with both.
-    collate : callable, optional
-        Returns the batch that is made of the source; by default it is the source itself.
-    """
-    _register()
-    slot = None
-    if get_worker_info() is not None:
-        from ray_h5.torch_data.batches.shared_memory import slot_of
-
-        slot = next((found for array in arrays.values() if (found := slot_of(array)) is not None), None)
-    return Batch(source, len(next(iter(arrays.values()))), part, collate, slot)
-
-
 def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
     """Return sample number `i` of a batch of columns."""
     return Sample((name, _value(values, i)) for name, values in whole.items())
@@ -212,22 +192,14 @@ def _row(values: Any, i: int) -> Any:
     return Listed(value) if type(value) is list else value
 
 
-def _in_slot(batch: Sample | Listed, slot: Any) -> Any:
-    """Return a batch in a worker's slot: the message to the training process does not hold its values."""
-    if slot is not None:
-        batch.__dict__["_slot"] = slot
-    return batch
-
-
 def _send(batch: Sample | Listed) -> tuple[Any, ...]:
-    slot = batch.__dict__.get("_slot")
-    if slot is None or slot.is_sent:
-        return batch.__reduce__()
-    from ray_h5.torch_data.batches.shared_memory import pack
+    """Reduce a batch for a message to another process: in shared memory if it lies in a slot of this worker."""
+    if get_worker_info() is not None:
+        from ray_h5.torch_data.batches.shared_memory import pack
 
-    if isinstance(batch, Sample):
-        return _arrived, (list(batch), *pack(list(batch.values()), slot))
-    return _arrived, (None, *pack(list(batch), slot))
+        if (packed := pack(list(batch.values() if isinstance(batch, Sample) else batch))) is not None:
+            return _arrived, (list(batch) if isinstance(batch, Sample) else None, *packed)
+    return batch.__reduce__()
 
 
 def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
@@ -239,7 +211,7 @@ def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
 
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
-        return _in_slot(batch.whole, batch.slot)
+        return batch.whole
     fills: dict[str, float] = {}
     for each in batch:
         fills.update(fills_of(each))
@@ -303,14 +275,14 @@ def _collate_lists(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: A
 
 def _collate_pairs(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
-        return _in_slot(Listed(batch.whole), batch.slot)
+        return Listed(batch.whole)
     return [collate(values, collate_fn_map=collate_fn_map) for values in zip(*batch, strict=True)]
 
 
 def _register() -> None:
     """Teach ``default_collate`` our samples, by the extension point that torch documents for it.
 
-    The map is global to the process. So it is changed when the first batch is made, by `batch_of`, not at import.
+    The map is global to the process. So it is changed when the first `Batch` is made, not at import.
     """
     if Sample in default_collate_fn_map:
         return

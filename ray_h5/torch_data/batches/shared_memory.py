@@ -15,6 +15,7 @@ of CPU for an epoch instead of 7.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import secrets
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_h5.buffers import Spec, owner_of
+from ray_h5.buffers import Spec
 from ray_h5.errors import RayH5Error
 from ray_h5.fork import PerProcess
 
@@ -59,8 +60,9 @@ class _Pool:
 
     memory: torch.Tensor
     key: PoolKey
-    slot_bytes: int = 0
-    is_sent: bool = False
+    slot_bytes: int
+    sent: set[int] | None = None
+    """The slots whose batch was sent since they were taken; None before the memory was sent."""
 
     @classmethod
     def of_worker(cls, nbytes: int) -> _Pool:
@@ -71,6 +73,10 @@ class _Pool:
         memory[: 2 * _SLOTS] = 0
         return cls(memory, (os.getpid(), secrets.token_hex(8)), slot_bytes)
 
+    def address(self, number: int) -> int:
+        """Return where a slot begins."""
+        return self.memory.data_ptr() + _HEAD_BYTES + number * self.slot_bytes
+
     def take(self) -> _Slot | None:
         """Return a free slot for the worker, if there is one."""
         free = np.flatnonzero(~self.memory.numpy()[: 2 * _SLOTS].reshape(_SLOTS, 2).any(axis=1))
@@ -78,11 +84,22 @@ class _Pool:
             return None
         number = int(free[0])
         self.mark(number, _WORKER, used=True)
-        return _Slot(self, number, _HEAD_BYTES + number * self.slot_bytes, self.slot_bytes, _WORKER)
+        if self.sent:
+            self.sent.discard(number)
+        return _Slot(self, number, _WORKER)
 
     def mark(self, number: int, side: int, *, used: bool) -> None:
         """Note that a side uses a slot, or no longer does."""
         self.memory.numpy()[2 * number + side] = used
+
+    def slot_of(self, values: list[Any]) -> int | None:
+        """Return the slot that the first of some tensors lies in; None if there is none, or it was sent."""
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel():
+                number = (value.data_ptr() - self.address(0)) // self.slot_bytes
+                if 0 <= number < _SLOTS:
+                    return None if self.sent and number in self.sent else number
+        return None
 
 
 class _Pools:
@@ -102,14 +119,14 @@ class _Pools:
                 return None
         return self.own.take()
 
-    def received(self, key: PoolKey, memory: torch.Tensor | None) -> _Pool:
+    def received(self, key: PoolKey, memory: torch.Tensor | None, slot_bytes: int) -> _Pool:
         """Return the pool of a worker; its memory comes with the first batch only."""
         with self._lock:
             if memory is not None:
                 for other in [other for other in list(self._received) if other[0] == key[0]]:
                     self._received.pop(other, None)  # the worker has a larger pool now
                 self.drop_ended()
-                self._received[key] = _Pool(memory, key)
+                self._received[key] = _Pool(memory, key, slot_bytes)
             pool = self._received.get(key)
         if pool is None:
             raise TransportError(
@@ -134,17 +151,14 @@ class _Slot:
 
     pool: _Pool
     number: int
-    start: int
-    nbytes: int
     side: int
-    is_sent: bool = False
     owner: _Pools = field(default_factory=lambda: _pools.value)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         # numpy keeps a reference to the object that has this: arrays keep the slot, and tensors keep arrays.
-        address = self.pool.memory.data_ptr() + self.start
-        return {"data": (address, False), "shape": (self.nbytes,), "typestr": "|u1", "version": 3}
+        address = self.pool.address(self.number), False
+        return {"data": address, "shape": (self.pool.slot_bytes,), "typestr": "|u1", "version": 3}
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the exit of a process modules may be cleared already, and the other side sees that the process ended.
@@ -165,48 +179,36 @@ def new_shared(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
 
 def arrays_in_slot(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray] | None:
     """Return what `new_arrays` does, in a slot of this loader worker; None if none is free."""
-    starts, nbytes = _layout(specs)
-    slot = _pools.value.take(nbytes)
+    sizes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in specs.values()]
+    starts = [0, *itertools.accumulate(-(-size // _ALIGN) * _ALIGN for size in sizes)]
+    slot = _pools.value.take(max(starts[-1], 1))
     if slot is None:
         return None
     memory = np.asarray(slot)
-    return {name: _placed(memory, starts[name], *spec) for name, spec in specs.items()}
+    return {
+        name: np.empty(shape, dtype) if dtype.hasobject else memory[start : start + size].view(dtype).reshape(shape)
+        for (name, (shape, dtype)), start, size in zip(specs.items(), starts, sizes, strict=False)
+    }
 
 
-def _layout(specs: Mapping[Any, Spec]) -> tuple[dict[Any, int], int]:
-    """Return where in a slot each array begins, and how many bytes they need."""
-    starts, end = {}, 0
-    for name, (shape, dtype) in specs.items():
-        starts[name] = end
-        end += 0 if dtype.hasobject else -(-math.prod(shape) * dtype.itemsize // _ALIGN) * _ALIGN
-    return starts, max(end, 1)
+def pack(values: list[Any]) -> tuple[Any, ...] | None:
+    """Return the message that carries a batch of this worker to the training process: the arguments of `unpack`.
 
-
-def _placed(memory: np.ndarray, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    if dtype.hasobject:
-        return np.empty(shape, dtype)
-    return memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-
-
-def slot_of(array: np.ndarray) -> Any:
-    """Return the slot that an array lies in, or None."""
-    owner = owner_of(array)
-    return owner if isinstance(owner, _Slot) else None
-
-
-def pack(values: list[Any], slot: Any) -> tuple[Any, ...]:
-    """Return the message that carries a batch to the training process: the arguments of `unpack`."""
-    pool = slot.pool
-    begin = pool.memory.data_ptr() + slot.start
-    parts = [_packed(value, begin, slot.nbytes) for value in values]
+    None if it lies in no slot, or was sent before.
+    """
+    pool = _pools.value.own
+    number = None if pool is None else pool.slot_of(values)
+    if pool is None or number is None:
+        return None
+    parts = [_packed(value, pool.address(number), pool.slot_bytes) for value in values]
     # The memory is sent with the first batch only: to receive a descriptor the other process has to wait for a
     # thread of this one (measured: 4 ms), and messages of one worker arrive in order.
-    memory = None if pool.is_sent else pool.memory
-    pool.is_sent = True
+    memory = pool.memory if pool.sent is None else None
+    pool.sent = set() if pool.sent is None else pool.sent
     # Set here for the training process, which clears it. The worker may use its own side for longer.
-    pool.mark(slot.number, _TRAINER, used=True)
-    slot.is_sent = True
-    return pool.key, memory, slot.number, slot.start, slot.nbytes, parts
+    pool.mark(number, _TRAINER, used=True)
+    pool.sent.add(number)
+    return pool.key, memory, pool.slot_bytes, number, parts
 
 
 def _packed(value: Any, begin: int, nbytes: int) -> Any:
@@ -234,12 +236,9 @@ class _Small:
     array: np.ndarray
 
 
-def unpack(
-    key: PoolKey, memory: torch.Tensor | None, number: int, start: int, nbytes: int, parts: list[Any]
-) -> list[Any]:
+def unpack(key: PoolKey, memory: torch.Tensor | None, slot_bytes: int, number: int, parts: list[Any]) -> list[Any]:
     """Return the values that `pack` was given, as views of the slot."""
-    slot = _Slot(_pools.value.received(key, memory), number, start, nbytes, _TRAINER)
-    in_slot = np.asarray(slot)
+    in_slot = np.asarray(_Slot(_pools.value.received(key, memory, slot_bytes), number, _TRAINER))
     return [_unpacked(part, in_slot) for part in parts]
 
 

@@ -13,6 +13,9 @@ from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import Spec, empty, owner_of
 from ray_h5.columns.schema import ColumnSpec
+from ray_h5.columns.varying.padding import cast_rows
+from ray_h5.columns.varying.sparse_rows import SparseBatch, dense_batch
+from ray_h5.transforms.sparse_tensors import csr_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,11 +57,23 @@ def nbytes_of(value: Any) -> int:
     return sum(map(nbytes_of, value)) if isinstance(value, (list, tuple, np.ndarray)) else 0
 
 
-def to_torch(array: np.ndarray, *, as_bytes: bool = False) -> Any:
-    """Return the values of a column of a batch: a tensor, or a list of values that tensors cannot hold."""
+def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
+    """Return the values of a column of a batch: a tensor, or a list of values that tensors cannot hold.
+
+    Rows of varying shape are a list of tensors, or of lists of text; None stands for one that a group lacks.
+    """
     if array.dtype.kind in "biufc":
         return tensor_over(array)
-    return [as_python(value, as_bytes=as_bytes) for value in array]
+    if spec is None or spec.kind not in {"ragged", "sparse"}:
+        return [as_python(value, as_bytes=spec is not None and spec.as_bytes) for value in array]
+    if spec.kind == "sparse":
+        if not spec.dense:
+            return csr_tensor(*SparseBatch.of(array, spec).canonical().parts)
+        return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.ragged_shape))
+    if spec.element is None or spec.element.kind not in "biufc":
+        return [None if row is None else [as_python(each) for each in row] for row in array]
+    rows = cast_rows(list(array), spec)
+    return [None if row is None else torch.from_numpy(np.ascontiguousarray(row)) for row in rows]
 
 
 def tensor_over(array: np.ndarray) -> torch.Tensor:
@@ -81,16 +96,6 @@ def as_python(value: Any, *, as_bytes: bool = False) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == object:  # several a row
         return [as_python(each, as_bytes=as_bytes) for each in value]
     return value if as_bytes or not isinstance(value, bytes) else value.decode()
-
-
-def ragged_to_torch(rows: np.ndarray, spec: ColumnSpec) -> list[Any]:
-    """Return rows of varying shape: a list of tensors, or of lists of text; None where a group lacks the column."""
-    if spec.element is None or spec.element.kind not in "biufc":
-        return [None if row is None else [as_python(each) for each in row] for row in rows]
-    from ray_h5.columns.varying.padding import cast_rows
-
-    found = cast_rows(list(rows), spec)
-    return [None if row is None else torch.from_numpy(np.ascontiguousarray(row)) for row in found]
 
 
 class Movable:

@@ -18,7 +18,7 @@ from ray_h5.read.casting import Casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import absolute_path
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices, datasets_in
-from ray_h5.torch_data.batches.samples import batch_of, pair_of
+from ray_h5.torch_data.batches.samples import Batch, pair_of
 from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_torch
 from ray_h5.torch_data.dataset import H5Dataset
 
@@ -115,7 +115,7 @@ class PairDataset(BatchedDataset):
         if self.transform is None and self.target_transform is None:
             whole = Pair(map(to_torch, values))
             if len(whole) == 2:
-                return batch_of(dict(enumerate(values)), whole, pair_of)
+                return Batch(whole, len(indices), pair_of)
             # torch stacks a list. An empty batch is the tensor, which has the shape and dtype of samples.
             return list(whole[0]) if len(indices) else cast("Sequence[Any]", whole[0])
         return [self._sample([as_python(array[i]) for array in values]) for i in range(len(indices))]
