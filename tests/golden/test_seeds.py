@@ -115,7 +115,6 @@ def test_statistics_and_cache_of_the_combined_dataset(patients):
     assert stats["dtype"] == torch.float32
     assert stats["cache_size"] > 0
     dataset.clear_cache()
-    assert len(dataset._cache) == 0
     assert dataset.get_stats()["cache_size"] == 0
 
 
