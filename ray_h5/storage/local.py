@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
@@ -52,9 +52,10 @@ class LocalFile:
         An open descriptor. This object owns it and closes it.
     """
 
-    is_fetched = False
-    costs = DISK_COSTS
-    cached = None
+    is_fetched: ClassVar[bool] = False
+    costs: ClassVar[Costs] = DISK_COSTS
+    cached: ClassVar[None] = None
+    path: str
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -119,12 +120,12 @@ class LocalFile:
 class LocalStorage:
     """The local file system, and mounted ones. See `Storage`."""
 
-    place = ""
-    opened_at_once = 1
-    kept_open = 32
-    call_bytes = 0
-    is_fetched = False
-    has_writers = True
+    place: ClassVar[str] = ""
+    opened_at_once: ClassVar[int] = 1
+    kept_open: ClassVar[int] = 32
+    call_bytes: ClassVar[int] = 0
+    is_fetched: ClassVar[bool] = False
+    has_writers: ClassVar[bool] = True
 
     def seen(self, path: str, planned: Identity | None) -> FileIdentity | None:  # noqa: ARG002  it may be another one
         """Return the state that a file has now; None if it does not exist."""

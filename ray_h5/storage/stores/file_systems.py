@@ -9,7 +9,7 @@ import os
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pyarrow.fs import (
     FileSelector,
@@ -139,7 +139,7 @@ class FileSystemStorage(InStore):
         Its name, which begins the URLs of its files.
     """
 
-    reads_notice_changes = False
+    reads_notice_changes: ClassVar[bool] = False
     filesystem: Any = field(repr=False, hash=False)  # those of pyarrow have no hash
     protocol: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ray_h5.errors import NotHDF5Error
 from ray_h5.storage.block_cache import CachedGetter
@@ -21,15 +22,15 @@ class InStore(ABC):
 
     __slots__ = ()
 
-    opened_at_once = IN_FLIGHT
-    kept_open = 1024
-    call_bytes = 64 << 20
+    opened_at_once: ClassVar[int] = IN_FLIGHT
+    kept_open: ClassVar[int] = 1024
+    call_bytes: ClassVar[int] = 64 << 20
     """What counts is how many rows are asked for at once. One batch at a time read 30 MB/s, 16 batches 93 MB/s (60 ms
     to the first byte; shuffled rows of 50 KB)."""
 
-    is_fetched = True
-    has_writers = False
-    reads_notice_changes = True
+    is_fetched: ClassVar[bool] = True
+    has_writers: ClassVar[bool] = False
+    reads_notice_changes: ClassVar[bool] = True
     """Whether each read says which state it wants, so that nobody has to look at the file before and after."""
 
     @abstractmethod
@@ -85,10 +86,10 @@ class RemoteFile:
         The state.
     """
 
-    is_fetched = True
-    descriptor = None
-    path = "a file in a store"
-    costs = STORE_COSTS
+    is_fetched: ClassVar[bool] = True
+    descriptor: ClassVar[None] = None
+    path: ClassVar[str] = "a file in a store"
+    costs: Costs = STORE_COSTS
 
     def __init__(self, storage: InStore, url: str, expect: ObjectIdentity) -> None:
         self._storage, self._url, self._expect = storage, url, expect
