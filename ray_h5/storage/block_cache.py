@@ -33,8 +33,6 @@ from ray_h5.fork import PerProcess
 from ray_h5.storage.fetching import Getter
 from ray_h5.storage.local import read_at
 
-__all__ = ["BLOCK_BYTES", "BlockCache", "CacheOptions", "CachedGetter", "cache_for"]
-
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 16 << 10
