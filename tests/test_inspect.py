@@ -87,7 +87,7 @@ def test_json(path, capsys):
     assert image == {
         "name": "image", "kind": "number", "dtype": "uint8", "rows": 2000, "row_shape": [3, 8, 8], "storage": "chunked",
         "chunk_shape": [1500, 3, 8, 8], "pipeline": ["shuffle", "deflate 4"], "stored_bytes": 604, "real_bytes": 384000,
-        "direct": True, "enum": {}, "left_out": None, "follows_cf": False,
+        "direct": True, "enum": {}, "left_out": None, "follows_cf": False, "is_slow": True,
     }  # fmt: skip
     assert found["delivery"]["columns"]["split"] == "float32 (40,)"
 
@@ -342,10 +342,10 @@ ADVICE = [
     ("many tiny chunks", layout((3000,), (1,)), 6000, ["3000 chunks of 4 bytes"]),
     ("large chunks, read by row", layout((10**6, 64), (4096, 64), NONE), 256 * 10**6, []),
     ("large chunks, decoded", layout((10**6, 64), (4096, 64)), 10**6, ["a chunk holds 4096 rows"]),
-    ("all rows in one chunk", layout((4096, 64), (4096, 64)), 10**5, []),
+    ("all rows in one chunk", layout((4096, 64), (4096, 64)), 10**5, ["a chunk holds 4096 rows"]),
     ("many rows, but small", layout((10**6,), (16384,)), 10**5, []),
     ("huge", layout((10**4, 10**5), (800, 10**5)), 10**5, ["a chunk is 305 MiB"]),
-    ("split", layout((10**4, 10**4), (10**2, 10**3)), 10**5, ["a row is spread over 10 chunks"]),
+    ("split", layout((10**4, 10**4), (10**2, 10**3)), 10**5, ["a chunk holds 100", "spread over 10 chunks"]),
     ("noise", layout((100, 10**4), (1, 10**4)), 4 * 10**6, ["saves nothing"]),
     ("never written", layout((100, 10**4), (1, 10**4)), 0, ["was never written"]),
     ("no rows", layout((0, 10), (1, 10)), 0, []),
@@ -405,7 +405,7 @@ def test_row_kinds_on_the_command_line(tmp_path, capsys):
     assert "actions: float64 (4, 7), actions_is_pad: bool (4,)" in capsys.readouterr().out
     assert main(["index", path, "--groups", "data/demo_*", "--dir", str(tmp_path / "index")]) == 0
     assert "3 rows, 1 column" in capsys.readouterr().out
-    assert main([*groups, "--windows", "actions=many"]) == 1
+    assert main([*groups, "--windows", "actions=many"]) == 2
     assert "expected COLUMN=START:STOP" in capsys.readouterr().err
 
 
@@ -499,7 +499,7 @@ def test_patches_are_rows(tmp_path, capsys):
     assert "7 rows" in capsys.readouterr().out
     assert main(["inspect", str(tmp_path), "--per-file", "7"]) == 1
     assert "pass --patches too" in capsys.readouterr().err
-    assert main(["inspect", str(tmp_path), "--patches", "raw=a"]) == 1
+    assert main(["inspect", str(tmp_path), "--patches", "raw=a"]) == 2
     assert "raw=64,64,64" in capsys.readouterr().err
 
 

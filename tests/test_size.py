@@ -48,7 +48,7 @@ LIMITS: dict[str, Size] = {
     "hashing": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(7451, 44, 18, 2, 10, 3),
     "index": Size(4571, 25, 36, 1, 6, 10),
-    "inspect": Size(1582, 9, 8, 0, 5, 0),
+    "inspect": Size(1575, 9, 8, 0, 5, 0),
     "likely_rows": Size(1373, 11, 0, 0, 3, 0),
     "loading": Size(1406, 9, 2, 0, 0, 2),
     "lru": Size(145, 1, 0, 0, 0, 0),
@@ -56,7 +56,7 @@ LIMITS: dict[str, Size] = {
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(198, 1, 0, 0, 0, 0),
     "order": Size(2771, 20, 0, 0, 2, 1),
-    "plots": Size(483, 3, 1, 0, 2, 0),
+    "plots": Size(478, 2, 0, 0, 0, 0),
     "predicates": Size(1159, 8, 0, 0, 2, 0),
     "ray_data": Size(4566, 28, 6, 0, 8, 8),
     "read": Size(8464, 48, 40, 6, 16, 11),
@@ -66,7 +66,7 @@ LIMITS: dict[str, Size] = {
     "tables": Size(1568, 9, 0, 0, 3, 3),
     "torch_data": Size(4909, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
-    "writing": Size(2898, 17, 0, 0, 6, 3),
+    "writing": Size(2896, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""
 

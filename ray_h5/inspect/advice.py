@@ -10,7 +10,7 @@ from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.messages import counted
 from ray_h5.storage.addresses import is_url
-from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, holds_many_rows
+from ray_h5.writing.layouts import GOOD_BYTES, chunk_faults
 
 _HUGE_BYTES = 256 << 20
 # A filter pipeline that saves less than the rest is not worth its decoding.
@@ -43,8 +43,12 @@ def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -
     if notes.conversion:
         applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
         yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
-    if layout.chunk_shape is not None:
-        yield from _of_chunks(layout, ChunkGrid.of(layout), stored_bytes)
+    faults = faults_of(layout)
+    yield from faults.values()
+    real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
+    is_compressed = any(step.id not in UNCOMPRESSED for step in layout.pipeline.steps)
+    if "tiny" not in faults and stored_bytes and is_compressed and real and stored_bytes >= _SAVED * real:
+        yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."
 
 
 def _why_through_h5py(layout: ColumnLayout) -> str:
@@ -71,27 +75,22 @@ def is_elsewhere(layout: ColumnLayout) -> bool:
     return is_url(layout.path) or (layout.storage != "external" and decodes(layout.pipeline) and not layout.user_block)
 
 
-def _of_chunks(layout: ColumnLayout, grid: ChunkGrid, stored_bytes: int | None) -> Iterator[str]:
-    rows, nbytes, steps = grid.chunk_rows, layout.chunk_bytes, layout.pipeline.steps
+def faults_of(layout: ColumnLayout) -> dict[str, str]:
+    """Return the faults of the chunks of a column, which a repack mends, and what they mean for it."""
+    if layout.chunk_shape is None or not layout.num_rows:
+        return {}
+    grid, rows, nbytes = ChunkGrid.of(layout), layout.chunk_rows, layout.chunk_bytes
     chunks = -(-layout.num_rows // rows) * grid.per_row
     good_rows = counted(max(1, GOOD_BYTES // max(layout.row_bytes, 1)), "row")
-    real = 0 if layout.stored_dtype.hasobject else layout.num_rows * layout.row_bytes
-    is_compressed = any(step.id not in UNCOMPRESSED for step in steps)
-    if nbytes < TINY_BYTES and chunks >= TINY_CHUNKS:
-        yield (
-            f"{chunks} chunks of {nbytes} bytes: each costs more to find than to read. Write it contiguous, or with "
-            f"chunks of {good_rows}."
-        )
-    elif stored_bytes is not None and is_compressed and real and stored_bytes >= _SAVED * real:
-        yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."
-    read_by_row = layout.direct and not steps and grid.per_row == 1
-    if nbytes > _HUGE_BYTES and steps:
-        yield f"a chunk is {nbytes >> 20} MiB, and each thread that reads holds one. Write chunks of {good_rows}."
-    elif not read_by_row and holds_many_rows(rows, nbytes, layout.num_rows):
-        yield (
-            f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times as "
-            f"much is decoded as is delivered. Shuffle by chunks, or write chunks of {good_rows}."
-        )
-    if grid.per_row > 1:
-        whole = ", ".join(map(str, grid.shape[1:]))
-        yield f"a row is spread over {grid.per_row} chunks. Write chunks of whole rows: (rows, {whole})."
+    texts = {
+        "tiny": f"{chunks} chunks of {nbytes} bytes: each costs more to find than to read. Write it contiguous, or "
+        f"with chunks of {good_rows}.",
+        "large": f"a chunk holds {rows} rows, all of which are decoded for one: shuffled by rows, up to {rows} times "
+        f"as much is decoded as is delivered. Shuffle by chunks, or write chunks of {good_rows}.",
+        "split": f"a row is spread over {grid.per_row} chunks. Write chunks of whole rows: (rows, "
+        f"{', '.join(map(str, grid.shape[1:]))}).",
+    }
+    if nbytes > _HUGE_BYTES:
+        texts["large"] = f"a chunk is {nbytes >> 20} MiB, and each thread that reads holds one. Write {good_rows} each."
+    found = chunk_faults(rows, nbytes, chunks, bool(layout.pipeline.steps), grid.per_row > 1)
+    return {fault: texts[fault] for fault in found}

@@ -61,39 +61,33 @@ def _repeated(words: Sequence[str], several: set[str]) -> list[str]:
     return out
 
 
-def _pair(example: str) -> Callable[[str], tuple[str, str]]:
-    def parse(text: str) -> tuple[str, str]:
-        name, _, value = text.rpartition("=")
-        if not name:
-            raise click.BadParameter(f"expected {example}, found {text!r}")
-        return name, value
+def _pair(
+    example: str, convert: Callable[[str], Any] = str, split: Callable[[str, str], Sequence[str]] = str.rpartition
+) -> Callable[[str], tuple[str, Any]]:
+    """Return what makes a name and a value of ``NAME=VALUE``."""
+
+    def parse(text: str) -> tuple[str, Any]:
+        name, _, value = split(text, "=")
+        try:
+            if name:
+                return name, convert(value)
+        except (TypeError, ValueError):
+            pass
+        raise click.BadParameter(f"expected {example}, found {text!r}")
 
     return parse
 
 
-def _stored(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise OptionError(f"--storage-option {name}: expected NAME=VALUE")
-    return name, {"true": True, "false": False}.get(value.lower(), value)
+def _lengths(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the array and the shape of ``raw=64,64,64``."""
-    name, _, shape = text.rpartition("=")
-    try:
-        return name, tuple(map(int, shape.split(",")))
-    except ValueError:
-        raise OptionError(f"--patches {text}: expected ARRAY=LENGTH,LENGTH, such as raw=64,64,64") from None
+def _offsets(text: str) -> range | tuple[int, ...]:
+    return range(*map(int, text.split(":"))) if ":" in text else _lengths(text)
 
 
-def _window(text: str) -> tuple[str, Any]:
-    """Return the column and the offsets of ``actions=0:16`` or ``image=-1,0``."""
-    name, _, steps = text.rpartition("=")
-    try:
-        return name, range(*map(int, steps.split(":"))) if ":" in steps else [*map(int, steps.split(","))]
-    except (ValueError, TypeError):
-        raise OptionError(f"--windows {text}: expected COLUMN=START:STOP or COLUMN=STEP,STEP") from None
+def _stored(text: str) -> Any:
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 _OF_ROWS: Mapping[str, Mapping[str, Any]] = {
@@ -111,7 +105,11 @@ _OF_ROWS: Mapping[str, Mapping[str, Any]] = {
 _OF_FILES: Mapping[str, Mapping[str, Any]] = {
     "index_dir": {"metavar": "FOLDER"},
     "allow_external": {"metavar": "FOLDER", "multiple": True},
-    "storage_options": {"metavar": "NAME=VALUE", "multiple": True},
+    "storage_options": {
+        "metavar": "NAME=VALUE",
+        "multiple": True,
+        "type": _pair("NAME=VALUE", _stored, str.partition),
+    },
     "cache_dir": {"metavar": "FOLDER"},
     "cache_bytes": {"metavar": "BYTES"},
     "file_extensions": {"metavar": "EXTENSION ..."},
@@ -167,15 +165,17 @@ def _row_flags() -> list[click.Parameter]:
         "each HDF5 group that matches, such as 'data/demo_*'; --attrs are its own. Or, for each column, the datasets "
         "that share names: --groups 'image=images/*' --groups 'mask=masks/*'"
     )
+    shapes = _pair("ARRAY=LENGTH,LENGTH, such as raw=64,64,64", _lengths)
+    steps = _pair("COLUMN=START:STOP or COLUMN=STEP,STEP, such as actions=0:16", _offsets)
     return [
         flag("groups", groups, "GLOB", multiple=True),
         flag("each_file", "each file", is_flag=True),
         flag("key", "a column with the path of the group, or the name of the file", "NAME"),
-        flag("patches", "a block of arrays, or with --groups of each: raw=64,64,64", "ARRAY=SHAPE ..."),
-        flag("patch_stride", "steps between blocks of a grid: 32 or 32,32,16", "STEPS"),
+        flag("patches", "a block of arrays, or with --groups of each", "ARRAY=SHAPE ...", type=shapes),
+        flag("patch_stride", "steps between blocks of a grid: 32 or 32,32,16", "STEPS", type=_lengths),
         flag("per_file", "blocks that are drawn of each file", "COUNT", type=int),
         flag("grid", "an index of this many leading axes", "AXES", type=int),
-        flag("windows", "a step of an episode: actions=0:16, obs/image=-1,0", "COLUMN=STEPS ..."),
+        flag("windows", "a step of an episode", "COLUMN=STEPS ...", type=steps),
         flag("stride", "steps between windows", "STEPS", type=int, default=1),
         flag("pad", "edge, zero or drop; two are for beginning and end", "HOW ...", default=["edge"]),
         *(flag(name, text, metavar) for name, (metavar, text) in _OF_WINDOWS.items()),
@@ -189,7 +189,7 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     # What makes an option of several values of a flag; others are lists.
     makers: dict[str, Callable[[Any], Any]] = {
         "dtypes": dict,
-        "storage_options": lambda texts: dict(map(_stored, texts)),
+        "storage_options": dict,
         "labels": lambda pairs: {name: text if text == "auto" else text.split(",") for name, text in pairs},
         "sidecar": lambda tables: [Sidecar(path, on=column) for path, column in tables],
     }
@@ -222,10 +222,9 @@ def _rows(given: Mapping[str, Any], options: dict[str, Any]) -> Any:
 
     groups, key = _pattern(given["groups"]), given["key"]
     if given["patches"]:
-        steps = None if given["patch_stride"] is None else _shape(f"stride={given['patch_stride']}")[1]
-        stride = steps[0] if steps is not None and len(steps) == 1 else steps
-        shapes = dict(map(_shape, given["patches"]))
-        return Patches(shapes, stride=stride, per_file=given["per_file"], key=key, groups=groups)
+        steps = given["patch_stride"]
+        stride = steps[0] if steps and len(steps) == 1 else steps
+        return Patches(dict(given["patches"]), stride=stride, per_file=given["per_file"], key=key, groups=groups)
     if groups is not None:
         return Groups(groups, attrs=tuple(options.pop("attrs", ())), key=key)
     if given["each_file"]:
@@ -247,4 +246,4 @@ def _windows(given: Mapping[str, Any]) -> Any:
 
     pad = given["pad"]
     options = {name: given[name] for name in ("stride", *_OF_WINDOWS) if given[name] not in (None, ())}
-    return Windows(dict(map(_window, given["windows"])), pad=pad[0] if len(pad) == 1 else pad, **options)
+    return Windows(dict(given["windows"]), pad=pad[0] if len(pad) == 1 else pad, **options)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.columns.varying.sparse_rows import SparseRow
 from ray_h5.messages import counted
+from ray_h5.plots.drawing import finite_range, is_picture, pixels
 
 if TYPE_CHECKING:
     from ray_h5.inspect.report import ColumnReport
@@ -97,11 +98,10 @@ def _uri(data: bytes, kind: str) -> str:
 def _scaled(array: Array) -> tuple[Array, str]:
     """Return values from 0 to 1, with NaN for those that are not finite; and their range."""
     values = array.astype(np.float64)
-    is_finite = np.isfinite(values)
-    values[~is_finite] = np.nan
-    if not is_finite.any():
+    values[~np.isfinite(values)] = np.nan
+    if np.isnan(values).all():
         return values, "none finite"
-    low, high = float(values[is_finite].min()), float(values[is_finite].max())
+    low, high = finite_range(values)
     # Half of each: differences of very large values overflow.
     return (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0), f"{_short(low)} to {_short(high)}"
 
@@ -122,20 +122,15 @@ def _line(array: Array) -> Drawn:
 def _picture(array: Array) -> Drawn:
     """Return an image in colour, or of the first matrix in grey."""
     shape = array.shape
-    while array.ndim > 3:
-        array = array[0]
-    if array.ndim == 3 and array.size and _has_colours(array):
-        array = (array if array.shape[-1] in {3, 4} else np.moveaxis(array, 0, -1))[..., :3]
-        pixels, shown = _smaller(array if array.dtype == np.uint8 else array * 255), "in colour"
+    if is_picture(array):
+        found, shown = _smaller(pixels(array)), "in colour"
+        found = found if found.dtype == np.uint8 else found * 255
     else:
-        values, shown = _scaled(_smaller(array if array.ndim == 2 else array[..., 0] if shape[-1] == 1 else array[0]))
-        pixels = np.repeat(np.nan_to_num(values * 255, nan=128)[..., None], 3, axis=-1)
-    return Drawn(f"shape {shape}, {shown}", _uri(png(pixels.astype(np.uint8)), "png") if pixels.size else "")
-
-
-def _has_colours(array: Array) -> bool:
-    in_range = array.dtype == np.uint8 or bool(array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1)
-    return in_range and (array.shape[-1] in {3, 4} or array.shape[0] == 3)
+        while array.ndim > 2:
+            array = array[..., 0] if array.shape[-1] == 1 else array[0]
+        values, shown = _scaled(_smaller(array))
+        found = np.repeat(np.nan_to_num(values * 255, nan=128)[..., None], 3, axis=-1)
+    return Drawn(f"shape {shape}, {shown}", _uri(png(found.astype(np.uint8)), "png") if found.size else "")
 
 
 def _smaller(array: Array) -> Array:
@@ -144,10 +139,10 @@ def _smaller(array: Array) -> Array:
     return array[:: steps[0], :: steps[1]]
 
 
-def png(pixels: Array) -> bytes:
+def png(picture: Array) -> bytes:
     """Encode a picture of bytes, shape (height, width, 3)."""
-    height, width, _ = pixels.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, width * 3)], axis=1)
+    height, width, _ = picture.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), picture.reshape(height, width * 3)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

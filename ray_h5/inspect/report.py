@@ -15,7 +15,7 @@ from ray_h5.hdf5.files.file_formats import is_of_matlab
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.inspect.advice import advice, is_elsewhere
+from ray_h5.inspect.advice import advice, faults_of, is_elsewhere
 from ray_h5.inspect.store_cost import OpenCost, StoreReport, counted, store_report
 from ray_h5.likely_rows.suggestions import Suggestion, suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
@@ -53,6 +53,8 @@ class ColumnReport:
         Why `read_h5` and `H5Dataset` leave it out. `RowReader` reads it.
     follows_cf : bool
         Whether ``decode_cf=True`` gives its values, which are stored in another way.
+    is_slow : bool
+        Whether its chunks are slow to read, and a repack mends it.
     """
 
     name: str
@@ -70,17 +72,14 @@ class ColumnReport:
     enum: Mapping[str, int] = field(default_factory=dict)
     left_out: str | None = None
     follows_cf: bool = False
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether some advice is about its chunks, which a repack follows."""
-        return any("rite " in text and "chunk" in text for text in self.advice)
+    is_slow: bool = False
 
     @classmethod
     def of(
         cls, layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes, *, is_stored: bool = True
     ) -> ColumnReport:
         """Return the report of a column; `is_stored` if its rows are those of a dataset, with its chunks."""
+        own = layout if is_stored else replace(layout, chunk_shape=None)
         return cls(
             name=layout.name,
             kind=layout.kind,
@@ -93,10 +92,11 @@ class ColumnReport:
             stored_bytes=_bytes_of_values(layout) if stored_bytes is None else stored_bytes,
             real_bytes=_real_bytes(layout),
             direct=layout.direct or (layout.kind in {"number", "bool"} and is_elsewhere(layout)),
-            advice=tuple(advice(layout if is_stored else replace(layout, chunk_shape=None), stored_bytes, notes)),
+            advice=tuple(advice(own, stored_bytes, notes)),
             enum=notes.enum,
             left_out=_left_out(layout),
             follows_cf=notes.follows_cf,
+            is_slow=bool(faults_of(own)),
         )
 
 

@@ -18,6 +18,7 @@ from ray_h5.plots.drawing import (
     add_legend,
     as_array,
     as_sample,
+    colours_last,
     draw,
     draw_line,
     finite_range,
@@ -123,17 +124,18 @@ def plot_augmentation(before: Any, after: Any, *, column: str = "") -> Figure:
             raise UnsupportedColumnError(f"dtype {array.dtype}: expected real numbers or booleans")
     if first.shape != second.shape:
         raise SchemaMismatchError(f"before has shape {first.shape}, after {second.shape}; expected the same")
+    is_coloured = is_picture(first)
     change = second.astype(np.float64) - first.astype(np.float64)
-    if is_picture(first):
-        change = change.mean(axis=-1 if first.shape[-1] == 3 else 0)
+    if is_coloured:
+        change = (colours_last(second).astype(np.float64) - colours_last(first)).mean(axis=-1)
     figure = new_figure(13, 3.4)
     panels = figure.subplots(1, 3)
     for panel, array in zip(panels, (first, second), strict=False):
-        draw(figure, panel, array, finite_range(first, second), as_picture=is_picture(first))
+        draw(figure, panel, array, finite_range(first, second), as_picture=is_coloured)
     # Centred at 0: one colour for greater values, another for smaller, none for unchanged values.
     most = float(np.abs(change[np.isfinite(change)]).max(initial=0)) or 1.0
     draw(figure, panels[2], change, (-most, most), as_picture=False, cmap="RdBu_r")
-    if is_picture(first):
+    if is_coloured:
         panels[2].set(aspect="equal", ylim=panels[0].get_ylim())
     for panel, name in zip(panels, ("before", "after", "after - before"), strict=True):
         panel.set_title(name, fontsize=10)
@@ -185,10 +187,9 @@ def plot_spread(
     images, lines = [], []
     for panel, (name, order) in zip(panels, named.items(), strict=True):
         counts = _counts(np.searchsorted(values, order), len(values), batch_size)
-        images.append(_draw_counts(panel, counts))
+        images.append(_draw_counts(panel, counts, values))
         panel.set_title(wrapped(name, width / len(named) - 1), fontsize=10)
         panel.xaxis.get_major_locator().set_params(integer=True)
-        _name_values(panel, values)
         panel.tick_params(labelleft=panel is panels[0])
         curve = _padding(order, batch_size) if are_lengths else _distances(counts)
         label = wrapped(f"{name}, mean\xa0{curve.mean():.2f}", width / min(3, len(named)) - 0.5)
@@ -229,11 +230,6 @@ def _counts(values: np.ndarray[Any, Any], kinds: int, batch_size: int) -> np.nda
     return np.bincount(places, minlength=batches * kinds).reshape(batches, kinds)
 
 
-def _group_starts(kinds: int) -> np.ndarray[Any, Any]:
-    """Return the first kind of each group of an image."""
-    return np.unique(np.linspace(0, kinds, _MOST_GROUPS, endpoint=False).astype(int))
-
-
 def _distances(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the total variation between the shares of each batch and of the whole: 0 to 1."""
     shares = counts / counts.sum(axis=1, keepdims=True)
@@ -245,25 +241,22 @@ def _padding(lengths: np.ndarray[Any, Any], batch_size: int) -> np.ndarray[Any, 
     by_batch = lengths[: len(lengths) // batch_size * batch_size].reshape(-1, batch_size).astype(np.float64)
     longest = by_batch.max(axis=1)
     # Where all rows of a batch are empty, nothing is padded.
-    return np.where(longest > 0, 1 - by_batch.mean(axis=1) / np.maximum(longest, np.finfo(float).tiny), 0.0)
+    return (longest - by_batch.mean(axis=1)) / np.where(longest > 0, longest, 1)
 
 
-def _draw_counts(panel: Axes, counts: np.ndarray[Any, Any]) -> Any:
-    """Draw an image of counts; colours follow their roots, because a shuffled batch has few rows of each value."""
+def _draw_counts(panel: Axes, counts: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> Any:
+    """Draw an image of counts, with some of the values beside its rows."""
     from matplotlib.colors import PowerNorm
 
-    grouped = np.add.reduceat(counts, _group_starts(counts.shape[1]), axis=1).T
-    return panel.imshow(grouped, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
-
-
-def _name_values(panel: Axes, values: np.ndarray[Any, Any]) -> None:
-    """Write the values beside the rows of an image of counts; some of them where there are many."""
+    starts = np.unique(np.linspace(0, len(values), _MOST_GROUPS, endpoint=False).astype(int))
     if values.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
         panel.yaxis.get_major_locator().set_params(integer=True)  # the values are the numbers of the rows
-        return
-    starts = _group_starts(len(values))
-    places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
-    panel.set_yticks(list(places), [short_text(values[starts[place]]) for place in places], fontsize=8)
+    else:
+        places = range(0, len(starts), -(-len(starts) // _MOST_NAMES))
+        panel.set_yticks(list(places), [short_text(values[starts[place]]) for place in places], fontsize=8)
+    grouped = np.add.reduceat(counts, starts, axis=1).T
+    # Colours follow the roots of counts, because a shuffled batch has few rows of each value.
+    return panel.imshow(grouped, aspect="auto", interpolation="nearest", origin="lower", norm=PowerNorm(0.5, vmin=0))
 
 
 def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> Figure:

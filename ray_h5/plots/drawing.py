@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,13 +31,20 @@ _LETTERS_AN_INCH = 10
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure; its size is in inches."""
     try:
-        import matplotlib.figure  # noqa: F401
-
-        from ray_h5.plots.figure import ShownFigure
+        from matplotlib.figure import Figure
     except ImportError as exc:
         raise MissingDependencyError(
             "ray_h5.plots needs matplotlib, which is not installed: pip install 'ray_h5[plots]'"
         ) from exc
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows by itself, without a line such as ``%matplotlib inline``."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
     return ShownFigure(figsize=(width, height), layout="constrained", dpi=100)
 
 
@@ -103,16 +111,26 @@ def short_text(value: Any) -> str:
 
 
 def is_picture(array: Array) -> bool:
-    """Return whether an array is a picture: (height, width, 3), or (3, height, width) of bytes or of floats in 0 .. 1.
+    """Return whether an array is a picture.
 
+    That is (height, width, 3), bytes of (height, width, 4), or (3, height, width) of bytes or of floats in 0 .. 1.
     Three channels of a signal come first too, so an array of that shape is one only if its values are.
     """
     if array.ndim != 3 or array.dtype.kind not in "biuf" or array.size == 0:
         return False
-    if array.shape[-1] == 3 and min(array.shape[:2]) >= _LEAST_SIDE:
+    if _has_colours_last(array):
         return True
     in_range = array.dtype == np.uint8 or bool(array.dtype.kind == "f" and array.min() >= 0 and array.max() <= 1)
     return array.shape[0] == 3 and in_range
+
+
+def _has_colours_last(array: Array) -> bool:
+    return array.shape[-1] in ((3, 4) if array.dtype == np.uint8 else (3,)) and min(array.shape[:2]) >= _LEAST_SIDE
+
+
+def colours_last(array: Array) -> Array:
+    """Return a picture as (height, width, 3)."""
+    return array[..., :3] if _has_colours_last(array) else np.moveaxis(array, 0, -1)
 
 
 def finite_range(*arrays: Array) -> tuple[float, float]:
@@ -132,7 +150,7 @@ def draw(
 ) -> None:
     """Draw an array as a picture, an image or lines; `limits` are those of its values."""
     if as_picture:
-        panel.imshow(_pixels(array, limits))
+        panel.imshow(pixels(array, limits))
         return
     while array.ndim > 2:
         array = array[0]
@@ -148,9 +166,9 @@ def draw(
         panel.set_ylim(limits[0] - margin, limits[1] + margin)
 
 
-def _pixels(array: Array, limits: tuple[float, float] | None) -> Array:
-    """Return a picture as (height, width, 3); values beyond 0 .. 1 are scaled to it, and NaN is black."""
-    array = array if array.shape[-1] == 3 else np.moveaxis(array, 0, -1)
+def pixels(array: Array, limits: tuple[float, float] | None = None) -> Array:
+    """Return a picture as (height, width, 3), bytes or floats in 0 .. 1; values beyond are scaled, and NaN is black."""
+    array = colours_last(array)
     if array.dtype == np.uint8:
         return array
     values = array.astype(np.float64)

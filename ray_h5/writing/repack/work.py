@@ -15,7 +15,7 @@ from ray_h5.hdf5.checks.changed_files import check_state
 from ray_h5.index.file_options import FileOptions
 from ray_h5.manifest.layout import FileState
 from ray_h5.storage.storage_of_path import storage_of
-from ray_h5.writing.layouts import GOOD_BYTES, TINY_BYTES, TINY_CHUNKS, WORTH_BYTES, Layout
+from ray_h5.writing.layouts import GOOD_BYTES, Layout, chunk_faults
 from ray_h5.writing.output import OutputFile
 from ray_h5.writing.repack.copying import ArrayFacts, Copied, FileCopy, NewLayout, as_keepable, creation_of
 from ray_h5.writing.repack.outputs import Outputs
@@ -166,10 +166,8 @@ def is_slow(facts: ArrayFacts) -> bool:
     """Return whether shuffled rows of an array are slow to read, and other chunks mend it."""
     if facts.chunks is None:
         return False
-    is_tiny = facts.chunk_bytes < TINY_BYTES and facts.num_chunks >= TINY_CHUNKS
-    # Half of it or less is then decoded for a row. Images of 3 KiB, gzip, 64 a chunk: 5.5 times the rows/s.
-    is_large = bool(facts.steps) and facts.chunks[0] > 1 and facts.chunk_bytes >= WORTH_BYTES
-    return is_tiny or is_large or facts.is_split or not facts.is_decoded_here
+    faults = chunk_faults(facts.chunks[0], facts.chunk_bytes, facts.num_chunks, bool(facts.steps), facts.is_split)
+    return bool(faults) or not facts.is_decoded_here
 
 
 def _advance(progress: Progress, before: int, total: int, done: int) -> None:
