@@ -5,6 +5,7 @@ execute the changed line run, until one fails. The table says which test noticed
 """
 
 import argparse
+import builtins
 import functools
 import gc
 import importlib
@@ -13,8 +14,6 @@ import pickle
 import random
 import select
 import signal
-import sys
-import threading
 import time
 import types
 from collections import Counter, defaultdict
@@ -24,7 +23,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.mutation.equivalent import why_equivalent
-from tests.mutation.mutants import mutants_of
+from tests.mutation.mutants import marked, mutants_of, statements
 
 WORTH_ANOTHER_RUN = ("survived  ", "uncovered ")
 
@@ -59,24 +58,14 @@ def has_passed(item):
     return all(report.passed or report.skipped for report in reports)
 
 
-def traced(item, paths):
-    """Run a test; return (whether it passed, seconds, lines of `paths` that it executes)."""
-    lines = set()
-
-    def local(frame, event, _):
-        if event == "line":
-            lines.add((frame.f_code.co_filename, frame.f_lineno))
-        return local
-
-    def trace(frame, *_):
-        return local if frame.f_code.co_filename in paths else None
-
-    threading.settrace(trace)
-    sys.settrace(trace)
+def traced(item, functions, codes):
+    """Run a test; return (whether it passed, seconds, the places that it executes)."""
+    places = set()
+    builtins.hit = places.add
+    for code in codes:
+        functions.replace(code)
     start = time.process_time()
-    passed = has_passed(item)
-    sys.settrace(None)
-    return passed, time.process_time() - start, lines
+    return has_passed(item), time.process_time() - start, places
 
 
 class Functions:
@@ -94,11 +83,14 @@ class Functions:
     def change(self, mutant):
         """Give a function, wherever it is referred to, its changed code; return whether there is one."""
         code = mutant.code()
-        changed = [] if code is None else self._by_place[_place(code)]
-        for function in changed:
-            function.__code__ = code
         for cache in self._caches:
             cache.cache_clear()
+        return code is not None and self.replace(code)
+
+    def replace(self, code):
+        changed = self._by_place[_place(code)]
+        for function in changed:
+            function.__code__ = code
         return bool(changed)
 
 
@@ -148,22 +140,23 @@ class Runner:
             importlib.import_module(
                 ".".join(path.relative_to(Path.cwd()).with_suffix("").parts).removesuffix(".__init__")
             )
-        covering, seconds = defaultdict(list), {}
+        covering, seconds, functions = defaultdict(list), {}, Functions(paths)
+        codes = [code for path in self.options.paths for code in marked(path)]
         for item in items:
-            found = in_child(functools.partial(traced, item, paths), self.options.timeout)
+            found = in_child(functools.partial(traced, item, functions, codes), self.options.timeout)
             if isinstance(found, str) or not found[0]:
                 print(
                     f"left out, as it fails without a mutant: {item.nodeid} {found if isinstance(found, str) else ''}"
                 )
                 continue
             seconds[item.nodeid] = found[1]
-            for line in found[2]:
-                covering[line].append(item)
+            for place in found[2]:
+                covering[place].append(item)
         print(f"{len(seconds)} of {len(items)} tests pass, {sum(seconds.values()):.0f} s", flush=True)
-        self._run_mutants(covering, seconds)
+        self._run_mutants(covering, seconds, functions)
         return True
 
-    def _run_mutants(self, covering, seconds):
+    def _run_mutants(self, covering, seconds, functions):
         mutants = [each for path in self.options.paths for each in mutants_of(path)]
         total = len(mutants)
         if self.options.again:
@@ -172,7 +165,7 @@ class Runner:
             mutants = list(dict.fromkeys(filter(None, (nearest(each, mutants) for each in left))))
         if self.options.sample and self.options.sample < len(mutants):
             mutants = random.Random(self.options.seed).sample(mutants, self.options.sample)
-        functions = Functions({str(path) for path in self.options.paths})
+        self._statements = {str(path): statements(path) for path in self.options.paths}
         counts, kills = defaultdict(Counter), Counter()
         for mutant in mutants:
             kind, name = self._kind_of(mutant, functions, covering, seconds, kills)
@@ -186,9 +179,8 @@ class Runner:
         if why := why_equivalent(mutant):
             return "equivalent", why
         tests, left = [], self.options.most
-        for item in sorted(
-            covering.get((mutant.path, mutant.at), []), key=lambda item: (-kills[item.nodeid], seconds[item.nodeid])
-        ):
+        covering = covering.get((mutant.path, self._statements[mutant.path][mutant.at]), [])
+        for item in sorted(covering, key=lambda item: (-kills[item.nodeid], seconds[item.nodeid])):
             left -= seconds[item.nodeid]
             if left >= 0 or not tests:
                 tests.append(item)

@@ -50,6 +50,34 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
                 yield Mutant(str(path), function.lineno, number, variant, node.lineno, _text(node), _text(changed))
 
 
+def marked(path: Path) -> Iterator[types.CodeType]:
+    """Yield the code of each function of a module, which calls ``hit((path, line))`` before each statement."""
+    tree = ast.parse(path.read_text())
+    functions = list(_functions(tree))
+    for function in functions:
+        for node in list(ast.walk(function)):
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(statements := getattr(node, name, None), list):
+                    setattr(node, name, [each for of in statements for each in (_hit(path, of), of)])
+    code = compile(ast.fix_missing_locations(tree), str(path), "exec")
+    yield from filter(None, (_code_of(code, function) for function in functions))
+
+
+def _hit(path, statement):
+    place = ast.Constant((str(path), statement.lineno))
+    call = ast.Expr(ast.Call(ast.Name("hit", ast.Load()), [place], []))
+    return ast.copy_location(call, statement)
+
+
+def statements(path: Path) -> dict[int, int]:
+    """Return the first line of the statement that each line is a part of."""
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text())):  # those inside come after those around them
+        if isinstance(node, ast.stmt):
+            found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.lineno)
+    return found
+
+
 def _functions(tree):
     """Yield the outermost functions: those of modules and classes."""
     for node in ast.iter_child_nodes(tree):

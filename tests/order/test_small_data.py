@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import ragged
+from ray_h5 import Grid, Groups, ragged
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.epoch_order import make_order
 from ray_h5.order.read_plan import make_plan
@@ -102,3 +102,11 @@ def test_what_is_said_of_a_shuffle_is_what_it_costs(tmp_path, columns, shuffle, 
     decoded = sum(block.stats.chunks_decoded for block in blocks)
     expected = decoded / 40 * 400 / plan.epoch_rows  # of 40 chunks
     assert shuffle_effect(plan, index.chunk_group_rows).reads_per_byte == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize("rows", [None, Grid(2), Groups("g*")])
+def test_large_rows_that_are_not_chunked_are_drawn_one_by_one(tmp_path, rows):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ["u"] if rows is None or isinstance(rows, Grid) else [f"g{i}/u" for i in range(8)]:
+            file.create_dataset(name, (64, 64, 4096), "f4")  # never written
+    assert H5Dataset(tmp_path, ["u"], rows=rows).epoch_order(Shuffle()).shuffle.unit == "rows"

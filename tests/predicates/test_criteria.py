@@ -4,14 +4,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
 from ray_h5.predicates import virtual_columns
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
-from ray_h5.predicates.evaluate import as_expression, evaluate
+from ray_h5.predicates.evaluate import as_expression, evaluate, fingerprint
 from ray_h5.predicates.virtual_names import parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
 from tests.index.kit import plan_files
@@ -112,6 +112,7 @@ def passing(criteria, values):
     return evaluate(where(**criteria), {"x": values}, len(values)).tolist()
 
 
+@example("f4", 1e300, 0.1)
 @given(st.sampled_from(["f4", "f8"]), st.sampled_from([0.3, *FLOATS]), st.sampled_from([0.3, *FLOATS]))
 def test_a_float_is_compared_in_the_dtype_of_the_column(dtype, one, other):
     with np.errstate(over="ignore"):
@@ -410,3 +411,23 @@ def test_a_criterion_without_a_name_says_what_to_write(choose):
         PredicateError, match=r"where\('label == 1'\): expected names of columns, such as where\(label=1\)"
     ):
         choose("label == 1")
+
+
+def test_expressions_of_ray_name_the_columns_that_they_compare():
+    for criterion, columns in (
+        ({"x": 1}, ["x"]), ({"x": any_equal(1, valid="v")}, ["x", "v"]), ({"x": any_equal(1)}, ["x"]),
+        ({"x": row_mask()}, []), ({"x": between(1, 2)}, ["x"]),
+    ):  # fmt: skip
+        expression = ray_h5.where(**criterion)
+        assert [each.name for each in expression.args] == columns
+        for names in (columns, [f"{name}2" for name in columns]):
+            (column, *valid), wanted = names or ["x"], criterion["x"]
+            renamed = any_equal(1, valid=valid[0]) if valid else wanted
+            assert str(expression.fn.pushed(*names)) == str(where(**{column: renamed}))
+
+
+def test_predicates_have_equal_fingerprints_only_if_they_select_the_same_rows():
+    for one, other in ((where(x=1), where(x=2)), (where(x=0.0), where(x=1e-300)), (where(x=[1]), where(y=[1]))):
+        assert isinstance(fingerprint(one), bytes)
+        assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(where(x=[1, 2])) == fingerprint(where(x=[1, 2]))

@@ -6,10 +6,8 @@ import pytest
 from ray.data.expressions import col
 
 import ray_h5
-from ray_h5 import Shuffle, Standardize, balance, set_epoch
+from ray_h5 import Shuffle, Standardize, balance
 from ray_h5.errors import OptionError
-from ray_h5.order.remainder import Remainder, position_of
-from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.torch_data import H5Dataset, OrderSampler
 from tests.ray_data.kit import ids_of, write_chunked
 
@@ -21,22 +19,6 @@ BALANCED = Shuffle(seed=7, weights=balance("label"), rows_per_epoch=99)
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     return write_chunked(tmp_path_factory.mktemp("weights"))
-
-
-def in_torch(paths, shuffle, epoch):
-    dataset = H5Dataset(paths, ["x"])
-    sampler = OrderSampler(dataset, shuffle=shuffle)
-    sampler.set_epoch(epoch)
-    return dataset.row_ids(list(sampler)).tolist()
-
-
-def test_a_run_resumes_inside_an_epoch(paths):
-    ds = ray_h5.read_h5(paths, columns=["x"], shuffle=BALANCED, include_row_ids=True, block_rows=9)
-    (source,) = datasources(ds)
-    position = position_of(source.plan(), Remainder(2, 3), 9)  # three ranks have done a block each
-    set_epoch(ds, 2, position=position)
-    assert ids_of(ds) == in_torch(paths, BALANCED, 2)[27:]
-    assert ids_of(ds) == in_torch(paths, BALANCED, 3)
 
 
 def test_ranks_have_equally_many_rows(paths):

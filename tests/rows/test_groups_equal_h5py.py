@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
@@ -230,3 +230,15 @@ def test_windows_need_their_columns_in_each_group(tmp_path):
     write_incomplete(tmp_path / "a.h5")
     with pytest.raises(SchemaMismatchError, match=r"group 'g0' lacks column 'y', which has offsets"):
         H5Dataset(str(tmp_path / "a.h5"), rows=Groups("g*", missing="null"), windows=Windows({"y": [0, 1]}))
+
+
+@pytest.mark.parametrize(("mask", "group"), [(np.array([0, 1], bool), 1), (np.zeros(3), 0)])
+def test_masks_of_groups_that_do_not_fit(tmp_path, mask, group):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(2):
+            made = file.create_group(f"g{number}/n")
+            made.attrs.update({"encoding-type": "nullable-integer", "encoding-version": "0.1.0"})
+            made["values"], made["mask"] = np.arange(3), np.zeros(3, bool) if number < group else mask
+    said = rf"'n', group 'g{group}': expected as many values as entries of its mask, found \[3\] and {mask.dtype}"
+    with pytest.raises(CorruptFileError, match=said):
+        H5Dataset(tmp_path, ["n"], rows=Groups("g*"))[1]

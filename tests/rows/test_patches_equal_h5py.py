@@ -574,3 +574,19 @@ def test_two_ways_to_cut_an_array_are_named(tmp_path):
         OptionError, match=r"'x' has shape \(4, 4, 5\), and blocks may cut the axes \(0, 2\) or \(1, 2\)"
     ):
         H5Dataset(tmp_path / "a.h5", rows=Patches({"x": (2, 2), "y": (2, 2)}))
+
+
+def test_two_axes_that_blocks_may_cut(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["raw"], file["label"] = np.zeros((4, 5)), np.zeros((4, 5, 5))
+    with pytest.raises(OptionError, match=r"'label' has shape \(4, 5, 5\), and blocks may cut the axes \(0, 1\) or"):
+        H5Dataset(tmp_path, rows=Patches({"raw": (2, 2), "label": (2, 2)}))
+
+
+@pytest.mark.parametrize(("lacks", "error"), [(0, UnknownColumnError), (1, SchemaMismatchError)])
+def test_the_group_that_lacks_an_array_is_named(tmp_path, lacks, error):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(2):
+            file[f"s{number}/{'y' if number == lacks else 'x'}"] = np.zeros((4, 4))
+    with pytest.raises(error, match=f"s{lacks}/x"):
+        H5Dataset(tmp_path, rows=Patches({"x": (2, 2)}, groups="s*"))

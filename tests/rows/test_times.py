@@ -338,3 +338,16 @@ def test_times_of_fields_are_those_of_their_dataset(tmp_path, rows, at, column):
     dataset = H5Dataset(tmp_path / "a.h5", {"found": column}, rows=rows, windows=windows)
     assert np.ravel(dataset[2]["found"]).tolist() == [2, 3]
     assert np.ravel(dataset[len(dataset) - 1]["found"]).tolist() == [len(dataset) // 12 * 10 + 5] * 2
+
+
+def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            group = file.create_group(f"r{number}")
+            group["x"], group["starting_time"] = np.arange(6) + 10 * number, 9.0
+            group["starting_time"].attrs["rate"] = 2.0
+        file["r0/x"].attrs.update({"rate": 4.0, "t0": 1.0})
+    windows = Windows({"x": [0.0]}, at={"n": "n"}, pad="drop")
+    found = [(int(row["x"][0]), float(row["time"])) for row in H5Dataset(tmp_path, rows=Groups("r*"), windows=windows)]
+    starts, steps = [1, 9, 9], [0.25, 0.5, 0.5]
+    assert found == [(10 * n + i, starts[n] + steps[n] * i) for n in range(3) for i in range(6)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5 import H5Dataset, Shuffle, any_equal, row_mask, where
+from ray_h5 import Files, H5Dataset, Shuffle, any_equal, kfold, row_mask, where
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.windows import Windows
@@ -459,3 +459,55 @@ def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
         name = "'g1'" if "rows" in options else "1"
         with pytest.raises(OptionError, match=f"a row needs 4 steps, .* The longest is {name} of .*, with 3 steps"):
             H5Dataset(tmp_path / "none.h5", **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "said"),
+    [
+        ("episode_starts", [0, 5, 3], "start 2 is 3, below the one before, 5. Starts must ascend"),
+        ("episode_ends", [3, 2, 7], "end 1 is 2, below the one before, 3. Ends must ascend"),
+        ("episode_lengths", [3, -1, 5], "found -1 of episode 1"),
+    ],
+)
+def test_episodes_that_do_not_ascend(tmp_path, option, values, said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["said"] = np.arange(7), values
+    with pytest.raises(SchemaMismatchError, match=said):
+        H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0]}, **{option: "said"}))
+
+
+def test_folds_keep_episodes_together_that_have_no_names(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["ends"] = np.arange(12), [3, 7, 8, 12]
+    windows = Windows({"x": [0]}, episode_ends="ends")
+    tested = []
+    for train, valid in kfold(tmp_path, 2, group="episode", windows=windows):
+        sides = [H5Dataset(tmp_path, ["x"], each, windows=windows)[:]["x"].numpy().ravel() for each in (train, valid)]
+        episodes = [{*np.searchsorted([3, 7, 8, 12], side, side="right").tolist()} for side in sides]
+        assert not episodes[0] & episodes[1]
+        assert sorted(np.concatenate(sides)) == list(range(12))
+        tested += sides[1].tolist()
+    assert sorted(tested) == list(range(12))
+
+
+def test_an_attribute_that_says_another_length(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(2):
+            file[f"g{number}/x"] = np.arange(3 + number)
+            file[f"g{number}"].attrs["num_samples"] = 3
+    rows = Groups("g*", attrs=["num_samples"])
+    with pytest.raises(SchemaMismatchError, match="'g1': attribute 'num_samples' says 3 steps, and 'x' has 4"):
+        H5Dataset(tmp_path, ["x"], rows=rows, windows=Windows({"x": [0]}))
+    assert len(H5Dataset(tmp_path, ["x"], rows=rows, windows=Windows({"x": [0]}, episode_length="min"))) == 7
+
+
+def test_what_a_column_of_files_is_follows_from_all_of_them(tmp_path):
+    for name, steps in (("a", 3), ("b", 5)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"], file["reward"], file["goal"] = np.arange(steps), np.arange(steps) * 2, [1, 2, 3]
+    samples = H5Dataset(tmp_path, ["goal", "reward"], rows=Files(), windows=Windows({"x": [0]}))
+    assert [(each["goal"].tolist(), int(each["reward"])) for each in samples] == [
+        ([1, 2, 3], 2 * step) for steps in (3, 5) for step in range(steps)
+    ]
+    with pytest.raises(SchemaMismatchError, match="names 'goal', and the episode has 5 steps; 'goal' has 3 entries"):
+        H5Dataset(tmp_path, ["x", "goal"], rows=Files(), windows=Windows({"x": [0]}, per_step=["goal"]))

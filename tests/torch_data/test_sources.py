@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.index.folds import kfold
 from ray_h5.predicates.criteria import where
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
@@ -72,6 +73,16 @@ def test_a_source_that_changes(world, kept, columns, selected):
     again = dataset_of(world, predicate=where(label=1))
     assert again[:]["label"].tolist() == [1] * 20
     assert again[10:]["x"].tolist() == [40 + row for row in range(40) if LABELS[::-1][row] == 1]
+
+
+def test_folds_know_the_source_of_what_they_are_stratified_by(world):
+    options = {"allow_external": os.path.dirname(world[0][0])}
+    valid = kfold(world[0], 2, stratify="label", **options)[0][1]
+    dataset = dataset_of(world, ["x"], predicate=valid)
+    assert len(dataset[:]["x"]) == 40
+    put(world[1][1], LABELS[::-1].copy())
+    with pytest.raises(StaleIndexError, match="column 'label' leads to"):
+        dataset[:]
 
 
 @pytest.mark.parametrize("kept", KEPT)
