@@ -140,9 +140,6 @@ class CodecUnavailableError(RayH5Error, ImportError):
 class ExternalDataError(RayH5Error, PermissionError):
     """A link, virtual dataset or external storage leads outside ``allow_external``."""
 
-    folder = ""
-    """The folder that ``allow_external`` would have to name; empty if that is not what is wrong."""
-
 
 class MissingSourceError(RayH5Error, FileNotFoundError):
     """A link, virtual dataset or external storage leads to something that does not exist."""

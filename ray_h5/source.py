@@ -38,7 +38,8 @@ class Source:
         stores have URLs: ``s3://``, ``gs://``, ``az://``, ``hf://`` and ``https://``.
     zip_files : str, path-like, or a sequence of them, optional
         As many files with the same rows, whose columns join those of `paths`: the first of each, sorted, are read
-        together, and so on. ``read_h5("x_*.h5", zip_files="y_*.h5")`` has the columns of both.
+        together, and so on. ``read_h5("x_*.h5", zip_files="y_*.h5")`` has the columns of both. With `Groups`, the
+        groups of one name are one row, whatever their order.
     columns : sequence of str, or of what csr, ragged, fields and part return, or a mapping of such, optional
         Names, such as ``"signal"`` or ``"obs/image"``, ``"jets/pt"`` for a field of compound values, and ``"emb_*"``
         for all columns of the first file that match; and columns that say how they are made: `ray_h5.csr`,
@@ -159,13 +160,12 @@ class Source:
         from ray_h5.read.casting import as_casting
         from ray_h5.storage.find_files import list_paths
 
-        paths = list_paths(self.paths)
         if not isinstance(self.group, str):
             raise OptionError("expected the name of a group; '/' is the whole file", option="group", value=self.group)
         if self.dtypes is not None and not isinstance(self.dtypes, Mapping):
             raise OptionError(f"dtypes={self.dtypes!r}: expected {{column: dtype}}, such as {{'image': 'float16'}}")
         derived = {
-            "paths": paths,  # it may be an iterator
+            "paths": list_paths(self.paths),  # it may be an iterator
             "zip_files": None if self.zip_files is None else list_paths(self.zip_files, "zip_files"),
             "names": None,
             "made": (),
@@ -175,7 +175,7 @@ class Source:
             "classes": (),
             "storage_options": self._with_cache(),
         }
-        derived |= self._of_kinds(derived["paths"], derived["zip_files"])
+        derived |= self._of_kinds()
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         self._check_names_of_columns()
@@ -193,7 +193,7 @@ class Source:
                 said = f"{option}: {wrong!r} is a dataset, whose column is {called[wrong]!r} in columns="
                 raise OptionError(f"{said}; write {called[wrong]!r}")
 
-    def _of_kinds(self, paths: Sequence[Any], beside: Sequence[Any] | None) -> dict[str, Any]:
+    def _of_kinds(self) -> dict[str, Any]:
         """Return what is derived from options that plain files do not need; their modules are imported on use."""
         found: dict[str, Any] = {}
         if self.labels is not None:
@@ -201,19 +201,9 @@ class Source:
 
             found["classes"] = as_labels(self.labels)
         if self.rows is not None:
-            from ray_h5.rows.groups_and_grids import Groups, as_kind
+            from ray_h5.rows.groups_and_grids import as_kind
 
             as_kind(self.rows)
-            if isinstance(self.rows, Groups) and beside is not None:
-                glob = self.rows.pattern if isinstance(self.rows.pattern, str) else "*"
-                raise OptionError(
-                    f"zip_files, rows={self.rows}: groups in two files are no rows. Copy both, as they are stored, "
-                    "into one file:\n    import h5py, ray_h5\n"
-                    f"    with h5py.File({str(paths[0])!r}) as a, h5py.File({str(beside[0])!r}) as b:\n"
-                    "        with h5py.File('both.h5', 'w') as both:\n"
-                    "            both.copy(a['/'], 'a'), both.copy(b['/'], 'b')\n"
-                    f"    rows = ray_h5.Groups({ {'a': f'a/{glob}', 'b': f'b/{glob}'}!r})"
-                )
         if self.windows is not None:
             from ray_h5.rows.windows import as_windows
 

@@ -139,7 +139,6 @@ class DatasetColumn(ColumnOfUnits):
         stops = np.cumsum(counts)
         ends = stops.tolist()
         flat = empty((ends[-1] if ends else 0, *unit_shape), self.values.array.dtype, f"column {self.name!r}")
-
         there = self.joined.is_there[datasets].tolist()
 
         def finish() -> None:
@@ -213,6 +212,7 @@ def ragged_layout(
         nullable=as_list and array.kind in {"category", "optional"},
         enum=() if array.kind == "category" else array.enum,
         item_bytes=int(sizes.mean()) if len(sizes) else 0,
+        sources=array.sources,
         direct=array.direct,
         path=path,
     )

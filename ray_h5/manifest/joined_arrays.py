@@ -118,7 +118,7 @@ class JoinedArray:
         The datasets, below the group that the file was opened with. A group may lack the column; see `class_of`.
     layouts : tuple of ColumnLayout
         One layout for each class of datasets: datasets that agree in all but their names, lengths and places. Its
-        first axis has one unit.
+        first axis has one unit. Its sources are the file that has them, if it is the second of two read together.
     class_of : numpy.ndarray
         int32: the class of each dataset, or `MISSING`.
     shapes : numpy.ndarray

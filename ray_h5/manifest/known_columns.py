@@ -15,8 +15,6 @@ from ray_h5.manifest.selections import Selection
 
 _BYTES_A_CHUNK = 28
 _LEVEL = 3
-_OBJECT_BYTES = 56
-"""What a text takes, besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
         with contextlib.ExitStack() as libraries:
             stats = run_all(jobs_of_reads(reads, libraries), reads[0].reader.base.threads, times)
         for read in reads:
-            read.settle()
+            while read.after:
+                read.after.pop()()
     except LostValue as exc:
         raise lost_in([(read.reader.base.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):
@@ -157,6 +158,6 @@ def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:
     stats = ReadStats()
     for read in reads:
         before = replace(read.reader.stats)
-        read.run()
+        read.reader.base.run(read)
         stats.add(read.reader.stats.since(before))
     return stats

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -33,7 +33,7 @@ from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, Sourc
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job
 from ray_h5.read.kernel.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address
+from ray_h5.read.read_parts import Address, joined_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn
     from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
     from ray_h5.read.read_parts import FileRead
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
     from ray_h5.read.through_h5py.selected_columns import SelectedThroughH5py
@@ -309,9 +308,9 @@ class OpenFile(ABC):
     def _check_unseen(self, name: str, expected: SourceStates) -> None:
         """Raise unless the sources of a column that was not described have the expected states."""
 
-    @abstractmethod
-    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:
+    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:  # noqa: ARG002  a file in a store uses it
         """Return whether the file in the cache can be used, for a plan whose sources have these states."""
+        return self.is_current()
 
     @abstractmethod
     def is_current(self) -> bool:
@@ -326,23 +325,21 @@ class OpenFile(ABC):
         """
 
     @abstractmethod
-    def _other_file(self, path: str) -> OpenFile:
-        """Return another file that values come from."""
+    def _other_file(self, path: str, group: str = "/") -> OpenFile:
+        """Return another file that values come from, opened with a group."""
 
     def forget(self) -> None:
         """Remove the file from the cache, so that it is opened again."""
         FILES.drop(self.access, self)
 
-    @abstractmethod
-    def adopt(self, known: Mapping[str, KnownColumn]) -> None:
+    def adopt(self, known: Mapping[str, KnownColumn]) -> None:  # noqa: B027  a file on a disk is asked itself
         """Take what an index says of columns, so that libhdf5 need not be asked."""
 
-    @abstractmethod
-    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:
+    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:  # noqa: ARG002
         """Return what `adopt` takes."""
+        return {}
 
-    @abstractmethod
-    def trim(self) -> None:
+    def trim(self) -> None:  # noqa: B027  the cache counts what is held
         """Drop what is held of the file if it is much."""
 
     def file_of(self, path: str) -> OpenFile:
@@ -451,32 +448,25 @@ class OpenFile(ABC):
 
     def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
         """Return the reader of a column."""
-        if not isinstance(address, str):
-            from ray_h5.manifest.joined_arrays import JoinedArray
-            from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
-
-            if isinstance(address, (JoinedArray, TakenJoinedArray)):
-                return self._joined_array_reader(address, library)
+        if (joined := joined_of(address)) is not None:
+            return self._joined_array_reader(joined, getattr(address, "taken", None), library)
+        one = cast("str | RowsAddress", address)
         with self._lock:
-            if address not in self._readers:
-                if isinstance(address, str):
-                    layout = self.column(address, library)
-                    self._readers[address] = (self._direct if layout.direct else self.through_h5py)(layout, library)
-                else:
-                    self._readers[address] = self._reader_of_rows(address, library)
-            return self._readers[address]
+            if one not in self._readers:
+                if isinstance(one, str):
+                    layout = self.column(one, library)
+                    self._readers[one] = (self._direct if layout.direct else self.through_h5py)(layout, library)
+                else:  # rows are no indices of the first axis
+                    from ray_h5.read.column_readers import reader_of
 
-    def _reader_of_rows(self, address: RowsAddress, library: OpenLibrary) -> ColumnReader:
-        """Return the reader of a column whose rows are no indices of the first axis."""
-        from ray_h5.read.column_readers import reader_of
+                    self._readers[one] = reader_of(self, one, library)
+            return self._readers[one]
 
-        return reader_of(self, address, library)
-
-    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
-        from ray_h5.manifest.joined_arrays import JoinedArray
+    def _joined_array_reader(
+        self, joined: JoinedArray, taken: TakenAddress | None, library: OpenLibrary
+    ) -> JoinedArrayColumn:
         from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_columns
 
-        joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
         index_of = partial(self.index_of, library=library)
         reader_of = partial(self._dataset_reader, library=library)
         if (known := self._joined_arrays.get(joined)) is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ray_h5.errors import ExternalDataError, MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_source, check_sources_now
@@ -15,13 +15,14 @@ from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import FILES, MAX_OTHERS, NO_SOURCES, OTHERS, OpenFile, SourcesRead, max_open
-from ray_h5.read.read_parts import FileRead, Part, jobs_of, name_of
+from ray_h5.read.read_parts import FileRead, Part, jobs_of, joined_of, name_of
 from ray_h5.storage.byte_source import Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, LocalFile, identity_now
 
 if TYPE_CHECKING:
     from ray_h5.errors import RayH5Error
-    from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
+    from ray_h5.manifest.joined_arrays import JoinedArray
+    from ray_h5.manifest.known_columns import Elsewhere
     from ray_h5.manifest.layout import SourceStates
     from ray_h5.read.remote.elsewhere_reads import VirtualColumn
     from ray_h5.storage.byte_source import ByteSource
@@ -76,8 +77,8 @@ class FileOnDisk(OpenFile):
         if once.libraries is not None and (library := once.libraries.pop(self, None)) is not None:
             library.close()
 
-    def _other_file(self, path: str) -> OpenFile:
-        access = replace(self.access, path=path, group="/", beside="")
+    def _other_file(self, path: str, group: str = "/") -> OpenFile:
+        access = replace(self.access, path=path, group=group, beside="")
         known = self.identity if path == self.path else self._states.get(path)
         opened = OTHERS.get(access)
         if opened is not None and opened.identity == known:
@@ -121,14 +122,20 @@ class FileOnDisk(OpenFile):
                 jobs += [job for part in parts for job in self._jobs_of_part(part, library, read, libraries)]
             else:
                 jobs += _shared_jobs_of(self, parts, library)
-        if read.held is not None and not self.access.swmr:
-            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
-        return jobs
+        return self._sharing(jobs, read)
+
+    def _sharing(self, jobs: list[Job], read: FileRead) -> list[Job]:
+        """Return work that decodes no chunk of the file that is held."""
+        if read.held is None or self.access.swmr:
+            return jobs
+        return [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
 
     def _jobs_of_part(
         self, part: Part, library: OpenLibrary, read: FileRead, libraries: contextlib.ExitStack
     ) -> list[Job]:
         name = name_of(part.address)
+        if self.access.beside and (joined := joined_of(part.address)) is not None:
+            return self._jobs_of_one(part, joined, read, libraries)
         if name is not None and self.leads_elsewhere(name, library):
             there = self._jobs_elsewhere(part, library, read, libraries)
             if there is not None:
@@ -137,6 +144,18 @@ class FileOnDisk(OpenFile):
             read.add_sources(name, sources := self.column(name, library).sources)
             check_sources_now(self.path, name, sources, swmr=self.access.swmr)
         return jobs_of(self.reader(part.address, library), part, library)
+
+    def _jobs_of_one(
+        self, part: Part, joined: JoinedArray, read: FileRead, libraries: contextlib.ExitStack
+    ) -> list[Job]:
+        """Return the work of a part whose datasets lie in one of two files that are read together."""
+        read.add_sources(joined.name, joined.layouts[0].sources)
+        for path, state in joined.layouts[0].sources:
+            self._states.setdefault(path, cast("Identity", state))
+        path = next((path for path, _ in joined.layouts[0].sources), self.path)
+        there = cast("FileOnDisk", self._other_file(path, self.access.group))
+        library = libraries.enter_context(there.library())
+        return there._sharing(jobs_of(there.reader(part.address, library), part, library), read)
 
     def _jobs_elsewhere(
         self, part: Part, library: OpenLibrary, read: FileRead, libraries: contextlib.ExitStack
@@ -216,10 +235,6 @@ class FileOnDisk(OpenFile):
     def _check_unseen(self, name: str, expected: SourceStates) -> None:
         check_sources_now(self.path, name, expected, swmr=self.access.swmr)
 
-    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:  # noqa: ARG002  a file in a store uses it
-        """Return whether the file in the cache can be used, for a plan whose sources have these states."""
-        return self.is_current()
-
     def is_current(self) -> bool:
         """Return whether the other files that columns come from are unchanged."""
         with self._lock:
@@ -229,16 +244,6 @@ class FileOnDisk(OpenFile):
             return all(identity_now(path) == known for path, known in sources)
         except RayH5Error:
             return False  # the file is opened again, and reports the error for the columns concerned
-
-    def adopt(self, known: Mapping[str, KnownColumn]) -> None:
-        """Do nothing: the file is asked itself."""
-
-    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:  # noqa: ARG002
-        """Return nothing."""
-        return {}
-
-    def trim(self) -> None:
-        """Do nothing: the cache counts what is held."""
 
     def leads_elsewhere(self, name: str, library: OpenLibrary) -> bool:
         """Return whether the values of a column are in other datasets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -42,14 +42,19 @@ class Part:
     out: np.ndarray
 
 
+def joined_of(address: Address) -> JoinedArray | None:
+    """Return the datasets of a column of many; None for one."""
+    from ray_h5.manifest.joined_arrays import JoinedArray
+
+    found = getattr(address, "joined", address)
+    return found if isinstance(found, JoinedArray) else None
+
+
 def name_of(address: Address) -> str | None:
     """Return the dataset of a column; None for many."""
     if isinstance(address, str):
         return address
-    from ray_h5.manifest.joined_arrays import JoinedArray
-    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
-
-    return None if isinstance(address, (JoinedArray, TakenJoinedArray)) else address.name
+    return None if joined_of(address) is not None else cast("GridAddress", address).name
 
 
 class ReadsParts(Protocol):
@@ -146,15 +151,6 @@ class FileRead:
         for path, state in states:
             self.sources.setdefault(path, (column, state))
 
-    def settle(self) -> None:
-        """Do what is left to do of values in other files."""
-        while self.after:
-            self.after.pop()()
-
-    def run(self) -> None:
-        """Fill the arrays."""
-        self.reader.base.run(self)
-
 
 def outputs(
     out: Mapping[str, np.ndarray], layouts: Mapping[str, ColumnLayout], casting: Casting | Mapping[str, Casting]
@@ -172,15 +168,12 @@ def lost_in(reads: Sequence[tuple[str, Sequence[Part]]], found: LostValue) -> Ca
 
     `reads` are the files and the parts of the reads that ran together.
     """
-    from ray_h5.manifest.joined_arrays import JoinedArray
-    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
-
     listed = ((path, each, each.request.listed()) for path, parts in reads for each in parts if found.is_of(each.out))
     rows = ((path, part, some.rows[some.places == found.place]) for path, part, some in listed)
     path, part, row = next((path, part, int(some[0])) for path, part, some in rows if len(some))
     where = f"{path}: column {found.column!r}, row {row}"
-    joined = part.address.joined if isinstance(part.address, TakenJoinedArray) else part.address
-    if isinstance(joined, JoinedArray):
+    if (joined := joined_of(part.address)) is not None:
         dataset = int(joined.datasets_of(np.array([row]))[0])
+        path = next((other for other, _ in joined.layouts[0].sources), path)
         where = f"{path}: dataset {joined.paths[dataset]!r}, index {row - int(joined.starts[dataset])}"
     return cast_error(where, found.value, part.out.dtype)

@@ -161,31 +161,13 @@ def test_nothing_is_said_of_a_file_that_begins_like_no_other(tmp_path):
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("form", ["part-%05d.h5", "%d"])
-def test_a_part_of_a_family_of_files(tmp_path, libver, form):
-    whole = str(tmp_path / form)
-    with h5py.File(whole, "w", driver="family", memb_size=4096, libver=libver) as file:
+def test_the_first_part_of_a_family_of_files_is_named(tmp_path, libver):
+    with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=4096, libver=libver) as file:
         file["x"] = np.arange(6000)
-    assert len(list(tmp_path.iterdir())) > 10
-    for number in (0, 3, 10):
-        with pytest.raises(NotHDF5Error) as caught:
-            RowReader(whole % number)
-        assert (
-            f"found one part of several (libhdf5's family driver). Join them: `h5repart -family_to_single {whole} "
-            in (str(caught.value))
-        )
-    # What the message says of Python can be done.
-    with h5py.File(whole, "r", driver="family", memb_size=0) as parts, h5py.File(tmp_path / "joined.h5", "w") as joined:
-        for name in parts:
-            parts.copy(name, joined)
-    assert_same(RowReader(tmp_path / "joined.h5").read(["x"])["x"], np.arange(6000))
-
-
-def test_a_family_of_one(tmp_path):
-    with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=1 << 20) as file:
-        file["x"] = np.arange(9)
-    with pytest.raises(NotHDF5Error, match=r"one part of several .*a%d\.h5 joined\.h5"):
+    with pytest.raises(NotHDF5Error, match=r"a0\.h5: .*one part of several.*h5repart -family_to_single"):
         RowReader(tmp_path / "a0.h5")
+    with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
+        RowReader(tmp_path / "a3.h5")
 
 
 def test_a_device_is_no_hdf5_file():

@@ -1,14 +1,13 @@
 """zip_files=: files that are read together by row."""
 
 import logging
-import textwrap
 
 import h5py
 import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, StaleIndexError, UnsupportedColumnError
-from ray_h5.torch_data import Files, Grid, Groups, H5Dataset, Shuffle, Windows, loader, where
+from ray_h5.torch_data import Files, Grid, H5Dataset, Shuffle, Windows, loader, where
 
 COUNTS = [5, 3, 0, 7, 2, 4, 1, 6, 2, 3, 5]
 
@@ -129,21 +128,3 @@ def test_files_that_pair_up_are_refused_with_the_way_to_read_them(tmp_path):
     with pytest.raises(SchemaMismatchError) as raised:
         H5Dataset(tmp_path)
     assert "zip_files" not in str(raised.value)
-
-
-def test_groups_in_two_files_are_rows_of_the_file_that_the_error_makes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, value in (("images", 7), ("labels", 1)):
-        with h5py.File(f"{name}.h5", "w") as file:
-            for i in range(3):
-                file.create_dataset(
-                    f"case_{i}", data=np.full((4 + i, 3), value, "u1"), chunks=(2, 3), compression="gzip"
-                )
-    with pytest.raises(OptionError, match="groups in two files are no rows") as caught:
-        H5Dataset("images.h5", zip_files=["labels.h5"], rows=Groups("case_*"))
-    made = {}
-    exec(textwrap.dedent(str(caught.value).partition("\n")[2]), made)
-    rows = list(H5Dataset("both.h5", rows=made["rows"]))
-    assert [(row["a"].unique().tolist(), row["b"].unique().tolist(), len(row["b"])) for row in rows] == [
-        ([7], [1], 4 + i) for i in range(3)
-    ]

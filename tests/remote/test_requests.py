@@ -235,6 +235,29 @@ def test_files_that_are_paired_are_asked_for_data_alone(server, tmp_path, bucket
     np.testing.assert_array_equal(chosen[1]["x"].numpy(), local_row(bucket, 8))
 
 
+def test_groups_of_two_files_are_asked_for_data_alone(server, tmp_path, bucket):
+    for name, kind in {"a.h5": "images", "b.h5": "masks"}.items():
+        with h5py.File(bucket / name, "w") as file:
+            file["room"] = np.zeros(ROOM, np.uint8)
+            for case in range(4):
+                file.create_dataset(f"study/{kind}/case_{case}", data=RNG.random((9 + case, 300)),
+                                    chunks=(4, 300) if case % 2 else None)  # fmt: skip
+    given = {"rows": Groups({"image": "images/*", "mask": "masks/*"}), "group": "study"}
+    local = H5Dataset(bucket / "a.h5", zip_files=bucket / "b.h5", **given)
+    given |= {"storage_options": options_of(server), "index_dir": tmp_path / "index", "zip_files": "s3://bkt/b.h5"}
+    for most in (12, 0):
+        forget_all()
+        MEMORY.clear()
+        server.forget()
+        dataset = H5Dataset(URL, **given)
+        assert gets(server) <= most
+        server.forget()
+        for found, expected in zip(dataset, local, strict=True):
+            for name in ("image", "mask"):
+                np.testing.assert_array_equal(found[name].numpy(), expected[name].numpy())
+        assert gets(server) <= 8, "each dataset once"
+
+
 def local_row(bucket, row):
     with h5py.File(bucket / "a.h5") as file:
         return file["x"][row]

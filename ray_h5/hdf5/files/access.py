@@ -115,12 +115,10 @@ class ExternalPolicy:
             raise self._outside(f"{home}: {where} leads to {printable(url)}", folder)
 
     def _outside(self, said: str, folder: str) -> ExternalDataError:
-        error = ExternalDataError(
+        return ExternalDataError(
             f"{said}, which is outside allow_external={list(self.roots)}. If you trust it, pass "
             f"allow_external=[{folder!r}]."
         )
-        error.folder = folder
-        return error
 
 
 @dataclass(frozen=True, slots=True)

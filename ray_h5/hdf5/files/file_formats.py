@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
 
 from ray_h5.errors import NotHDF5Error, RayH5Error, StaleIndexError, TruncatedFileError, WriterActiveError
 
@@ -13,7 +12,7 @@ HEAD_BYTES = 2048
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
-OTHER_DRIVER = "driver should be used"
+_OTHER_DRIVER, _FAMILY = "driver should be used", b"NCSAfami"
 
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+).*?stored_eof = (\d+)")
 
@@ -34,12 +33,6 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 """How files of other formats begin (a regular expression, any case), and what to do with them."""
 
 _MATLAB = b"MATLAB 7.3"
-
-_FAMILY = b"NCSAfami"
-"""The driver name in the first file of a family: in the superblock (versions 0 and 1), or in its extension."""
-
-_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*?(?:\.[^.]*)?)", re.DOTALL)
-"""A file name: the text before its last number, the number, the rest. Numbers in the extension do not count."""
 
 
 def head_of(path: str) -> bytes:
@@ -64,22 +57,6 @@ def seems_to_be(path: str, head: bytes | None = None) -> str:
     head = head_of(path) if head is None else head
     found = next((what for begins, what in _OTHER_FORMATS if re.match(begins, head, re.IGNORECASE)), "")
     return f". It seems to be {found}." if found else ""
-
-
-def family_of(path: str, head_of: Callable[[str], bytes] = head_of) -> str | None:
-    """Return the name pattern of the family of files that `path` is a part of (libhdf5's family driver), or None.
-
-    `head_of` returns the beginning of a file; nothing if it cannot be read.
-    """
-    folder, name = os.path.split(path)
-    if not (numbered := _NUMBERED.fullmatch(name)):
-        return None
-    before, digits, after = numbered.groups()
-    for zero, form in (("0", "%d"), ("0" * len(digits), f"%0{len(digits)}d")):
-        # Only the first file of a family has a signature, and it names the driver.
-        if _FAMILY in head_of(os.path.join(folder, before + zero + after)):
-            return os.path.join(folder, before + form + after)
-    return None
 
 
 def is_of_matlab(path: str, head: bytes | None = None) -> bool:
@@ -117,8 +94,11 @@ def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> 
     if isinstance(exc, (FileNotFoundError, PermissionError)):
         return None
     truncated = _TRUNCATED.search(text)
-    if (truncated or "signature not found" in text or OTHER_DRIVER in text) and (whole := family_of(path)):
-        return part_of(path, whole)
+    if _OTHER_DRIVER in text or _FAMILY in head_of(path):
+        return NotHDF5Error(
+            f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them with "
+            "`h5repart -family_to_single PATTERN joined.h5`, where PATTERN has %d for their numbers."
+        )
     if truncated:
         found, expected = truncated.groups()
         return TruncatedFileError(
@@ -135,15 +115,6 @@ def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> 
             "can be read while it writes, with RowReader(..., swmr=True)."
         )
     return None
-
-
-def part_of(path: str, whole: str) -> NotHDF5Error:
-    """Return the error of a file that is a part of a family of files."""
-    return NotHDF5Error(
-        f"{path}: expected a whole HDF5 file, found one part of several (libhdf5's family driver). Join them: "
-        f"`h5repart -family_to_single {whole} joined.h5`, or open them all in Python with "
-        f'h5py.File("{whole}", driver="family", memb_size=0), and copy what they hold into one file.'
-    )
 
 
 def check_closed(path: str, head: bytes) -> None:

@@ -49,7 +49,7 @@ class OpenLibrary:
         if self._tree is None:
             path, swmr = self._access.path, self._access.swmr
             if self._held is not None:
-                self._tree = H5Tree(open_remote(path, self._held, self._access.storage), self._access, self._others)
+                self._tree = H5Tree(open_remote(path, self._held), self._access, self._others)
                 return self._tree
             file = open_h5(path, swmr)
             self._tree = H5Tree(file, self._access, linked=self._linked)

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -27,7 +26,6 @@ from ray_h5.errors import (
 from ray_h5.fork import PerProcess
 from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
-from ray_h5.storage.storage_of_path import Storage
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.held_bytes import HeldBytes
@@ -160,12 +158,12 @@ def _open_either_way(path: str, swmr: bool) -> h5py.File:
             return h5py.File(path, "r", locking="best-effort", swmr=swmr)
 
 
-def open_remote(path: str, held: HeldBytes, storage: Storage) -> h5py.File:
+def open_remote(path: str, held: HeldBytes) -> h5py.File:
     """Open a remote file whose bytes are in memory, for a short while; errors as in `open_h5`.
 
-    It raises `MissingBytes` if not enough of them are: see `replay`. `storage` has the file, and what lies beside it.
+    It raises `MissingBytes` if not enough of them are: see `replay`.
     """
-    from ray_h5.hdf5.files.file_formats import HEAD_BYTES, OTHER_DRIVER, check_closed, family_of, part_of, seems_to_be
+    from ray_h5.hdf5.files.file_formats import HEAD_BYTES, check_closed, seems_to_be
     from ray_h5.hdf5.files.held_bytes import open_held
 
     try:
@@ -173,25 +171,10 @@ def open_remote(path: str, held: HeldBytes, storage: Storage) -> h5py.File:
             file = open_held(held, path)
             check_closed(path, held.read(0, HEAD_BYTES))
             return file
-    except (NotHDF5Error, TruncatedFileError, CorruptFileError) as exc:
-        may_be_part = not isinstance(exc, CorruptFileError) or OTHER_DRIVER in str(exc)
-        if may_be_part and (whole := family_of(path, partial(_remote_head, storage))):
-            raise part_of(path, whole) from exc
-        if isinstance(exc, NotHDF5Error) and (found := seems_to_be(path, held.read(0, HEAD_BYTES))):
+    except NotHDF5Error as exc:
+        if found := seems_to_be(path, held.read(0, HEAD_BYTES)):
             raise NotHDF5Error(f"{exc}{found}") from exc
         raise
-
-
-def _remote_head(storage: Storage, url: str) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read: the caller reports another error."""
-    from ray_h5.hdf5.files.file_formats import HEAD_BYTES
-
-    with contextlib.suppress(RayH5Error):
-        source = storage.open(url, storage.check(url))
-        head = bytearray(min(HEAD_BYTES, source.size))
-        source.read_into(0, memoryview(head))
-        return bytes(head)
-    return b""
 
 
 @contextlib.contextmanager

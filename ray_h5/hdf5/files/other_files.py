@@ -56,7 +56,7 @@ class OtherFiles(Generic[File]):
         self._access, self._identity = first.access, first.identity
         self._storage = cast("RemoteStorage", first.access.storage)
         self._states: dict[str, Identity | None] = {}
-        self._files: dict[str, File] = {}
+        self._files: dict[tuple[str, str], File] = {}
         self._lock = threading.RLock()
 
     @property
@@ -109,20 +109,22 @@ class OtherFiles(Generic[File]):
 
     def open(self, url: str) -> h5py.File:
         """Open a file with libhdf5, of bytes in memory."""
-        return open_remote(url, self.file(url).held, self._storage)
+        return open_remote(url, self.file(url).held)
 
-    def file(self, url: str) -> File:
-        """Return a file."""
-        if url == self.home and (first := self._first()) is not None and first.access.group == "/":
+    def file(self, url: str, group: str = "/") -> File:
+        """Return a file, opened with a group."""
+        access = replace(self._access, path=url, group=group, beside="")
+        if (first := self._first()) is not None and first.access == access:
             return first
         with self._lock:
-            if url not in self._files:
+            if (url, group) not in self._files:
                 # It may be named by an index on disk.
                 if url != self._access.beside:
                     self._access.policy.admit_remote(url, home=self.home, where="a column", storage=self._storage)
-                access = replace(self._access, path=url, group="/", beside="")
-                self._files[url] = self._opens(access, self._state_of(url), self)
-            return self._files[url]
+                same = [each for each in (first, *self._files.values()) if each is not None and each.access.path == url]
+                self._files[url, group] = self._opens(access, self._state_of(url), self)
+                self._files[url, group].held = (*same, self._files[url, group])[0].held
+            return self._files[url, group]
 
     def _state_of(self, url: str) -> Identity:
         found = self.state(url)

@@ -17,7 +17,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
-from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.manifest.layout import ColumnLayout, SourceStates
 
 _MAX_VALUES = 1 << 62
 """Values of a column, in all groups: above this, int64 cannot number them."""
@@ -62,6 +62,7 @@ class GroupColumn:
 
     path: str
     name: str
+    sources: SourceStates = ()
     class_of: array[int] = field(default_factory=partial(array, "i"))
     shapes: array[int] = field(default_factory=partial(array, "q"))
     offsets: array[int] = field(default_factory=partial(array, "q"))
@@ -137,7 +138,8 @@ class GroupColumn:
         unit = (found.number, row_shape)
         if unit not in self.by_unit:
             self.by_unit[unit] = len(self.layouts)
-            self.layouts.append(replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None))
+            unit_layout = replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None)
+            self.layouts.append(replace(unit_layout, sources=self.sources))
         offset = dataset.get_offset() if found.layout.storage == "contiguous" else None
         try:
             self.shapes.extend(shape)

@@ -23,14 +23,13 @@ from ray_h5.errors import (
 from ray_h5.hdf5.checks.attributes import TextGuard
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
-from ray_h5.hdf5.files.file_bytes import address_of
 from ray_h5.hdf5.files.links import Trail, stored_name
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.group_columns import GroupColumn, as_bytes, check_places, is_bytes
-from ray_h5.hdf5.groups.references import References
+from ray_h5.hdf5.groups.references import References, is_utf8
 from ray_h5.hdf5.tree.attributes import text_attribute
-from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, not_utf8
+from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, Root, in_both, not_utf8
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.local import natural_key
@@ -38,11 +37,11 @@ from ray_h5.storage.local import natural_key
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
 
-_MAX_ALIASES = 1 << 13
-"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
+_MAX_NAMES = 1 << 13
+"""Names that are listed in a file. A few dozen links can make any number of names for the same groups."""
 
-_BYTES_A_NAME = 64
-"""A file may list one more name by another name for each of these bytes: a name takes about as many."""
+_BYTES_A_NAME = 32
+"""One more name may be listed for each of these bytes of the file: a name takes more."""
 
 _CACHE_BYTES = 1 << 20
 _NAME_BYTES = 16
@@ -113,11 +112,17 @@ def read_group_table(
     SchemaMismatchError
         If the groups have other columns, or a column has other dtypes or numbers of axes, or an attribute is missing.
     """
-    walk = _Walk(tree, pattern, None if columns is None else frozenset(columns), file_bytes)
+    wanted = None if columns is None else frozenset(columns)
     with translated(tree.path, f"listing the groups {pattern.said}"):
-        table = walk.table()
-    check_places(tree.path, table, file_bytes)
-    return table, walk.refused
+        walks = [_Walk(tree, root, pattern, wanted, file_bytes) for root in tree.roots()]
+        if not isinstance(pattern.pattern, str):
+            table = _side_by_side(walks, pattern.pattern)
+        else:
+            table = walks[0].table() if len(walks) == 1 else _by_name(walks, pattern, pattern.pattern)
+    for walk in walks:
+        own = {name: joined for name, joined in table.columns.items() if joined.layouts[0].sources == walk.sources}
+        check_places(walk.path, replace(table, columns=own), walk.file_bytes)
+    return table, {name: error for walk in walks for name, error in walk.refused.items()}
 
 
 def read_single(tree: H5Tree, name: str, file_bytes: int) -> JoinedArray | None:
@@ -183,100 +188,60 @@ _Parent: TypeAlias = tuple[h5py.Group, Trail]
 """A group in which names match, and the trail to it."""
 
 
-class _Listed:
-    """Counts names that are listed again by another path: links may lead to a group on very many ways.
-
-    Parameters
-    ----------
-    path : str
-        The file, for messages.
-    file_bytes : int
-        Its size. A file of many groups may share some of them by links.
-    """
-
-    def __init__(self, path: str, file_bytes: int) -> None:
-        self._path = path
-        self._most = _MAX_ALIASES + file_bytes // _BYTES_A_NAME
-        self._groups: dict[int, int] = {}  # a hash of the first path of each group
-        self._aliases = 0
-
-    def add(self, group: h5py.h5g.GroupID, prefix: str, depth: int, names: int) -> None:
-        """Count the names in a group; raise if links lead on without end."""
-        here = hash(prefix)
-        if self._groups.setdefault(address_of(group)[1], here) != here:
-            self._aliases += names
-        if depth > _MAX_DEPTH or self._aliases > self._most:
-            what = f"{_MAX_DEPTH} nested groups" if depth > _MAX_DEPTH else f"{self._most} names by other names"
-            raise CorruptFileError(
-                f"{self._path}: more than {what} at {prefix[:200]!r}: a link leads back to a group above it, or many "
-                "links to the same groups. Write the levels of the pattern one by one, without '**', choose the groups "
-                "of each level with a narrower pattern, and name columns with columns=[...]."
-            )
-
-
 class _Walk:
-    def __init__(self, tree: H5Tree, pattern: GroupPattern, wanted: frozenset[str] | None, file_bytes: int) -> None:
+    """What matches in one file: that of the tree, or the one beside it."""
+
+    def __init__(
+        self, tree: H5Tree, root: Root, pattern: GroupPattern, wanted: frozenset[str] | None, file_bytes: int
+    ) -> None:
         self._tree = tree
+        self.root, self._trail, self.sources = root
         self._pattern = pattern
         self._wanted = wanted
-        self._file_bytes = file_bytes
+        self.path = self._trail.path
+        self.file_bytes = next((state.size for _, state in self.sources if state is not None), file_bytes)
         self._kinds: dict[str, type] = {}
         self._builders: dict[str, GroupColumn] = {}
-        self._listed = _Listed(tree.path, file_bytes)
+        self._most_names = _MAX_NAMES + self.file_bytes // _BYTES_A_NAME
+        self._num_names = 0
         self._references: References | None = None
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
 
-    @property
-    def _path(self) -> str:
-        return self._tree.path
-
     def table(self) -> GroupTable:
-        root, trail = self._tree.enter()
-        if not isinstance(self._pattern.pattern, str):
-            return self._side_by_side(root, trail, self._pattern.pattern)
-        parts = self._parts(self._pattern.pattern)
-        referred = self._referred(root, parts)
-        names, parents = self._found(root, trail, parts) if referred is None else referred
-        with _bounded_cache(self._tree.file, names):
-            return self._table_of(names, parents)
+        """Return the groups that match a pattern, in the order of rows."""
+        referred = self._referred(self._parts(str(self._pattern.pattern)))
+        return self.table_of(*(self.found() if referred is None else referred))
+
+    def matches(self, pattern: str) -> list[tuple[str, _Parent]]:
+        """Return the paths that match, each with the group that has its last name."""
+        return [*self._matches(self.root, self._trail, "", self._parts(pattern), 0)]
+
+    def _count(self, prefix: str, depth: int, names: int) -> None:
+        """Count the names in a group; raise if links lead on without end."""
+        self._num_names += names
+        if depth > _MAX_DEPTH or self._num_names > self._most_names:
+            what = f"{_MAX_DEPTH} nested groups" if depth > _MAX_DEPTH else f"{self._most_names} names"
+            raise CorruptFileError(
+                f"{self.path}: more than {what} at {prefix[:200]!r}: a link leads back to a group above it, or many "
+                "links to the same groups. Write the levels of the pattern one by one, without '**', choose the groups "
+                "of each level with a narrower pattern, and name columns with columns=[...]."
+            )
 
     def _parts(self, pattern: str) -> list[str]:
         given = [part for part in pattern.split("/") if part]
         parts = [part for i, part in enumerate(given) if part != "**" or given[i - 1 : i] != ["**"]]
         if len(parts) > _MAX_DEPTH:
-            raise UnknownColumnError(f"{self._path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
+            raise UnknownColumnError(f"{self.path}: a pattern of {len(parts)} levels; expected at most {_MAX_DEPTH}")
         return parts
 
-    def _side_by_side(self, root: h5py.Group, trail: Trail, patterns: Sequence[tuple[str, str]]) -> GroupTable:
-        """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern."""
-        found: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
-        names: dict[tuple[str, ...], str] = {}
-        for column, pattern in patterns:
-            parts = self._parts(pattern)
-            globs = [(place, _captures(part)) for place, part in enumerate(parts) if _is_glob(part)]
-            for path, parent in self._matches(root, trail, "", parts, 0):
-                levels = path.split("/")
-                matched = [glob.fullmatch(levels[place]) for place, glob in globs]
-                key = tuple(text for each in matched if each is not None for text in each.groups())
-                found.setdefault(key, {})[column] = path, parent
-                names.setdefault(key, "/".join(levels[place] for place, _ in globs))
-            if not any(column in each for each in found.values()):
-                raise self._nothing(root, pattern)
-        rows = [(names[key], found[key]) for key in sorted(found, key=lambda key: natural_key(names[key]))]
-        with _bounded_cache(self._tree.file, [path for _, each in rows for path, _ in each.values()]):
-            columns = {
-                column: joined
-                for column, pattern in patterns
-                if (self._wanted is None or column in self._wanted) and (joined := self._joined(column, pattern, rows))
-            }
-        return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
-
-    def _joined(
+    def joined(
         self, column: str, pattern: str, rows: Sequence[tuple[str, Mapping[str, tuple[str, _Parent]]]]
     ) -> JoinedArray | None:
-        """Return the datasets of a column in rows; None if they cannot be read."""
-        builder = self._builders[column] = GroupColumn(self._path, column)
+        """Return the datasets of a column in rows; None if they are not wanted, or cannot be read."""
+        if self._wanted is not None and column not in self._wanted:
+            return None
+        builder = self._builders[column] = GroupColumn(self.path, column, self.sources)
         for number, (_, found) in enumerate(rows):
             if column in found:
                 path, parent = found[column]
@@ -285,7 +250,7 @@ class _Walk:
                 builder.add_missing(1)
             else:
                 raise SchemaMismatchError(
-                    f"{self._path}: {few([path for path, _ in found.values()])}: no dataset {pattern!r} has this name, "
+                    f"{self.path}: {few([path for path, _ in found.values()])}: no dataset {pattern!r} has this name, "
                     f"and a row has one of each pattern of {self._pattern.said}. Choose patterns of datasets that are "
                     f"all there; or pass missing='null' to Groups, and {column} is None."
                 )
@@ -293,11 +258,20 @@ class _Walk:
             return None
         return builder.joined(Paths.of([found[column][0] if column in found else "" for _, found in rows]))
 
-    def _table_of(self, names: list[str], parents: list[_Parent]) -> GroupTable:
-        guard = TextGuard(self._tree.enter()[0].file) if self._pattern.attrs else None
-        attributes = [GroupAttribute(self._path, name, guard) for name in self._pattern.attrs]
-        datasets = self._is_dataset(names[0], parents[0])
+    def table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
+        """Return the groups of these names; None stands for one that the file lacks."""
+        with _bounded_cache(self.root.file, names):
+            return self._table_of(names, parents)
+
+    def _table_of(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> GroupTable:
+        attrs = () if self.sources else self._pattern.attrs
+        guard = TextGuard(self.root.file) if attrs else None
+        attributes = [GroupAttribute(self.path, name, guard) for name in attrs]
+        datasets = self.are_datasets(names, parents)
         for number, (name, parent) in enumerate(zip(names, parents, strict=True)):
+            if parent is None:
+                self._check_complete(name, number)
+                continue
             opened = self._open(parent, name, datasets=datasets)
             if datasets and self._references is not None:
                 self._add_referred(name, opened, number)
@@ -320,43 +294,34 @@ class _Walk:
             found[OF_VALUES] = Texts.of(self._said)
         return GroupTable(paths, columns, found)
 
-    def _found(self, root: h5py.Group, trail: Trail, parts: Sequence[str]) -> tuple[list[str], list[_Parent]]:
+    def found(self) -> tuple[list[str], list[_Parent]]:
         """Return the paths that match, in the order of rows, and for each the group that has its last name."""
-        matches = self._matches(root, trail, "", parts, 0)
-        # '**' may find a group twice.
-        found = dict(matches).items() if "**" in parts else matches
-        names, parents = list[str](), list[_Parent]()
-        for name, parent in found:
-            names.append(name)
-            parents.append(parent)
-        if not names:
-            raise self._nothing(root, str(self._pattern.pattern))
-        if self._pattern.order == "name":
-            keys = [natural_key(name) for name in names]
-            order = sorted(range(len(names)), key=keys.__getitem__)
-            return [names[i] for i in order], [parents[i] for i in order]
-        return names, parents
+        found = dict(self.matches(str(self._pattern.pattern)))  # '**' may find a group twice
+        if not found:
+            raise self.nothing(str(self._pattern.pattern))
+        names = sorted(found, key=natural_key) if self._pattern.order == "name" else [*found]
+        return names, [found[name] for name in names]
 
-    def _referred(self, root: h5py.Group, parts: Sequence[str]) -> tuple[list[str], list[_Parent]] | None:
+    def _referred(self, parts: Sequence[str]) -> tuple[list[str], list[_Parent]] | None:
         """Return what a dataset of references refers to, in its order; None if the pattern names no such dataset."""
         if any(map(_is_glob, parts)):
             return None
-        trail, name = self._tree.enter()[1].branch(), "/".join(parts)
+        trail, name = self._trail.branch(), "/".join(parts)
         try:
-            dataset = trail.follow(root, name)
+            dataset = trail.follow(self.root, name)
         except UnknownColumnError:
             return None  # reported for the pattern
         if not isinstance(dataset, h5py.Dataset) or trail.sources or not are_references(dataset.id.get_type()):
             return None
-        self._references = References(self._tree, self._file_bytes)
+        self._references = References(self._tree, self.file_bytes)
         targets = self._references.targets(name, dataset)
         if not targets:
-            raise UnsupportedColumnError(f"{self._path}: column {name!r} has no references, and so no rows")
+            raise UnsupportedColumnError(f"{self.path}: column {name!r} has no references, and so no rows")
         return [path for path, _ in targets], [(group, trail) for _, group in targets]
 
     def _add_referred(self, path: str, dataset: h5py.h5d.DatasetID, number: int) -> None:
         """Add a dataset that an entry refers to. MATLAB says of each what it holds, and which ones are empty."""
-        name, where = self._pattern.name, f"{self._path}: column {self._pattern.name!r}, row {number}"
+        name, where = self._pattern.name, f"{self.path}: column {self._pattern.name!r}, row {number}"
         opened = h5py.Dataset(dataset, readonly=True)
         if are_references(dataset.get_type()):
             assert self._references is not None
@@ -367,7 +332,7 @@ class _Walk:
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
             )
         if h5py.h5a.exists(dataset, _EMPTY) and name not in self.refused:
-            self._builders.setdefault(name, GroupColumn(self._path, name)).add_empty()
+            self._builders.setdefault(name, GroupColumn(self.path, name)).add_empty()
             self._said.append(b"")
             return
         said = text_attribute(opened, OF_VALUES).encode()
@@ -377,7 +342,7 @@ class _Walk:
                 f"{first.decode()}: no column of one type"
             )
         self._said.append(said)
-        self._builders.setdefault(name, GroupColumn(self._path, name))
+        self._builders.setdefault(name, GroupColumn(self.path, name))
         self._add(name, path, dataset, number)
 
     # Which groups match -------------------------------------------------------------------
@@ -432,26 +397,27 @@ class _Walk:
         if self._pattern.order == "creation":
             if not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED:
                 raise UnsupportedColumnError(
-                    f"{self._path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
+                    f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                     "were made. Use order='name'."
                 )
             links.iterate(found.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
         else:
             links.iterate(found.append)
-        self._listed.add(group.id, prefix, depth, len(found))
+        self._count(prefix, depth, len(found))
         names = [name.decode(errors="surrogateescape") for name in found]
         return [name for name in names if name not in OF_MATLAB] if group.name == "/" else names
 
     def _can_be_read(self, group: h5py.Group, name: str, *, groups_only: bool) -> bool:
         """Return whether a name that matches is UTF-8; raise unless what it names could not be meant."""
         raw = name.encode(errors="surrogateescape")
-        if _is_utf8(raw):
+        if is_utf8(raw):
             return True
-        if (error := not_utf8(group, raw, self._path, columns=not groups_only)) is not None:
+        if (error := not_utf8(group, raw, self.path, columns=not groups_only)) is not None:
             raise error
         return False
 
-    def _nothing(self, root: h5py.Group, pattern: str) -> UnknownColumnError:
+    def nothing(self, pattern: str) -> UnknownColumnError:
+        """Return the error for a pattern that matches nothing."""
         there: list[str] = []
 
         def note(name: bytes) -> int | None:
@@ -460,16 +426,18 @@ class _Walk:
             there.append(name.decode("utf-8", "backslashreplace"))
             return 1 if len(there) >= _PROBED_NAMES else None
 
-        h5py.h5o.visit(root.id, note)
+        h5py.h5o.visit(self.root.id, note)
         return UnknownColumnError(
-            f"{self._path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}."
+            f"{self.path}: nothing matches the pattern {pattern!r} below group {self._tree.group!r}."
             f"{near_names(pattern, _patterns(there))}"
         )
 
     # What is in them ----------------------------------------------------------------------
 
-    def _is_dataset(self, name: str, parent: _Parent) -> bool:
-        group, trail = parent
+    def are_datasets(self, names: Sequence[str], parents: Sequence[_Parent | None]) -> bool:
+        """Return whether these paths are of datasets, as the first one says."""
+        pairs = zip(names, parents, strict=True)
+        name, (group, trail) = next((name, parent) for name, parent in pairs if parent is not None)
         return isinstance(self._at_home(group, trail, name), h5py.Dataset)
 
     def _at_home(self, group: h5py.Group, trail: Trail, path: str) -> Any:
@@ -482,7 +450,7 @@ class _Walk:
             raise
         if to_it.sources:
             raise UnsupportedColumnError(
-                f"{self._path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "
+                f"{self.path}: {path!r} leads to another file, {few(list(to_it.sources))}. Groups in other files "
                 "cannot be rows: read those files themselves."
             )
         return found
@@ -496,7 +464,7 @@ class _Walk:
             opened = self._at_home(group, trail, path).id
         if isinstance(opened, h5py.h5d.DatasetID) != datasets or isinstance(opened, h5py.h5t.TypeID):
             raise SchemaMismatchError(
-                f"{self._path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
+                f"{self.path}: the pattern {self._pattern.said} matches groups and datasets, such as {path!r}. "
                 "Choose one kind with a narrower pattern."
             )
         return opened
@@ -508,7 +476,7 @@ class _Walk:
             found += 1
         if not found and self._wanted is None:
             raise UnsupportedColumnError(
-                f"{self._path}: group {name!r} has no dataset. Choose groups that have some with the pattern."
+                f"{self.path}: group {name!r} has no dataset. Choose groups that have some with the pattern."
             )
         self._check_complete(name, number)
 
@@ -519,14 +487,12 @@ class _Walk:
         if builder is None:
             if number and self._pattern.missing == "error":
                 raise self._differs(f"the groups before {path!r} lack {column}")
-            builder = self._builders[column] = GroupColumn(self._path, column)
+            builder = self._builders[column] = GroupColumn(self.path, column, self.sources)
             builder.add_missing(number)
         try:
             builder.add(path, dataset)
         except UnsupportedColumnError as exc:
-            if self._wanted is not None and column in self._wanted:
-                raise
-            self.refused[column] = exc
+            self.refuse(column, exc)
 
     def _check_complete(self, name: str, number: int) -> None:
         missing = [
@@ -541,7 +507,7 @@ class _Walk:
 
     def _differs(self, what: str) -> SchemaMismatchError:
         return SchemaMismatchError(
-            f"{self._path}: the groups {self._pattern.said} have different columns: {what}. Choose columns "
+            f"{self.path}: the groups {self._pattern.said} have different columns: {what}. Choose columns "
             "that all of them have with columns=[...], or groups that agree with the pattern; or pass missing='null' "
             "to Groups, and values are None where a group lacks a column."
         )
@@ -552,10 +518,10 @@ class _Walk:
         """Yield the datasets below a group, with their names; `above` is the path of the group that is a row."""
         found: list[tuple[bytes, int]] = []
         group.links.iterate(lambda name, info: found.append((name, info.type)), info=True)
-        self._listed.add(group, f"{above}/{prefix}", depth, len(found))
+        self._count(f"{above}/{prefix}", depth, len(found))
         for raw, link_type in found:
-            if not _is_utf8(raw):
-                if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self._path)) is not None:
+            if not is_utf8(raw):
+                if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self.path)) is not None:
                     self.refused[prefix + printable(raw.decode(errors="backslashreplace"))] = error
                 continue
             path = prefix + raw.decode()
@@ -576,7 +542,7 @@ class _Walk:
 
     def _member(self, group: h5py.h5g.GroupID, name: bytes, path: str, *, hard: bool) -> Any:
         if not hard:
-            return self._at_home(h5py.Group(group), self._tree.enter()[1], path).id
+            return self._at_home(h5py.Group(group), self._trail, path).id
         if self._kinds.get(path) is h5py.h5d.DatasetID:
             try:
                 return h5py.h5d.open(group, name)  # faster than to ask for the kind of object first
@@ -584,8 +550,96 @@ class _Walk:
                 pass  # of another kind in this group
         return h5py.h5o.open(group, name)
 
+    def refuse(self, column: str, error: UnsupportedColumnError) -> None:
+        """Leave out a column; raise the error of one that is asked for by its name."""
+        if self._wanted is not None and column in self._wanted:
+            raise error
+        self.refused[column] = error
+
     def _leads_to_wanted(self, path: str) -> bool:
         return self._wanted is None or any(each == path or each.startswith(path + "/") for each in self._wanted)
+
+
+def _by_name(walks: Sequence[_Walk], pattern: GroupPattern, glob: str) -> GroupTable:
+    """Return the groups of two files, those of one name as one row, with the datasets of both.
+
+    Datasets are those of the file that has some.
+    """
+    there = [walk for walk in walks if walk.matches(glob)] or walks[:1]
+    if len(of := [walk for walk in there if walk.are_datasets(*walk.found())]) > 1:
+        said = {"x": glob, "y": glob}
+        raise SchemaMismatchError(
+            f"the pattern {glob!r} matches datasets in {of[0].path} and in {of[1].path}, which would be one column. "
+            f"Choose a pattern that matches in one of them; or name the column of each file: rows=Groups({said!r})."
+        )
+    if of:
+        return of[0].table()
+    one, other = walks
+    found = [dict(zip(*walk.found(), strict=True)) for walk in walks]
+    alone = [name for name in {**found[0], **found[1]} if name not in found[0] or name not in found[1]]
+    if alone and (pattern.missing == "error" or pattern.attrs):
+        lacks, has = (other, one) if alone[0] in found[0] else (one, other)
+        raise SchemaMismatchError(
+            f"{lacks.path}: no group {alone[0]!r}, which {has.path} has; {len(alone)} names are in one of both alone. "
+            "Choose groups that both have with the pattern; or pass missing='null' to Groups, without attrs=, and "
+            "values are None where a file lacks a group."
+        )
+    names = [*{**found[0], **found[1]}]
+    if alone and pattern.order == "name":
+        names.sort(key=natural_key)
+    first, second = (walk.table_of(names, [*map(of.get, names)]) for walk, of in zip(walks, found, strict=True))
+    for name in sorted(first.columns.keys() & second.columns.keys()):
+        one.refuse(name, in_both(one.path, name, other.path))
+        del first.columns[name], second.columns[name]
+    return first.merged(second)
+
+
+def _side_by_side(walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]) -> GroupTable:
+    """Return a row for each text that the stars of several patterns stand for, with a dataset of each pattern."""
+    found: dict[tuple[str, ...], dict[str, tuple[str, _Parent]]] = {}
+    names: dict[tuple[str, ...], str] = {}
+    walk_of: dict[str, _Walk] = {}
+    for column, pattern in patterns:
+        walk_of[column], matches = _file_of(column, pattern, walks, patterns)
+        parts = [part for part in pattern.split("/") if part]
+        globs = [(place, _captures(part)) for place, part in enumerate(parts) if _is_glob(part)]
+        for path, parent in matches:
+            levels = path.split("/")
+            matched = [glob.fullmatch(levels[place]) for place, glob in globs]
+            key = tuple(text for each in matched if each is not None for text in each.groups())
+            found.setdefault(key, {})[column] = path, parent
+            names.setdefault(key, "/".join(levels[place] for place, _ in globs))
+    rows = [(names[key], found[key]) for key in sorted(found, key=lambda key: natural_key(names[key]))]
+    with contextlib.ExitStack() as bounded:
+        for walk in walks:
+            paths = [path for _, each in rows for path, _ in each.values()]
+            bounded.enter_context(_bounded_cache(walk.root.file, paths))
+        made = {column: walk_of[column].joined(column, pattern, rows) for column, pattern in patterns}
+    columns = {column: joined for column, joined in made.items() if joined is not None}
+    return GroupTable(Paths.of([name for name, _ in rows]), columns, {})
+
+
+def _file_of(
+    column: str, pattern: str, walks: Sequence[_Walk], patterns: Sequence[tuple[str, str]]
+) -> tuple[_Walk, list[tuple[str, _Parent]]]:
+    """Return the file whose datasets match the pattern of a column, and what matches.
+
+    Two columns of one pattern are of one file each.
+    """
+    found = [(walk, matches) for walk in walks if (matches := walk.matches(pattern))]
+    alike = [name for name, each in patterns if each == pattern]
+    if len(found) > 1 and len(alike) == len(found):
+        return found[alike.index(column)]
+    if len(found) > 1:
+        paths = " and in ".join(walk.path for walk, _ in found)
+        both = {"x": pattern, "y": pattern}
+        raise SchemaMismatchError(
+            f"the pattern {pattern!r} of column {column!r} matches in {paths}. Choose a pattern that matches in one of "
+            f"them; or write it for two columns, {both!r}: the first is of the first file."
+        )
+    if not found:
+        raise walks[0].nothing(pattern)
+    return found[0]
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
@@ -606,10 +660,3 @@ def _captures(glob: str) -> re.Pattern[str]:
 
 def _is_glob(part: str) -> bool:
     return any(each in part for each in "*?[")
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        return name.decode() is not None
-    except UnicodeDecodeError:
-        return False

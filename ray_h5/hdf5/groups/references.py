@@ -187,7 +187,7 @@ class References:
         found: list[tuple[bytes, int]] = []
 
         def note(name: bytes, info: Any) -> None:
-            if info.type == h5py.h5l.TYPE_HARD and _is_utf8(name):
+            if info.type == h5py.h5l.TYPE_HARD and is_utf8(name):
                 found.append((name, int(info.u)))
 
         group.id.links.iterate(note, info=True)
@@ -203,7 +203,8 @@ def _group(parent: h5py.Group, name: bytes) -> h5py.Group | None:
     return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
 
 
-def _is_utf8(name: bytes) -> bool:
+def is_utf8(name: bytes) -> bool:
+    """Return whether a name is UTF-8."""
     try:
         return name.decode() is not None
     except UnicodeDecodeError:

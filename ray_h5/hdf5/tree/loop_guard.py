@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import h5py
 
@@ -29,10 +29,6 @@ class Level:
         The links that led to it.
     again : bool
         Whether it was listed before, under another name.
-    holds_columns : bool
-        Whether there is a column below it.
-    loops : set of tuple of int
-        Groups above it that links below it lead back to.
     """
 
     group: h5py.Group
@@ -41,8 +37,6 @@ class Level:
     address: Address
     trail: Trail
     again: bool = False
-    holds_columns: bool = False
-    loops: set[Address] = field(default_factory=set)
 
 
 class Descent:
@@ -50,7 +44,6 @@ class Descent:
 
     def __init__(self, top: Level) -> None:
         self._levels = {top.address: top}
-        self._barren: dict[Address, set[Address]] = {}
 
     def __len__(self) -> int:
         """Return the number of groups."""
@@ -61,27 +54,15 @@ class Descent:
         return next(reversed(self._levels.values()))
 
     def enter(self, below: Level) -> bool:
-        """Go down into a group, and return True. Return False for a group that is known to lead to no column.
+        """Go down into a group, and return True. Return False for one that is its own ancestor: a loop.
 
-        A group that is its own ancestor is a loop. A group that is reached twice is an alias, and is listed again.
+        A group that is reached twice is an alias, and is listed again.
         """
-        loops = {below.address} if below.address in self._levels else self._barren.get(below.address)
-        # A group without columns is skipped only if the groups that it leads back to are being listed now as well.
-        # Otherwise these might lead to a column.
-        if loops is not None and loops <= self._levels.keys():
-            self.last.loops |= loops
+        if below.address in self._levels:
             return False
         self._levels[below.address] = below
         return True
 
     def leave(self) -> None:
         """Go up from a group that is completely listed."""
-        address, level = self._levels.popitem()
-        level.loops.discard(address)
-        if not level.holds_columns:
-            # No other way to this group leads to a column either, if it passes through the groups of these loops.
-            self._barren[address] = level.loops
-        if self._levels:
-            # What is true of a group is true of the groups above it.
-            self.last.holds_columns |= level.holds_columns
-            self.last.loops |= level.loops
+        self._levels.popitem()

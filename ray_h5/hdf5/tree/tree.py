@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
 
@@ -31,7 +31,7 @@ from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.loop_guard import Descent, Level
-from ray_h5.manifest.layout import ColumnLayout, Encoding, Form
+from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.byte_source import MissingBytes
 
@@ -48,6 +48,9 @@ NAME_OF_LIBRARY = re.compile(r"(?:^|/)(?:_i_|axis\d|block\d)")
 
 FROM_ROOT = "//"
 """Begins the name of an object that a reference leads to and that is outside the group that names are relative to."""
+
+Root: TypeAlias = "tuple[h5py.Group, Trail, SourceStates]"
+"""A group of a file, the trail to it, and the file with its state if another one is read with it; () for the first."""
 
 _MAX_NAMES = 1 << 18
 """Most datasets, or groups, that are listed in one file."""
@@ -156,7 +159,8 @@ class H5Tree:
             return
         here, there = (dict(self._columns_of(*each)) for each in (self.enter(), self._enter_beside()))
         for name, found in {**here, **there}.items():
-            yield name, self._in_both(name) if name in here and name in there else found
+            both = name in here and name in there
+            yield name, in_both(self.path, name, self.access.beside) if both else found
 
     def _columns_of(self, root: h5py.Group, to_root: Trail) -> Iterator[tuple[str, ColumnLayout | RayH5Error]]:
         """Yield what is below a group of the file, or of the one beside it."""
@@ -208,7 +212,7 @@ class H5Tree:
         with contextlib.suppress(UnknownColumnError):
             beside = trail_beside.follow_to_id(root_beside, name)
             if isinstance(found, h5py.h5d.DatasetID) and isinstance(beside, h5py.h5d.DatasetID):
-                raise self._in_both(name)
+                raise in_both(self.path, name, self.access.beside)
         return found, trail
 
     def _enter_beside(self) -> tuple[h5py.Group, Trail]:
@@ -227,11 +231,18 @@ class H5Tree:
             self._beside = root, trail
         return self._beside
 
-    def _in_both(self, name: str) -> UnsupportedColumnError:
-        return UnsupportedColumnError(
-            f"{self.path}: column {name!r} is in {self.access.beside}, too. Rename one of them, or leave it out with "
-            "columns=[...]."
-        )
+    def roots(self) -> list[Root]:
+        """Return the group, in the file and in the one that is read beside it."""
+        root, trail = self.enter()
+        roots: list[Root] = [(root, trail, ())]
+        if self.access.beside:
+            root, to_it = self._enter_beside()
+            self.sought.update(to_it.sources)
+            others = dict(to_it.sources)
+            state = others.pop(path := self.access.beside)
+            trail = Trail(replace(self.access, path=path, beside=""), self.linked, others, self.others)
+            roots.append((root, trail, ((path, state),)))
+        return roots
 
     def _start(self, name: str) -> tuple[h5py.Group, Trail]:
         """Return the group that a name is relative to, and the trail to it."""
@@ -347,7 +358,6 @@ class H5Tree:
                     continue
                 counts.name(descent.last)
                 if not isinstance(found, h5py.Group):
-                    descent.last.holds_columns = True
                     counts.column(name)
                     yield name, found, to_it
                     continue
@@ -408,11 +418,6 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
             columns[name] = found
         else:
             refused[name] = found
-    folders = {name: error.folder for name, error in refused.items() if isinstance(error, ExternalDataError)}
-    if len(folders) > 1 and all(folders.values()):
-        from ray_h5.likely_rows.linked_pieces import pieces_in_links
-
-        refused.update(pieces_in_links(folders, refused, columns))
     return columns, refused
 
 
@@ -433,6 +438,13 @@ class _OfLibraries:
         from ray_h5.hdf5.tree.libraries import Libraries
 
         return Libraries(self.path, self.root)
+
+
+def in_both(path: str, name: str, beside: str) -> UnsupportedColumnError:
+    """Return the error of a column that two files have which are read together."""
+    return UnsupportedColumnError(
+        f"{path}: column {name!r} is in {beside}, too. Rename one of them, or leave it out with columns=[...]."
+    )
 
 
 def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:

@@ -65,7 +65,7 @@ class WholeDatasets:
 
 def _is_whole(joined: JoinedArray, out: np.ndarray, size: int) -> bool:
     """Return whether each dataset has the bytes of a row of `out`, one after the other."""
-    if len(joined.layouts) != 1 or not joined.is_there.all():
+    if len(joined.layouts) != 1 or joined.layouts[0].sources or not joined.is_there.all():
         return False
     layout = joined.layouts[0]
     return (

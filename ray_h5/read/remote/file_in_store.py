@@ -26,7 +26,7 @@ from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, P
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
 from ray_h5.read.jobs import Asking, Job
 from ray_h5.read.open_file import NO_SOURCES, OpenFile, SourcesRead
-from ray_h5.read.read_parts import Part, jobs_of, name_of
+from ray_h5.read.read_parts import Part, jobs_of, joined_of, name_of
 from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.read.remote.h5py_passes import read_through_h5py
 from ray_h5.storage.byte_source import ByteSource, Identity
@@ -121,7 +121,7 @@ class FileInStore(OpenFile):
             ]
             given, own = {id(part) for part in parts}, []
             for of, part in spreads:
-                if id(part) in given:
+                if of is self and id(part) in given:
                     own.append(part)
                 else:
                     assert isinstance(of, FileInStore)
@@ -133,6 +133,8 @@ class FileInStore(OpenFile):
         return jobs
 
     def _spread(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Spread]:
+        if self.access.beside and (joined := joined_of(part.address)) is not None:
+            return [(self._file_of(joined), part)]
         name = name_of(part.address)
         elsewhere = None if name is None else self.elsewhere(name, library)
         if elsewhere is None or name is None:
@@ -219,6 +221,10 @@ class FileInStore(OpenFile):
 
     def _with_chunks(self, joined: JoinedArray, library: OpenLibrary) -> JoinedArray:
         """Return the same datasets with where their chunks are."""
+        if self.access.beside:
+            there = self._file_of(joined)
+            with there.library() as opened:
+                return there._with_chunks(joined, opened)
         from ray_h5.read.arrays.joined_chunks import joined_indexes
 
         def index_of(number: int) -> ChunkIndex:
@@ -236,8 +242,13 @@ class FileInStore(OpenFile):
 
     # Columns whose values are in other files -------------------------------------------------
 
-    def _other_file(self, path: str) -> OpenFile:
-        return self.others.file(path)
+    def _other_file(self, path: str, group: str = "/") -> OpenFile:
+        return self.others.file(path, group)
+
+    def _file_of(self, joined: JoinedArray) -> FileInStore:
+        """Return the one of two files that are read together in which datasets lie."""
+        self.others.expect(joined.layouts[0].sources)
+        return self.others.file(next((url for url, _ in joined.layouts[0].sources), self.path), self.access.group)
 
     def _known_there(self, column: OtherColumn) -> KnownColumn | None:
         """Return what is known of a dataset that has values of a column."""
