@@ -501,13 +501,18 @@ def test_an_attribute_that_says_another_length(tmp_path):
     assert len(H5Dataset(tmp_path, ["x"], rows=rows, windows=Windows({"x": [0]}, episode_length="min"))) == 7
 
 
-def test_what_a_column_of_files_is_follows_from_all_of_them(tmp_path):
+def test_a_column_of_files_without_offsets(tmp_path):
     for name, steps in (("a", 3), ("b", 5)):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"], file["reward"], file["goal"] = np.arange(steps), np.arange(steps) * 2, [1, 2, 3]
-    samples = H5Dataset(tmp_path, ["goal", "reward"], rows=Files(), windows=Windows({"x": [0]}))
+    with pytest.raises(OptionError, match="'goal' has no offsets, and is as long as some episodes alone"):
+        H5Dataset(tmp_path, ["goal"], rows=Files(), windows=Windows({"x": [0]}))
+    windows = Windows({"x": [0]}, constants=["goal"])
+    samples = H5Dataset(tmp_path, ["goal", "reward"], rows=Files(), windows=windows)
     assert [(each["goal"].tolist(), int(each["reward"])) for each in samples] == [
         ([1, 2, 3], 2 * step) for steps in (3, 5) for step in range(steps)
     ]
-    with pytest.raises(SchemaMismatchError, match="names 'goal', and the episode has 5 steps; 'goal' has 3 entries"):
+    with pytest.raises(
+        SchemaMismatchError, match="'goal' is a column of steps, and the episode has 5 steps; 'goal' has 3 entries"
+    ):
         H5Dataset(tmp_path, ["x", "goal"], rows=Files(), windows=Windows({"x": [0]}, per_step=["goal"]))
