@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +21,15 @@ from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
 
-_WRONG_TYPE = re.compile(r"In CSV column #(\d+): .*conversion error", re.DOTALL)
-_BLOCK_BYTES = 16 << 20
+logger = logging.getLogger(__name__)
+
+_BLOCK_BYTES, _PART_BYTES = 256 << 20, 16 << 20
 _SHOWN_CHARACTERS = 80
 _CELL_BYTES = 8
 """A number, or where a text begins."""
 
 _EXACT = 2.0**53
 """Up to here, a float64 holds each integer."""
-
-_BEYOND_INT64 = 2.0**63
-_INTEGER = re.compile(r"\s*\+?(-?)0*([0-9]+)\s*")
 
 
 def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
@@ -39,67 +40,118 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     TableError, OptionError
         If it is no such table, is too large, or has other types than the user says.
     """
-    types = {name: _arrow_type(name, given) for name, given in (sidecar.types or {}).items()}
-    types.update(dict.fromkeys(sidecar.keys, pa.large_string()))
-    delimiter = sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
-    try:
-        _count(file, delimiter, taken)
-    except (pa.ArrowException, OSError) as exc:
-        raise _csv_error(file, delimiter, exc, wrong=False, column=None, types=types) from exc
-    names: list[str] | None = None
-    while True:
-        wrong: list[Any] = []
-        try:
-            table = _parsed(file, delimiter, types, wrong)
-        except UnicodeDecodeError as exc:
-            raise _not_utf8(file, None) from exc
-        except (pa.ArrowException, OSError) as exc:
-            names = names or _header(file, delimiter)
-            match = _WRONG_TYPE.match(str(exc))
-            column = names[int(match[1])] if match and int(match[1]) < len(names) else None
-            if wrong or column is None or column in types or "UTF8" in str(exc):
-                raise _csv_error(file, delimiter, exc, wrong=bool(wrong), column=column, types=types) from exc
-            types[column] = pa.large_string()  # a later value is no number: all of them are text
-            continue
-        check_names(file, table.column_names)
-        for each in table.schema:
-            if pa.types.is_binary(each.type):  # what Arrow makes of text in another encoding
-                raise _not_utf8(file, each.name)
-        # Arrow takes "12:30" for a time of day, which numpy and torch lack.
-        times = [each.name for each in table.schema if pa.types.is_time(each.type)]
-        if not times:
-            _check_integers(file, delimiter, table, types)
-            return _with_nulls(table, sidecar.keys)
-        types.update(dict.fromkeys(times, pa.large_string()))
-
-
-def _count(file: TableFile, delimiter: str, taken: Taken) -> None:
-    """Raise if a table is too large, before more of it is in memory than a block, and for a store its stored bytes."""
+    given = {name: _arrow_type(name, kind) for name, kind in (sidecar.types or {}).items()}
+    given.update(dict.fromkeys(sidecar.keys, pa.large_string()))
+    parsed = partial(
+        _parsed, file, sidecar.delimiter or ("\t" if ".tsv" in os.path.basename(file.path).lower() else ",")
+    )
     if file.state is not None and file.state.size > taken.max_bytes:
         taken.add(file, 0, file.state.size)
-    mark, header = delimiter.encode(), 1
-    with file.decoded() as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            lines = block.count(b"\n")
-            taken.add(file, lines - header, len(block) + _CELL_BYTES * (lines + block.count(mark)))
-            header = 0
+    try:
+        table = parsed(given, counted := replace(taken))
+        # Arrow takes "12:30" for a time of day, which numpy and torch lack.
+        if times := [each.name for each in table.schema if pa.types.is_time(each.type)]:
+            table = parsed({**given, **dict.fromkeys(times, pa.large_string())}, counted := replace(taken))
+    except UnicodeDecodeError as exc:
+        raise _not_utf8(file, None) from exc
+    except (pa.ArrowException, OSError) as exc:
+        raise _csv_error(file, exc, parsed, given) from exc
+    taken.rows, taken.bytes = counted.rows, counted.bytes
+    check_names(file, table.column_names)
+    for each in table.schema:
+        if pa.types.is_binary(each.type):  # what Arrow makes of text in another encoding
+            raise _not_utf8(file, each.name)
+    _warn_of_rounded(file, table, given)
+    return _with_nulls(table, sidecar.keys)
 
 
-def _check_integers(file: TableFile, delimiter: str, table: pa.Table, types: dict[str, Any]) -> None:
-    """Raise for integers that Arrow rounds: it makes floats of those that int64 does not hold, or beside floats."""
-    floats = [each.name for each in table.schema if pa.types.is_float64(each.type) and each.name not in types]
-    rounded = [name for name in floats if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT]
-    texts = _parsed(file, delimiter, dict.fromkeys(rounded, pa.large_string()), [], columns=rounded) if rounded else {}
-    for name in rounded:
-        values = table[name].to_numpy()
-        for at in np.flatnonzero(np.abs(values) >= _EXACT).tolist():
-            found = _INTEGER.fullmatch(text := texts[name][at].as_py())
-            if found and (abs(values[at]) >= _BEYOND_INT64 or found[1] + found[2] != f"{values[at]:.0f}"):
-                raise TableError(
-                    f"{file}, line {at + 2}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
-                    f"beside floats, which a float may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
-                    "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
-                )
+class _Counted(io.RawIOBase):
+    """The bytes of a table, which are counted before they are parsed."""
+
+    def __init__(self, file: TableFile, delimiter: str, taken: Taken) -> None:
+        self._file, self._taken, self._mark, self._header = file, taken, delimiter.encode(), 1
+        self._stream = file.decoded()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        parts = []
+        while size and (part := self._stream.read(_PART_BYTES if size < 0 else min(size, _PART_BYTES))):
+            lines = part.count(b"\n")
+            cells = lines + part.count(self._mark)
+            self._taken.add(self._file, lines - self._header, len(part) + _CELL_BYTES * cells)
+            parts.append(part)
+            size, self._header = size - len(part), 0
+        return b"".join(parts)
+
+
+def _parsed(
+    file: TableFile,
+    delimiter: str,
+    types: Mapping[str, pa.DataType],
+    taken: Taken,
+    columns: Sequence[str] = (),
+    refused: list[Any] | None = None,
+) -> pa.Table:
+    """Return the table, or some of its columns. A line with another number of fields is put into `refused`."""
+
+    def refuse(row: Any) -> str:
+        if refused is not None:
+            refused.append((row, delimiter))
+        return "error"
+
+    found = pacsv.read_csv(
+        _Counted(file, delimiter, taken),
+        # Types follow from the first block: all of the table, if it is not very large. Only one thread counts lines.
+        pacsv.ReadOptions(use_threads=refused is None, block_size=_BLOCK_BYTES),
+        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+        pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
+    )
+    assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
+    return found
+
+
+def _csv_error(
+    file: TableFile, exc: Exception, parsed: Callable[..., pa.Table], types: Mapping[str, pa.DataType]
+) -> TableError | OptionError:
+    """Return the error for a table that Arrow cannot parse, found by parsing it again."""
+    anything, wrong = Taken(1 << 62, 1 << 62), list[Any]()
+    with contextlib.suppress(pa.ArrowException, OSError):
+        if not file.decoded().read(1):
+            return TableError(f"{file}: is empty; expected a header and a line for each key")
+        parsed({}, anything, refused=wrong)
+    for row, delimiter in wrong[:1]:
+        return TableError(
+            f"{file}, line {row.number}: expected {row.expected_columns} fields, as the header has, found "
+            f"{row.actual_columns}: {_shown(row.text)!r}. Write a field that contains {delimiter!r} in double quotes."
+        )
+    for column, kind in types.items():
+        try:
+            parsed({column: kind}, anything, [column])
+        except pa.ArrowInvalid as why:
+            return (
+                _not_utf8(file, column)
+                if pa.types.is_large_string(kind)
+                else OptionError(f"{file}: column {column!r}: {why}; see types=")
+            )
+        except (pa.ArrowException, OSError):  # there is no such column
+            continue
+    return TableError(
+        f"{file}: cannot be read as CSV: {exc}. If a column holds several types, say which: types={{...}}"
+    )
+
+
+def _warn_of_rounded(file: TableFile, table: pa.Table, given: Container[str]) -> None:
+    """Warn of integers that may be rounded: Arrow makes floats of those beyond int64, and of those beside floats."""
+    floats = [each.name for each in table.schema if pa.types.is_float64(each.type) and each.name not in given]
+    for name in floats:
+        if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT:
+            logger.warning(
+                "%s: column %r was read as floats, and has values from 2**53 on: if these are integers, they may be "
+                "rounded. Pass Sidecar(..., types={%r: str}) to keep their text, 'uint64' for integers from 0 to "
+                "2**64 - 1, or 'float64' if they are floats.", file, name, name,
+            )  # fmt: skip
 
 
 def _with_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -110,62 +162,6 @@ def _with_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:
             if pc.any(is_empty).as_py():
                 table = table.set_column(place, each, pc.if_else(is_empty, pa.scalar(None, each.type), table[place]))
     return table
-
-
-def _parsed(
-    file: TableFile,
-    delimiter: str,
-    types: dict[str, Any],
-    wrong: list[Any],
-    *,
-    threads: bool = True,
-    columns: Sequence[str] = (),
-) -> pa.Table:
-    def refuse(row: Any) -> str:
-        wrong.append(row)
-        return "error"
-
-    found = pacsv.read_csv(
-        file.for_csv(),
-        pacsv.ReadOptions(use_threads=threads, block_size=_BLOCK_BYTES),
-        pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        pacsv.ConvertOptions(column_types=types, include_columns=list(columns)),
-    )
-    assert found.schema.names is not None  # a header in another encoding raises UnicodeDecodeError
-    return found
-
-
-def _header(file: TableFile, delimiter: str) -> list[str]:
-    """Return the names of the columns; nothing if there are none."""
-    try:
-        options = pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda _: "skip")
-        convert = pacsv.ConvertOptions(check_utf8=False)
-        with pacsv.open_csv(file.for_csv(), parse_options=options, convert_options=convert) as reader:
-            return list(reader.schema.names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return []
-
-
-def _csv_error(
-    file: TableFile, delimiter: str, exc: Exception, *, wrong: bool, column: str | None, types: dict[str, Any]
-) -> TableError | OptionError:
-    text = str(exc)
-    if wrong:
-        rows: list[Any] = []
-        with contextlib.suppress(pa.ArrowException, OSError):
-            _parsed(file, delimiter, types, rows, threads=False)  # only one thread counts lines
-        row = rows[0]
-        return TableError(
-            f"{file}, line {row.number}: expected {row.expected_columns} fields, as the header has, found "
-            f"{row.actual_columns}: {_shown(row.text)!r}. Write a field that contains {delimiter!r} in double quotes."
-        )
-    if "UTF8" in text:
-        return _not_utf8(file, column)
-    if "Empty CSV" in text:
-        return TableError(f"{file}: is empty; expected a header and a line for each key")
-    if column in types:
-        return OptionError(f"{file}: column {column!r}: {text.partition('error ')[2] or text}; see types=")
-    return TableError(f"{file}: cannot be read as CSV: {text}")
 
 
 def _shown(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -218,9 +218,9 @@ class JoinedColumns(ComparedByContent):
         part, spec = self._by_name[name], self.specs[name]
         found = one_array(_taken(part.columns[name], part.lines.of(files, row_ids)))
         if (classes := self.labels.get(name)) is not None:
-            return classes.of(_objects(found.to_pylist()), lambda i: files.where(int(row_ids[i])))
+            return classes.of(objects(found.to_pylist()), lambda i: files.where(int(row_ids[i])))
         if spec.kind == "ragged":
-            return _objects([None if each is None else np.array(each, spec.element) for each in _lists(found)])
+            return objects([None if each is None else np.array(each, spec.element) for each in _lists(found)])
         if spec.kind == "string":
             return found.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
         if spec.kind == "time":
@@ -291,10 +291,6 @@ def _taken(column: pa.ChunkedArray, lines: np.ndarray) -> pa.ChunkedArray:
 
 def _lists(array: pa.Array) -> list[Any]:
     return [None if not each.is_valid else each.values.to_numpy(zero_copy_only=False) for each in array]
-
-
-def _objects(values: Collection[Any]) -> np.ndarray:
-    return objects(values)
 
 
 def as_delivered(column: pa.ChunkedArray, spec: ColumnSpec) -> pa.ChunkedArray:
