@@ -3,6 +3,14 @@
 import os
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "order/draws/weighted_draws.py",
+        'return np.searchsorted(self.ends, np.minimum(weights, np.nextafter(limit, 0)), side="right")',
+        "0 -> 1",
+    ): "a product is rounded up to the limit in one of 2**53 draws, and only of weights whose sum is below 1",
+    ("order/left.py", "if found and start < stop and found[-1][1] == start:", "start < stop -> start <= stop"): (
+        "an empty range makes no other one longer"
+    ),
     ("predicates/virtual_columns.py", "values = base.read_whole(column).reshape(-1)", "1 -> 2"): (
         "NumPy takes any negative length for what is left"
     ),
@@ -26,9 +34,9 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "what float32 holds is compared a second time, as float32 has it",
     (
         "torch_data/samplers.py",
-        "start, rows = run or self.run or (Position(self.order.seed, self.epoch, 0, 1, 1, self._plan), 0)",
-        "0 -> 1",
-    ): "the rows of a start are replaced; the 0 beside it is tested",
+        "start, rows = run or self.run or (self.start(1, 1, None), 0)",
+        "1 -> 2",
+    ): "of a run that has not begun, ranks and blocks make no difference",
 }
 """By module, line of source and change; ``*`` stands for each change of a line."""
 

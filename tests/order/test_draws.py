@@ -53,6 +53,7 @@ def files(tmp_path_factory):
             file["bad"] = np.where(here == 33, np.nan, here)
             file["below"] = here - 30
             file["zero"] = here * 0
+            file["float"] = np.where(LABELS[here] == "a", -0.0, np.where(LABELS[here] == "b", 0.0, 1.5))
         paths.append(str(path))
         first += rows
     return paths
@@ -149,6 +150,7 @@ def test_auto_is_what_it_is_without_weights(files, monkeypatch):
     [
         (None, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
         ({"a": 0.5}, {"a": 0.5, "b": 0.25, "c": 0.25}),
+        ({"a": 0.5, "b": 0.2}, {"a": 0.5, "b": 0.2, "c": 0.3}),
         ({"a": 0.2, "b": 0.3, "c": 0.5}, {"a": 0.2, "b": 0.3, "c": 0.5}),
         ({np.str_("a"): 0.0}, {"b": 0.5, "c": 0.5}),
         ({"a": 1}, {"a": 1.0}),
@@ -159,6 +161,12 @@ def test_classes_are_drawn_by_their_shares_and_rows_of_a_class_equally(files, un
     plan = plan_of(files, Shuffle(unit, 2, weights=balance("label", shares), rows_per_epoch=20_000))
     assert plan.order.shuffle.unit == "rows"
     weights = np.array([expected.get(label, 0) / (label == LABELS).sum() for label in LABELS.tolist()])
+    assert is_likely(np.bincount(epoch_of(plan), minlength=40), weights)
+
+
+def test_both_zeros_are_one_class(files):
+    plan = plan_of(files, Shuffle(seed=2, weights=balance("float", {0.0: 0.75}), rows_per_epoch=20_000))
+    weights = np.where(LABELS == "c", 0.25 / 30, 0.75 / 10)
     assert is_likely(np.bincount(epoch_of(plan), minlength=40), weights)
 
 

@@ -61,6 +61,12 @@ def test_few_rows_of_large_files_are_small_data(tmp_path):
     assert dataset.epoch_order(Shuffle(seed=1)).shuffle.unit == "chunks"
 
 
+def test_rows_that_just_fit_into_memory_are_small_data(tmp_path):
+    path = write(tmp_path / "a.h5", 64, 4, 1 << 18)  # rows of 1 MiB, of which 32 fit
+    datasets = [H5Dataset(path, ["x"], where(label=list(range(count)))) for count in (28, 32, 33)]
+    assert [each.epoch_order(Shuffle(seed=1)).shuffle.unit for each in datasets] == ["rows", "rows", "chunks"]
+
+
 def test_what_is_said_of_a_shuffle_counts_the_selected_rows(tmp_path):
     path = write(tmp_path / "a.h5", 64 << 10, 64, 512)
     for step, mixed in ((1, 16), (8, 128)):

@@ -94,6 +94,7 @@ def test_lengths_of_ranges_and_lists(tmp_path, index_dir):
         ("values", [part(rows, random=7)], np.minimum(counts, 7).ravel()),
         ("lists", ["lists"], counts.ravel()),
         ("lists", ["label"], counts.ravel()),
+        ("lists", [rows, "lists"], counts.ravel()),
     ]
     options = {"index_dir": index_dir and tmp_path / index_dir}
     for name, columns, expected in [*cases, *cases]:
@@ -209,3 +210,10 @@ def test_rows_that_all_have_one_length(tmp_path, rows):
     batches = list(loader(tmp_path, 8, columns=["x"], rows=rows, shuffle=shuffle, pad=True))
     assert sorted(batch["x"].shape for batch in batches) == [(1, 4, 2), (2, 4, 2)]
     assert sorted(int(row[0, 0]) for batch in batches for row in batch["x"]) == [0, 1, 2]
+
+
+def test_batches_of_many_rows_end_where_runs_end():
+    shuffle = Shuffle("rows", 7, by_length=np.arange(4000), run_rows=10, batch_values=1e9)
+    for world_size in (1, 2):
+        batches = list(OrderBatchSampler(range(4000), 10, shuffle=shuffle, rank=0, world_size=world_size))
+        assert [len(batch) for batch in batches] == [10] * (400 // world_size)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.errors import StaleIndexError
 from ray_h5.index.folds import kfold
 from ray_h5.predicates.criteria import where
 from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
@@ -83,23 +83,6 @@ def test_folds_know_the_source_of_what_they_are_stratified_by(world):
     put(world[1][1], LABELS[::-1].copy())
     with pytest.raises(StaleIndexError, match="column 'label' leads to"):
         dataset[:]
-
-
-@pytest.mark.parametrize("kept", KEPT)
-def test_a_source_that_vanishes(world, kept):
-    dataset = dataset_of(world, predicate=where(label=2), **KEPT[kept])
-    assert len(dataset[:]["x"]) == 20
-    os.unlink(world[1][0])
-    with pytest.raises(MissingSourceError, match=rf"{world[0][0]}: column 'label' leads to {world[1][0]}, which no"):
-        dataset[:]
-
-
-@pytest.mark.parametrize("values", [LABELS / 2, LABELS[:7], LABELS.reshape(40, 1), LABELS.astype("S1")])
-def test_a_source_of_another_type_or_shape(world, values):
-    dataset = dataset_of(world)
-    put(world[1][1], values)
-    with pytest.raises(StaleIndexError, match="column 'label' leads to"):
-        dataset[50]
 
 
 def test_loader_workers_notice_too(world):

@@ -8,7 +8,7 @@ import pytest
 
 import ray_h5
 from ray_h5 import where
-from ray_h5.errors import MissingSourceError, StaleIndexError
+from ray_h5.errors import StaleIndexError
 from tests.ray_data.kit import ids_of
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -87,23 +87,3 @@ def test_a_source_that_changes_amid_an_epoch(world):
         iterate()
     assert isinstance(caught.value, StaleIndexError)
     assert max(seen) < 4
-
-
-@pytest.mark.parametrize("values", [LABELS / 2, LABELS[:7], LABELS.reshape(60, 1)])
-def test_a_source_of_another_type_or_shape(world, values):
-    ds = read(world)
-    put(world[1], values)
-    check_stale(world, ds)
-
-
-def test_a_source_that_vanishes(world):
-    ds = read(world)
-    assert len(ids_of(ds)) == 60
-    os.unlink(world[1])
-    check_stale(world, ds, MissingSourceError)
-
-
-def test_a_source_of_a_column_that_is_not_read(world):
-    ds = read(world).select_columns(["x", "row_id"])
-    put(world[1], LABELS + 1)
-    assert len(ids_of(ds)) == 60
