@@ -11,7 +11,7 @@ import ray_h5
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
 from ray_h5.predicates import virtual_columns
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
-from ray_h5.predicates.evaluate import as_expression, evaluate, fingerprint
+from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
 from tests.index.kit import plan_files
@@ -424,10 +424,3 @@ def test_expressions_of_ray_name_the_columns_that_they_compare():
             (column, *valid), wanted = names or ["x"], criterion["x"]
             renamed = any_equal(1, valid=valid[0]) if valid else wanted
             assert str(expression.fn.pushed(*names)) == str(where(**{column: renamed}))
-
-
-def test_predicates_have_equal_fingerprints_only_if_they_select_the_same_rows():
-    for one, other in ((where(x=1), where(x=2)), (where(x=0.0), where(x=1e-300)), (where(x=[1]), where(y=[1]))):
-        assert isinstance(fingerprint(one), bytes)
-        assert fingerprint(one) != fingerprint(other)
-    assert fingerprint(where(x=[1, 2])) == fingerprint(where(x=[1, 2]))

@@ -22,7 +22,7 @@ from ray.data.extensions import ArrowTensorArray, TensorArray
 
 import ray_h5
 from ray_h5 import any_equal, between, row_mask, where
-from ray_h5.errors import PredicateError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.predicates.criteria import where as arrow_where
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
 from tests.index.kit import combined, plan_files
@@ -129,22 +129,6 @@ def test_datasets_without_ray_take_its_predicates(paths):
         H5Dataset(paths, ["x"], doubled(col("u")) > 2)
 
 
-@pytest.mark.parametrize("wanted", [0.1, [0.1], between(0.1, 0.1), any_equal(0.1)])
-def test_a_float_is_compared_in_the_dtype_of_the_column(tmp_path, wanted):
-    for i, dtype in enumerate(("f4", "f8")):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["f"] = np.array([0.7, 0.1, 0.10000002], dtype)
-    narrow, both = str(tmp_path / "0.h5"), str(tmp_path)
-    with pytest.raises(SchemaMismatchError, match=r"pass dtypes=\{'f': 'float64'\}"):
-        ray_h5.read_h5(both)
-    assert ids_read(ray_h5.read_h5(narrow, include_row_ids=True).filter(expr=where(f=wanted))) == [1]
-    ds = ray_h5.read_h5(both, dtypes={"f": "f4"}, include_row_ids=True)
-    if wanted != any_equal(0.1):
-        assert ids_read(ds.filter(expr=where(f=wanted))) == [1, 4]
-        # Also where Ray itself filters.
-        assert ids_of(ds.map_batches(lambda batch: batch).filter(expr=where(f=wanted))) == [1, 4]
-
-
 def test_a_column_that_the_filter_alone_names_is_cast(tmp_path):
     for i, dtype in enumerate(("i4", "i8")):
         with h5py.File(tmp_path / f"{i}.h5", "w") as file:
@@ -158,43 +142,6 @@ def test_a_column_that_the_filter_alone_names_is_cast(tmp_path):
         ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episod": "int64"})
     torch = H5Dataset(str(tmp_path), ["x"], arrow_where(episode=1), dtypes={"episode": "int64"})
     assert torch.row_ids([0, 1]).tolist() == [1, 4]
-
-
-@pytest.mark.parametrize(
-    ("criteria", "rows"),
-    [
-        ({"t": between(1.6e9, 1.66e9)}, [1, 2]),
-        ({"t": between(-5.5, 1.65e9)}, [0, 1, 2]),
-        ({"t": 1.65e9}, [2]),
-        ({"t": 2**63}, []),
-        ({"u": 2}, [0]),
-        ({"u": between(-1, 3)}, [0, 1]),
-        ({"u": 2**63}, [2]),
-        ({"u": np.array([3, 2**64 - 1], "u8")}, [1, 3]),
-        ({"f": [float("nan"), 1.0]}, [0]),
-        ({"t": 0.1}, []),
-        ({"t": [0.5, float("inf")]}, []),
-        ({"t": between(0.1, None)}, [1, 2, 3]),
-        ({"u": between(0.1, 1e300)}, [0, 1, 2, 3]),
-        ({"u": [0.1, 3]}, [1]),
-        ({"b": 1.0}, [0, 3]),
-        ({"b": [0, 1]}, [0, 1, 2, 3]),
-    ],
-)
-def test_numbers_are_compared_exactly(tmp_path, criteria, rows):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["t"] = np.array([-5, 1_600_000_000, 1_650_000_000, 2**60 + 1])
-        file["u"] = np.array([2, 3, 2**63, 2**64 - 1], "u8")
-        file["f"] = np.array([1, np.nan, -np.nan, 2])
-        file["b"] = np.array([1, 0, 0, 1], bool)
-    ds = ray_h5.read_h5(path, include_row_ids=True)
-    assert ids_read(ds.filter(expr=where(**criteria))) == rows
-    assert ids_read(ds.filter(expr=~where(**criteria))) == [row for row in range(4) if row not in rows]
-    # Also where Ray itself filters.
-    with h5py.File(path) as file:
-        block = pa.table({**{name: file[name][:] for name in file}, "row": range(4)})
-    assert in_block(block, where(**criteria)) == rows
 
 
 def test_filters_around_everything(paths):

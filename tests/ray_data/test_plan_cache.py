@@ -19,7 +19,7 @@ from ray_h5.ray_data.ray_internals import datasources
 
 from .kit import ids_read
 
-pytestmark = pytest.mark.usefixtures("ray_local")
+in_ray = pytest.mark.usefixtures("ray_local")
 
 
 @ray.remote
@@ -41,6 +41,7 @@ def filtered(signals):
     return ray_h5.read_h5(signals, columns=["wide"], shuffle=True).filter(expr=ray_h5.where(label=[1, 2]))
 
 
+@in_ray
 def test_another_process_gets_the_plan(filtered):
     rows = filtered.count()
     assert 0 < rows < 50
@@ -49,6 +50,7 @@ def test_another_process_gets_the_plan(filtered):
     assert ray.get(planned_elsewhere.remote(filtered.select_columns(["wide"]))) == rows
 
 
+@in_ray
 def test_an_epoch_plans_nothing_anew(filtered, monkeypatch):
     rows = sum(len(batch["wide"]) for batch in filtered.iter_batches())
     made = []
@@ -60,6 +62,7 @@ def test_an_epoch_plans_nothing_anew(filtered, monkeypatch):
 NANS = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], "u8").view("f8")
 
 
+@in_ray
 @pytest.mark.parametrize(
     ("one", "other"),
     [

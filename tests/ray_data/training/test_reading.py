@@ -195,17 +195,6 @@ class TestWorkers(TestTasks):
                 assert_same(batches, expected[steps:])
                 assert end == expected_end
 
-    @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 5), (5, 2), (5, 1)])
-    def test_a_run_resumes_at_each_step_with_another_number_of_workers(self, paths, first, second):
-        ds = read(paths)
-        steps = len(by_reading(ds, "workers", first)[0][0])
-        for step in range(1, steps):
-            begun = by_reading(ds, "workers", first, steps=step)
-            rest = by_reading(ds, "workers", second, position=begun[0][1])
-            rows = [row for batches, _ in (*begun, *rest) for row in ids(batches)]
-            assert len(rows) == len(set(rows))
-            assert len(rows) >= 150 - (second - 1) - (150 % first)
-
     def test_each_iteration_is_an_epoch(self, paths):
         (shard,) = shards_of(read(paths), "workers")
         with pytest.raises(PositionError, match="has begun no epoch"):
