@@ -113,8 +113,9 @@ def test_statistics_and_cache_of_the_combined_dataset(patients):
     assert stats["total_samples"] == 40
     assert stats["access_count"] == 2
     assert stats["dtype"] == torch.float32
-    assert stats["cache_size"] > 0
+    assert stats["cache_size"] == len(dataset._cache) > 0
     dataset.clear_cache()
+    assert len(dataset._cache) == 0
     assert dataset.get_stats()["cache_size"] == 0
 
 

@@ -148,6 +148,11 @@ class CombinedHDF5Dataset(H5Dataset):
         cache = self._source.row_cache
         return cache.hits + cache.misses
 
+    @property
+    def _cache(self) -> Sequence[int]:
+        """A number for each sample in memory; programs ask for ``len(dataset._cache)``."""
+        return range(self._source.num_held() if self.cache_size else 0)
+
     def get_stats(self) -> dict[str, Any]:
         """Return what lies in the memory of this process, and how often samples were found there.
 
@@ -160,7 +165,7 @@ class CombinedHDF5Dataset(H5Dataset):
             ``dtype``; ``num_files``; ``fields``; ``pin_memory``. Loader workers count for themselves.
         """
         source, counts = self._source, bool(self.cache_size)
-        hits, held = counts * source.row_cache.hits, counts * source.num_held()
+        hits, held = counts * source.row_cache.hits, len(self._cache)
         return {
             "total_samples": len(self),
             "cache_size": held,
