@@ -20,9 +20,6 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.read.arrays import joint_columns
-from ray_h5.read.kernel.job_table import CHUNKS_DECODED
-from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,
@@ -153,32 +150,6 @@ def test_ending_an_epoch_early_leaves_no_thread(files):
         for _batch in loader(files, 4, columns=["fhr_st"], threads=2):
             break
     assert threading.active_count() == before
-
-
-def test_an_error_in_a_thread_reaches_the_loop(files):
-    def fail(_sample):
-        raise ZeroDivisionError("in the transform")
-
-    with pytest.raises(ZeroDivisionError, match="in the transform"):
-        list(loader(files, 4, columns=["fhr_st"], transform=fail))
-
-
-@pytest.mark.skipif(compiled_loop() is None, reason="files are read together by the compiled loop")
-def test_a_batch_needs_one_read_and_decodes_a_chunk_once(files, monkeypatch):
-    decoded = []
-    plain = joint_columns.run_compiled
-
-    def counting(*args):
-        found = plain(*args)
-        decoded.append(int(found[1][CHUNKS_DECODED]))
-        return found
-
-    monkeypatch.setattr(joint_columns, "run_compiled", counting)
-    dataset = H5Dataset(files, ["fhr_st", "target", "weight"], kept_bytes=0)
-    dataset.__getitems__([*range(len(dataset))])  # opens all files: those that are open are read together
-    decoded.clear()
-    dataset.__getitems__([50, 1, 30, 2, 51, 1])  # of three files; a chunk has a row of "fhr_st"
-    assert decoded == [5]
 
 
 def test_a_predicate_sees_what_is_delivered_as_in_ray(tmp_path):

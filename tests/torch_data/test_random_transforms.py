@@ -92,23 +92,6 @@ def test_samplers_of_torch_are_repeated_by_their_own_seed(path, how):
     assert drawn(3) != drawn(4)
 
 
-def test_transforms_run_ahead_on_request(path):
-    import threading
-
-    threads = set()
-
-    def noted(sample):
-        threads.add(threading.current_thread())
-        return sample
-
-    list(loader(path, 8, transform=noted))
-    assert threads == {threading.current_thread()}
-    threads.clear()
-    list(loader(path, 8, transform=noted, transforms_ahead=True))
-    assert len(threads) == 1
-    assert threads != {threading.current_thread()}
-
-
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 def test_batches_of_any_integers_are_seeded(path, kind):
     batches = [kind([3, 1]), kind([0, 59])]

@@ -18,9 +18,7 @@ from ray_h5.cli import main
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, SchemaMismatchError, StaleIndexError
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
-from ray_h5.rows.groups_and_grids import Grid, Groups
-from ray_h5.rows.windows import Windows
-from ray_h5.torch_data import H5Dataset, H5LazyDataset, kfold, loader, where
+from ray_h5.torch_data import H5Dataset, H5LazyDataset, loader, where
 from ray_h5.torch_data.compat.factory import OptimalDataLoaderFactory, with_start_method
 from tests.kit.fault_server import FaultServer
 
@@ -73,16 +71,6 @@ def test_files_folders_and_globs(server, given, count):
     dataset = H5Dataset(given, ["label"], storage_options=server.options)
     assert len(paths_of(dataset)) == count
     assert len(dataset) == 20 * count
-
-
-def test_odd_names(server):
-    names = ["a b.h5", "a#b.h5", "a+b.h5", "a%20b.h5", "a=b.h5", "ü.h5", "a?b.h5", "a[1].h5"]
-    for name in names:
-        shutil.copy(server.data / "runs/run_0.h5", server.data / name)
-        dataset = H5Dataset(f"s3://bkt/{name}", ["label"], storage_options=server.options)
-        assert paths_of(dataset) == [f"s3://bkt/{name}"]
-        assert dataset[3].label == 0
-    assert len(paths_of(H5Dataset("s3://bkt/a*.h5", ["label"], storage_options=server.options))) == len(names) - 1
 
 
 def test_files_where_nothing_may_be_listed(server):
@@ -141,12 +129,6 @@ def test_mixed_with_local_files_and_predicates(server):
             assert torch.equal(dataset[7 * file_number].x, torch.from_numpy(file["x"][1]))
 
 
-def test_folds(server):
-    folds = kfold("s3://bkt/runs/*.h5", 3, group="label", storage_options=server.options)
-    local = kfold(str(server.data / "runs/run_*.h5"), 3, group="label")
-    assert [[str(part) for part in fold] for fold in folds] == [[str(part) for part in fold] for fold in local]
-
-
 def test_requests_of_a_plan_and_of_an_epoch(server, tmp_path):
     for number in range(6, 60):
         shutil.copy(server.data / "runs/run_0.h5", server.data / f"runs/run_{number}.h5")
@@ -166,17 +148,6 @@ def test_requests_of_a_plan_and_of_an_epoch(server, tmp_path):
     assert not [each for each in server.requests()[begin:] if not each.range or each.range.startswith("bytes=0-")]
 
 
-def test_a_file_that_is_written_again(server, tmp_path):
-    options = {"storage_options": server.options, "index_dir": tmp_path / "index"}
-    dataset = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], kept_bytes=0, **options)
-    with h5py.File(server.data / "runs/run_2.h5", "w") as file:
-        file["x"] = np.ones((20, 5), "f4")
-    with pytest.raises(StaleIndexError, match="run_2"):
-        dataset.read(np.arange(len(dataset)))
-    again = H5Dataset("s3://bkt/runs/run_*.h5", ["x"], **options)
-    assert torch.equal(again[45].x, torch.ones(5))
-
-
 def test_files_that_differ_or_are_empty(server):
     (server.data / "runs/run_8.h5").write_bytes(b"")
     assert len(H5Dataset("s3://bkt/runs/run_*.h5", storage_options=server.options)) == 80
@@ -184,52 +155,6 @@ def test_files_that_differ_or_are_empty(server):
         file["x"] = np.ones((20, 6, 2), "f4")
     with pytest.raises(SchemaMismatchError, match=r"s3://bkt/runs/run_8\.h5"):
         H5Dataset("s3://bkt/runs/run_*.h5", ["x"], storage_options=server.options)
-
-
-@pytest.fixture
-def episodes(server):
-    rng = np.random.default_rng(1)
-    for number in range(2):
-        with h5py.File(server.data / f"demo_{number}.h5", "w", libver="latest" if number else None) as file:
-            for episode in range(12):
-                steps = 5 + (episode + number) % 4
-                group = file.create_group(f"data/demo_{episode}")
-                group.attrs["success"] = episode % 2
-                group["obs/state"] = rng.random((steps, 3)).astype("f4")
-                image = rng.integers(0, 255, (steps, 8, 8)).astype("u1")
-                group.create_dataset("obs/image", data=image, chunks=(1, 8, 8), compression="gzip")
-                group["actions"] = rng.random((steps, 2)).astype("f4")
-            file["grid/v"] = rng.random((6, 5, 4)).astype("f4")
-            file["grid/t"] = np.arange(6.0)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rows": Groups("data/demo_*", attrs=("success",))},
-        {"rows": Groups("data/demo_*"), "windows": Windows({"actions": range(3), "obs/image": (-1, 0)})},
-        {"rows": Grid(2), "group": "grid", "columns": ["v", "t"]},
-        {"group": "grid", "columns": ["v"], "windows": Windows({"v": range(2)})},
-    ],
-)
-@pytest.mark.usefixtures("episodes")
-def test_row_kinds(server, options, tmp_path):
-    options = dict(options)
-    columns = options.pop("columns", None)
-    local = H5Dataset(str(server.data / "demo_*.h5"), columns, **options)
-    for index_dir in (None, tmp_path / "index", tmp_path / "index"):
-        MEMORY.clear()
-        forget_all()
-        remote = H5Dataset(
-            "s3://bkt/demo_*.h5", columns, storage_options=server.options, index_dir=index_dir, **options
-        )
-        assert len(remote) == len(local)
-        order = np.random.default_rng(0).permutation(len(local))[:40]
-        for index in order.tolist():
-            ours, theirs = remote[index], local[index]
-            assert ours.keys() == theirs.keys()
-            for name in ours:
-                assert np.array_equal(ours[name], theirs[name]), name
 
 
 def test_nothing_secret_is_kept_or_said(server, tmp_path, capsys, caplog):
@@ -300,15 +225,6 @@ def test_file_systems_of_s3(server, kind):
         for ours, theirs in zip(loader(dataset, 9, seed=1), loader(local, 9, seed=1), strict=True):
             assert ours.s == theirs.s
             assert torch.equal(ours.x, theirs.x)
-
-
-def test_commands(server, tmp_path, capsys):
-    options = [f"{name}={value}" for name, value in server.options.items()]
-    given = [word for option in options for word in ("--storage-option", option)]
-    assert main(["inspect", "s3://bkt/runs/run_0.h5", *given]) == 0
-    assert "label" in capsys.readouterr().out
-    assert main(["index", "s3://bkt/runs/*.h5", "--dir", str(tmp_path / "index"), *given]) == 0
-    assert "4 files, 80 rows" in capsys.readouterr().out
 
 
 @pytest.mark.slow

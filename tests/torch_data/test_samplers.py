@@ -1,7 +1,6 @@
 import io
 import itertools
 import json
-import subprocess
 import sys
 from collections import Counter
 from functools import partial
@@ -333,35 +332,6 @@ def test_a_state_of_what_was_read_ahead_is_warned_of_where_lightning_is(monkeypa
         assert bool(caplog.messages) == ((made, done) == places[1] and kind != "another")
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls what torch deprecates
-@pytest.mark.parametrize("batch_sampler", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_resumes_in_the_middle_of_an_epoch(files, workers, batch_sampler):
-    dataset = H5Dataset(files, ["fhr_st"])
-
-    def make():
-        if batch_sampler:
-            sampler = OrderBatchSampler(dataset, 8, seed=9)
-            return sampler, StatefulDataLoader(dataset, batch_sampler=sampler, num_workers=workers)
-        sampler = OrderSampler(dataset, seed=9)
-        return sampler, StatefulDataLoader(dataset, batch_size=8, sampler=sampler, num_workers=workers)
-
-    sampler, loader = make()
-    sampler.set_epoch(1)
-    whole = [ids_of(batch) for batch in loader]
-    for done in (4,) if workers else range(1, 8):
-        _, loader = make()
-        loader.sampler.set_epoch(1) if not batch_sampler else loader.batch_sampler.set_epoch(1)
-        batches = iter(loader)
-        head = [ids_of(next(batches)) for _ in range(done)]
-        state = loader.state_dict()
-        del batches, loader
-        _, resumed = make()
-        resumed.load_state_dict(state)
-        assert head + [ids_of(batch) for batch in resumed] == whole
-
-
 def split(kind, rows, drop_last):
     """Options of a loader of batches of 4, whose epoch is one rank's or one of several."""
     if kind == "torch":
@@ -394,7 +364,7 @@ def test_torchdata_resumes_at_the_end_of_an_epoch(kind, workers, rows, drop_last
         delivered.append(batch.tolist())
         states.append(loader.state_dict())
     assert len(delivered) == (6 if rows == 23 and not drop_last else 5)
-    for left in (0,) if workers else (0, 1):
+    for left in (0, 2) if workers else range(len(states)):
         resumed = make()
         resumed.load_state_dict(states[-1 - left])
         assert [each.tolist() for each in resumed] == delivered[len(delivered) - left :]
@@ -442,47 +412,23 @@ def test_a_rest_that_is_too_little_for_a_step_of_other_ranks_is_dropped():
     assert sorted(flat(done) + flat(alone)) == list(range(25))
 
 
-FIRST = """
-import itertools, json, sys
-from ray_h5.torch_data import OrderBatchSampler, OrderSampler, Shuffle, loader
-
-made = {
-    "sampler": OrderSampler(range(100), seed=None, stretch=8),
-    "batches": OrderBatchSampler(range(100), 8, shuffle=Shuffle(seed=None)),
-    "loader": loader(sys.argv[1], 8, seed=None, threads=1),
-}
-found = {}
-for kind, each in made.items():
-    taken = list(itertools.islice(each, 24 if kind == "sampler" else 3))
-    found[kind] = each.state_dict(), taken if kind != "loader" else [batch["y"].tolist() for batch in taken]
-print(json.dumps(found))
-"""
-
-
-@pytest.fixture(scope="module")
-def first_process(tmp_path_factory):
-    """What a process that ended has taken, with the state after it; and its file."""
-    path = str(tmp_path_factory.mktemp("drawn") / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("y", data=np.arange(100), chunks=(4,))
-    ended = subprocess.run([sys.executable, "-c", FIRST, path], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(ended.stdout), path
-
-
 @pytest.mark.parametrize("kind", ["sampler", "batches", "loader"])
-def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, first_process):
-    found, path = first_process
-    state, had = found[kind]
-    made = {
-        "sampler": lambda seed: OrderSampler(range(100), seed=seed, stretch=8),
-        "batches": lambda seed: OrderBatchSampler(range(100), 8, seed=seed),
-        "loader": lambda seed: loader(path, 8, seed=seed, threads=1),
-    }[kind]
+def test_another_one_resumes_with_the_seed_that_the_first_one_drew(kind, files):
+    def make(seed):
+        if kind == "loader":
+            return loader(files, 8, seed=seed, threads=1, columns=["fhr_st"])
+        return (
+            OrderSampler(range(60), seed=seed, stretch=8)
+            if kind == "sampler"
+            else OrderBatchSampler(range(60), 8, seed=seed)
+        )
 
     def taken(of):
-        return [batch["y"].tolist() for batch in of] if kind == "loader" else list(of)
+        return [ids_of(batch) if kind == "loader" else batch for batch in of]
 
-    resumed, same = made(None), made(state["seed"])
+    first = make(None)
+    had, state = taken(itertools.islice(first, 3)), first.state_dict()
+    resumed, same = make(None), make(state["seed"])
     resumed.load_state_dict(state)
     assert had + taken(resumed) == taken(same)
     for each in (resumed, same):
@@ -490,7 +436,7 @@ def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(kind, first
     assert taken(resumed) == taken(same)
     assert resumed.state_dict() == same.state_dict()
     with pytest.raises(PositionError, match=f"What differs: seed {state['seed']}, not 7"):
-        made(7).load_state_dict(state)
+        make(7).load_state_dict(state)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")

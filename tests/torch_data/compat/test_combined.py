@@ -265,43 +265,6 @@ def test_a_users_collate_and_transform_get_samples(files):
     assert next(iter(DataLoader(doubled, batch_size=4)))[3, 0, 0] == 6
 
 
-def test_kept_columns_change_nothing_but_the_reads(files, tmp_path):
-    with_kept, without = (
-        CombinedHDF5Dataset(files, cache_size=0),
-        CombinedHDF5Dataset(files, cache_size=0, kept_bytes=0),
-    )
-    for _ in range(2):
-        for i in range(0, 60, 6):
-            a, b = with_kept.__getitems__([59 - i, i]).whole, without.__getitems__([59 - i, i]).whole
-            assert a.guid == b.guid
-            assert all(torch.equal(a[n], b[n]) for n in a if n != "guid")
-    path = write_signals(tmp_path / "f.h5", 0, 8)
-    datasets = [CombinedHDF5Dataset(path, ["epoch"], **each) for each in ({"cache_size": 0}, {"kept_bytes": 0})]
-    assert [dataset[3].epoch for dataset in datasets] == [3, 3]
-    with h5py.File(path, "a") as file:
-        file["epoch"][3] = 7
-    for dataset in datasets:
-        with pytest.raises(RuntimeError, match="changed"):
-            dataset[3]
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_the_optimized_loader(files, workers):
-    loader = create_optimized_dataloader(hdf5_files=files, batch_size=8, num_workers=workers, rank=0, world_size=1)
-    assert isinstance(loader, DataLoader)
-    assert len(loader) == 8
-    epochs = []
-    for epoch in range(3):
-        loader.sampler.set_epoch(epoch)
-        batches = list(loader)
-        assert [len(each["guid"]) for each in batches] == [8] * 7 + [4]
-        epochs.append([i for batch in batches for i in ids_of(batch)])
-        assert sorted(epochs[-1]) == ALL
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-    loader.sampler.set_epoch(1)
-    assert [i for batch in loader for i in ids_of(batch)] == epochs[1]
-
-
 def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
     loader = create_optimized_dataloader(
         files, 8, 2, 0, 1, cs_label=True, label=4, cache_size=10, drop_last=True, prefetch_factor=3, shuffle=False,
@@ -330,15 +293,6 @@ def test_all_ranks_get_equally_many_batches(files, drop_last):
     expected = {i for i in ALL if i % 5 == 0 and i % 10}
     assert len(counts) == 1
     assert set(seen) <= expected if drop_last else set(seen) == expected
-
-
-def test_a_damaged_file_fails_loudly_in_a_thread(tmp_path):
-    path = write_signals(tmp_path / "f.h5", 0, 30)
-    loader = create_optimized_dataloader(path, 4, 1, load_fields=["fhr_st"])
-    with open(path, "r+b") as file:
-        file.truncate(5000)
-    with pytest.raises((RuntimeError, OSError), match=r"f\.h5"):
-        list(loader)
 
 
 def test_stats_count_what_threads_read(files):
