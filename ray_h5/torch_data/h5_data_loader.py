@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -24,13 +24,8 @@ from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.subsets import as_h5
 
-
-class _ReadBatch(NamedTuple):
-    """How many samples a batch has, and their arrays, or the batch that is made of them."""
-
-    num_samples: int
-    arrays: Any
-    task: Task | None = None
+_Made: TypeAlias = tuple[Task, Any]
+"""A task, and the arrays of its samples, or the batch that is made of them."""
 
 
 @names_options
@@ -147,35 +142,40 @@ class H5DataLoader(DataLoader[Any]):
         if self.batch_sampler is None:
             return (self._delivered(self.collate_fn(self.dataset[item])) for item in self.sampler)
         self._check_ranks()
-        # Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
-        finish: Callable[[_ReadBatch], Any] | None
-        stop, is_ahead = Stop(), False
+        stop, ordered = Stop(), self._ordered
+        made = self._made(stop)
+        counted = made if ordered is None else ordered.counted(made, lambda each: len(each[0]))
+        found = (batch for _, batch in counted if batch is not NOTHING)
+        return with_errors(found, self.timeout, self._what) if self.workers else found
+
+    def _made(self, stop: Stop) -> Iterator[_Made]:
+        """Yield each task with its batch.
+
+        Threads read arrays side by side. What users wrote runs in `finish`: in order, one at a time.
+        """
+        dataset, is_ahead = self.dataset, False
+        finish: Callable[[Task, Any], Any] = self._by_user
+        reads: Iterator[list[_Made]]
         if self.workers:
             size = self.batch_size if self._ordered is None else self._ordered.run_length
-            made = self._processes.batches(self, size or 1, self._tasks(), self._what)
-            reads: Iterator[list[_ReadBatch]] = ([_ReadBatch(*each)] for each in made)
-            finish, is_ahead = lambda read: self._delivered(read.arrays), self._pins
-        elif self.dataset.has_own_samples:
+            processes = self._processes.batches(self, size or 1, self._tasks(), self._what)
+            reads, is_ahead = ([each] for each in processes), self._pins
+            finish = lambda _, batch: self._delivered(batch)  # noqa: E731
+        elif dataset.has_own_samples:
             # A subclass makes samples or batches in its own way, maybe not safe in threads: nothing is read ahead.
-            reads = ([_ReadBatch(len(task), None, task) for task in call] for call in self._calls())
-            finish = self._by_user
+            reads = ([(task, None)] for task in self._tasks())
         else:
-            is_plain = self._collates and not self.dataset.is_transformed  # the arrays are the batch
+            is_plain = self._collates and not dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
-            is_made = is_plain and not self.dataset.has_dense_batches
-            reads = self._reads(partial(self._read, self._whole if is_made else None), stop)
-            may_be_ahead = self.transforms_ahead or is_plain or (self._collates and self.dataset.is_repeatable)
-            finish = None if is_made else self._from_arrays if may_be_ahead else self._by_user
+            is_made = is_plain and not dataset.has_dense_batches
+            calls = Calls(dataset.source, self._calls, self.threads, dataset.decodes, self.timeout, self._what, stop)
+            reads = calls.read(partial(self._read, self._whole if is_made else None))
+            may_be_ahead = self.transforms_ahead or is_plain or (self._collates and dataset.is_repeatable)
             is_ahead = self.threads > 0 and not is_made and may_be_ahead
-        batches = finished(reads, partial(_finish, finish))
-        if is_ahead:
-            batches = ahead(batches, lambda read: nbytes_of(read.arrays), stop)
-        ordered = self._ordered
-        counted = batches if ordered is None else ordered.counted(batches, lambda read: read.num_samples)
-        found = (read.arrays for read in counted if read.arrays is not NOTHING)
-        if not self.workers:
-            return found
-        return with_errors(found, self.timeout, self._what)
+            if is_made or may_be_ahead:
+                finish = (lambda _, batch: batch) if is_made else self._from_arrays
+        made = finished(reads, lambda each: each if each[1] is NOTHING else (each[0], finish(*each)))
+        return ahead(made, lambda each: nbytes_of(each[1]), stop) if is_ahead else made
 
     def __len__(self) -> int:
         ordered = self._ordered
@@ -215,9 +215,13 @@ class H5DataLoader(DataLoader[Any]):
         return ordered
 
     def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Task]]:
-        dataset, ordered, num_batches = self.dataset, self._ordered, self._num_batches()
+        ordered = self._ordered
+        try:
+            num_batches: float = super().__len__()
+        except TypeError:
+            num_batches = math.inf  # of a sampler without a length
         sizes = sizes_for(
-            dataset.source,
+            self.dataset.source,
             None if ordered is None else ordered.order,
             lambda: self._order().share,
             self._row_bytes,
@@ -234,42 +238,31 @@ class H5DataLoader(DataLoader[Any]):
             return dataset.row_bytes
         return max(dataset.row_bytes, self._decoded_bytes) if self._decoded_bytes else None
 
-    def _num_batches(self) -> float:
-        try:
-            return super().__len__()
-        except TypeError:
-            return math.inf  # of a sampler without a length
-
-    def _index_batches(self) -> Iterator[list[int]]:
+    def _tasks(self) -> Iterator[Task]:
         ordered = self._ordered
-        if ordered is not None:
-            return ordered.runs(whole=self.batch_sampler.drop_last)
         # A generator: iter() of another iterator may start it from its beginning, as that of lightning's wrapper for
         # predictions does.
-        return (batch for batch in self.batch_sampler)
-
-    def _tasks(self) -> Iterator[Task]:
-        return tasks_of(self._ordered, self._index_batches(), self.generator)
-
-    def _reads(self, read: Callable[[list[Task]], list[_ReadBatch]], stop: Stop) -> Iterator[list[_ReadBatch]]:
-        dataset = self.dataset
-        calls = Calls(dataset.source, self._calls, self.threads, dataset.decodes, self.timeout, self._what, stop)
-        return calls.read(read)
+        batches = (
+            (each for each in self.batch_sampler)
+            if ordered is None
+            else ordered.runs(whole=self.batch_sampler.drop_last)
+        )
+        return tasks_of(ordered, batches, self.generator)
 
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any] | None, call: list[Task]) -> list[_ReadBatch]:
+    def _read(self, make: Callable[[Any], Any] | None, call: list[Task]) -> list[_Made]:
         """Read some batches by one call, and pass the arrays of each to `make`, if there is one."""
         read = self.dataset.read_batches([task.indices for task in call], pinned=self._pins)
         if self.dataset.decodes:
             self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
-        made = []
+        made: list[_Made] = []
         for task, arrays in zip(call, read, strict=True):
             if len(task) and not has_rows(arrays):
-                made.append(_ReadBatch(len(task), NOTHING))  # all images were skipped: it is not delivered
+                made.append((task, NOTHING))  # all images were skipped: it is not delivered
             else:
-                made.append(_ReadBatch(len(task), arrays if make is None else make(arrays), task))
+                made.append((task, arrays if make is None else make(arrays)))
         return made
 
     @property
@@ -279,18 +272,17 @@ class H5DataLoader(DataLoader[Any]):
     def _whole(self, arrays: Any) -> Any:
         return self._delivered(self.dataset.collate(arrays))
 
-    def _by_user(self, read: _ReadBatch) -> Any:
+    def _by_user(self, task: Task, arrays: Any) -> Any:
         """Make a batch by what users wrote, which may draw random numbers."""
-        assert read.task is not None
-        with seeded(read.task.seed):
+        with seeded(task.seed):
             if self.dataset.has_own_samples:
-                return self._delivered(self.collate_fn(self.dataset.__getitems__(read.task.indices)))
-            return self._from_arrays(read)
+                return self._delivered(self.collate_fn(self.dataset.__getitems__(task.indices)))
+            return self._from_arrays(task, arrays)
 
-    def _from_arrays(self, read: _ReadBatch) -> Any:
+    def _from_arrays(self, _: Task, arrays: Any) -> Any:
         if self._collates and not self.dataset.is_transformed:
-            return self._whole(read.arrays)
-        return self._delivered(self.collate_fn(self.dataset.samples(read.arrays)))
+            return self._whole(arrays)
+        return self._delivered(self.collate_fn(self.dataset.samples(arrays)))
 
     def _delivered(self, batch: Any) -> Any:
         """Return a batch with ``to`` and ``pin_memory``, unless `collate_fn` made it.
@@ -309,7 +301,3 @@ class H5DataLoader(DataLoader[Any]):
             order = f"shuffle={shuffle.unit!r}, seed={shuffle.seed}"
         size = self.batch_size if sampler is None else sampler.run_length
         return f"{type(self).__name__}({len(self.dataset)} rows, batch_size={size}, {order}, {how}: {self.dataset!r})"
-
-
-def _finish(finish: Callable[[_ReadBatch], Any] | None, read: _ReadBatch) -> _ReadBatch:
-    return read if finish is None or read.arrays is NOTHING else read._replace(arrays=finish(read))

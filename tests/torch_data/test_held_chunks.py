@@ -210,16 +210,6 @@ def test_threads_decode_each_chunk_once(volume, request, threads, dtypes, compil
         assert chunks_decoded(batches) == epoch * CHUNKS
 
 
-def test_threads_decode_chunks_of_sparse_rows_once(tmp_path):
-    matrix = random_matrix(640, 40)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        write_matrix(file.create_group("X"), matrix, {"chunks": (64,), "compression": "gzip"})
-    batches = loader(tmp_path / "a.h5", 8, shuffle="rows", columns=[csr("X")], kept_bytes=0, threads=2)
-    for epoch in range(1, 4):
-        assert sum(len(batch["X"]) for batch in batches) == 640
-        assert chunks_decoded(batches) == epoch * 2 * -(-len(matrix.data) // 64)
-
-
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("kind", ["patches", "csr", "ragged"])
 def test_chunks_of_groups_are_decoded_once(tmp_path, kind, threads):

@@ -122,14 +122,6 @@ def test_rows_are_padded_after_a_transform(molecules, kind, make):
             assert torch.equal(batch.positions[i][tuple(map(slice, each["positions"].shape))], each["positions"])
 
 
-def test_a_dataloader_pads_joined_datasets(molecules):
-    joined = ConcatDataset([H5Dataset(molecules, ["x", "positions"], rows=ROWS, pad=True)] * 2)
-    batch = next(iter(DataLoader(Subset(joined, [0, 8]), 2)))
-    assert batch.x.tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]
-    assert batch.x_length.tolist() == [2, 4]
-    assert batch.positions_length.tolist() == [[1, 3, 3], [3, 5, 3]]
-
-
 def test_a_transform_may_return_other_types(molecules):
     pairs = H5Dataset(molecules, ["x", "id"], transform=lambda s: (s.x[:2], s.id), rows=ROWS, pad=True)
     assert next(iter(DataLoader(pairs, 2)))[0].tolist() == [[0, 1], [0, 1]]
@@ -145,15 +137,6 @@ def test_samples_without_padding_can_be_copied_and_sent(molecules):
         assert type(found) is type(sample)
         batch = default_collate([found, H5Dataset(molecules, ["x", "id"], rows=ROWS, pad=True)[0]])
         assert batch.x.tolist() == [[0, 1, 2], [0, 1, 0]]
-
-
-@pytest.mark.parametrize("kind", ["loader", "DataLoader"])
-@pytest.mark.parametrize("transform", [in_place, lambda sample: dict(in_place(sample))])
-def test_lengths_are_those_after_the_transform(molecules, kind, transform):
-    dataset = H5Dataset(molecules, ["x", "positions"], transform=transform, rows=Groups("mol_[03]"), pad=True)
-    batch = next(iter(batches_of(kind, dataset)))
-    assert batch.x.tolist() == [[0, 1], [0, 1]]  # an attribute, also of a plain dict
-    assert batch.x_length.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -22,10 +22,8 @@ from ray_h5.torch_data import (
     OrderBatchSampler,
     OrderSampler,
     Sample,
-    create_optimized_dataloader,
     h5_worker_init_fn,
     loader,
-    worker_init_fn,
 )
 from ray_h5.torch_data.batches.processes import WorkerError
 from ray_h5.torch_data.batches.shared_memory import unpack
@@ -77,14 +75,6 @@ def test_all_start_methods_deliver_the_same_pairs(pairs, method):
         assert torch.equal(y, y2)
 
 
-@pytest.mark.parametrize("workers", [2, 8])
-def test_many_workers_deliver_the_same(files, workers):
-    dataset = CombinedHDF5Dataset(files, cache_size=8)
-    expected = list(DataLoader(dataset, batch_size=5))
-    found = list(DataLoader(dataset, batch_size=5, num_workers=workers, worker_init_fn=worker_init_fn))
-    assert all(same(*both) for both in zip(found, expected, strict=True))
-
-
 def test_batches_that_are_kept_stay_as_they_are(files):
     """Shared memory is used again only when nobody looks at it any more."""
     dataset = CombinedHDF5Dataset(files, ["fhr_st", "fhr", "guid"])
@@ -104,23 +94,6 @@ def test_slots_of_shared_memory_are_used_again(files):
     loader = DataLoader(dataset, batch_size=5, num_workers=1, persistent_workers=True)
     places = {batch.fhr_st.data_ptr() for _ in range(4) for batch in loader}
     assert len(places) <= 12  # six slots, mapped anew at most when no batch was left of the old mapping
-
-
-def test_a_users_collate_in_a_worker(files):
-    dataset = CombinedHDF5Dataset(files, ["fhr_st", "guid"])
-    loader = DataLoader(dataset, batch_size=20, num_workers=1, collate_fn=first_values)
-    assert [each.tolist() for each in loader] == [[float(i) for i in range(k, k + 20)] for k in (0, 20, 40)]
-
-
-def first_values(samples):
-    return torch.stack([sample.fhr_st for sample in samples])[:, 0, 0]
-
-
-def test_processes_if_the_user_asks_for_them(files):
-    loader = create_optimized_dataloader(files, 8, 2, 0, 1, worker_init_fn=worker_init_fn, persistent_workers=False)
-    assert loader.num_workers == 2
-    loader.sampler.set_epoch(1)
-    assert sorted(i for batch in loader for i in ids_of(batch)) == list(range(60))
 
 
 def test_an_error_in_a_worker_says_where(tmp_path, files):

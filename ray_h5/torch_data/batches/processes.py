@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
@@ -41,7 +42,7 @@ class _Maker(Dataset[bytes]):
         self.dataset, self.collate = dataset, collate
 
     def __getitem__(self, task: Task) -> bytes:
-        """Return the samples of a task, and in a list the batch, if it has rows; pickled."""
+        """Return the batch of a task in a list, or an empty list if it has no rows; pickled."""
         seed_generators(task.seed)
         # Pickled here: torch waits for ever for what its own thread cannot pickle.
         try:
@@ -49,7 +50,7 @@ class _Maker(Dataset[bytes]):
         except Exception as exc:  # noqa: BLE001  raised again where batches are asked for
             return _of_error(exc)
         try:
-            return bytes(ForkingPickler.dumps((len(task), made)))
+            return bytes(ForkingPickler.dumps(made))
         except Exception as exc:  # noqa: BLE001  whatever the classes in a batch do
             text = f"a batch cannot be sent from a worker process of the loader: {type(exc).__name__}: {exc}"
             return _of_error(WorkerError(f"{text}; return tensors, arrays and text from transforms and collate_fn"))
@@ -93,8 +94,8 @@ class Workers:
 
     def batches(
         self, loader: H5DataLoader, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield how many samples each batch has, and the batch that `collate_fn` made; NOTHING without rows.
+    ) -> Iterator[tuple[Task, Any]]:
+        """Yield each task, and the batch that `collate_fn` made; NOTHING without rows.
 
         Errors of torch are those of `with_errors`.
         """
@@ -104,7 +105,8 @@ class Workers:
         known, made_by = self._idle.pop(os.getpid(), ([], None))
         if made_by is None or any(a is not b for a, b in zip(known, made_of, strict=True)):
             made_by = _started(loader, batch_rows)
-        made_by.sampler.tasks = tasks
+        waiting: deque[Task] = deque()
+        made_by.sampler.tasks = (waiting.append(task) or task for task in tasks)  # type: ignore[func-returns-value]
         is_sound = False
         try:
             received = iter(made_by)
@@ -120,8 +122,7 @@ class Workers:
                     return
                 if isinstance(made, Exception):
                     raise made
-                count, batch = made
-                yield count, batch[0] if batch else NOTHING
+                yield waiting.popleft(), made[0] if made else NOTHING
         finally:
             if is_sound:
                 self._idle[os.getpid()] = made_of, made_by

@@ -257,14 +257,6 @@ def test_it_can_be_pickled_and_split(files):
     assert sorted(seen) == ALL[::3]
 
 
-def test_a_users_collate_and_transform_get_samples(files):
-    dataset = CombinedHDF5Dataset(files, ["fhr_st", "guid"])
-    loader = DataLoader(dataset, batch_size=4, collate_fn=lambda batch: [(s.guid, s["fhr_st"].sum()) for s in batch])
-    assert next(iter(loader))[3] == ("patient_000", 3 * 36)
-    doubled = CombinedHDF5Dataset(files, ["fhr_st"], transform=lambda sample: sample.fhr_st * 2)
-    assert next(iter(DataLoader(doubled, batch_size=4)))[3, 0, 0] == 6
-
-
 def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
     loader = create_optimized_dataloader(
         files, 8, 2, 0, 1, cs_label=True, label=4, cache_size=10, drop_last=True, prefetch_factor=3, shuffle=False,
@@ -279,20 +271,6 @@ def test_options_of_the_loader_and_of_the_dataset_find_their_place(files):
         create_optimized_dataloader(files, 8, 2, 2, 2)
     with pytest.raises(OptionError, match="batch_size=0"):
         create_optimized_dataloader(files, 0)
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_all_ranks_get_equally_many_batches(files, drop_last):
-    seen, counts = [], set()
-    for rank in range(4):
-        loader = create_optimized_dataloader(files, 4, 1, rank, 4, drop_last=drop_last, label=4)
-        loader.sampler.set_epoch(2)
-        batches = [ids_of(batch) for batch in loader]
-        counts.add(tuple(map(len, batches)))
-        seen += [i for batch in batches for i in batch]
-    expected = {i for i in ALL if i % 5 == 0 and i % 10}
-    assert len(counts) == 1
-    assert set(seen) <= expected if drop_last else set(seen) == expected
 
 
 def test_stats_count_what_threads_read(files):

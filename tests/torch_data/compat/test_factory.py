@@ -1,5 +1,3 @@
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -46,12 +44,6 @@ def test_pinning_needs_a_gpu():
     assert config(10, machine=Machine(4, False))["pin_memory"] is False
     with pytest.raises(OptionError, match="dataset_size=-1"):
         config(-1)
-
-
-def test_it_logs_what_it_chose_and_why(caplog):
-    with caplog.at_level(logging.INFO, "ray_h5.torch_data.compat.factory"):
-        config(50, machine=Machine(8, False))
-    assert "4 workers for 50 samples, each only read" in caplog.text or "4 workers for 50 samples" in caplog.text
 
 
 @pytest.fixture
@@ -165,12 +157,6 @@ def test_no_sampler_is_no_order(none):
     assert type(training.sampler) is RandomSampler
     validation = OptimalDataLoaderFactory.create_validation_loader(DATA, 10, num_workers=0, **none)
     assert type(validation.sampler) is SequentialSampler
-
-
-def test_the_monitor_says_what_it_measures(caplog):
-    with caplog.at_level(logging.INFO, "ray_h5"):
-        DataLoaderPerformanceMonitor().benchmark_configurations(DATA, 10, [{"num_workers": 0}], num_batches=1)
-    assert "configuration 1 of 1: {'num_workers': 0}" in caplog.text
 
 
 def test_a_rank_whose_samples_do_not_fill_a_batch_gets_one():

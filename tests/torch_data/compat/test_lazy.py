@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
 from ray_h5.errors import (
-    CastError,
     NotFoundError,
     OptionError,
     SchemaMismatchError,
@@ -214,12 +213,3 @@ def test_a_file_that_was_replaced_is_an_error(tmp_path, when, workers):
     with pytest.raises(StaleIndexError):
         next(iter(DataLoader(dataset, batch_size=4, num_workers=workers)))
     assert H5LazyDataset(path, "x")[7] == 107
-
-
-def test_a_cast_that_loses_a_value_is_an_error(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.array([1, 300])
-    path = str(tmp_path / "a.h5")
-    with pytest.raises(CastError, match="column 'x', row 1: the value 300 cannot be cast to int8"):
-        H5LazyDataset(path, "x", x_dtype="int8")[1]
-    assert H5LazyDataset(path, "x", x_dtype="int8", casting="unsafe")[1].item() == 44
