@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from ray_h5.buffers import empty
 from ray_h5.columns.values import Reading, Values
+from ray_h5.columns.varying.runs import RowEntries, Runs, by_shape
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest, request_of
-
-if TYPE_CHECKING:
-    from ray_h5.columns.varying.row_entries import RowEntries
+from ray_h5.manifest.row_requests import request_of
 
 Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
@@ -89,78 +86,25 @@ class DatasetColumn(ColumnOfUnits):
             return np.concatenate([lengths, stored[:, 1:], repeated(fields, len(stored))], axis=1)
         return np.concatenate([lengths, repeated(unit, len(stored))], axis=1)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        datasets = rows if self.dataset_of is None else self.dataset_of(rows)
-        if self.joined.single:
-            there = self.joined.is_there[datasets]
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
+        joined, datasets = self.joined, rows if self.dataset_of is None else self.dataset_of(rows)
+        there = joined.is_there[datasets]
+        if not there.all():
             out[places[~there]] = None if out.dtype == object else 0  # numbers are all there
-            request = request_of(self.joined.starts[datasets[there]], places[there])
-            return self.values.reading(request, out) if there.any() else Reading()
-        if out.dtype == object and out.ndim == 1:
-            return self._ragged(datasets, places, out)
-        return self._stacked(datasets, places, out)
-
-    def _stacked(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        """Return the reading of datasets of one shape."""
-        if not out.size:
-            return Reading()
-        length = out.shape[1]
-        if out.flags.c_contiguous:
-            runs = self._runs(datasets, places * length, places)
-            return self.values.reading(runs, out.reshape(-1, *out.shape[2:]))
-        apart = empty((len(places), *out.shape[1:]), out.dtype)
-
-        def finish() -> None:
-            out[places] = apart
-
-        request = self._runs(datasets, np.arange(len(datasets)) * length, places)
-        return self.values.reading(request, apart.reshape(-1, *out.shape[2:])).then(finish)
-
-    def _runs(self, datasets: np.ndarray, places: np.ndarray, rows_at: np.ndarray) -> RunRequest:
-        """Return the request for the units of rows; the first ones go to `places`. `rows_at` is where each row goes."""
-        counts = self.joined.lengths[datasets]
-        if self.entries is not None:
-            of, firsts, counts = self.entries.runs(counts, rows_at)
-            before = np.cumsum(counts) - counts
-            begins = before[np.searchsorted(of, of)]  # of the first run of the row
-            starts = self.joined.starts[datasets][of] + firsts
-            return RunRequest(starts, places[of] + before - begins, counts, datasets[of])
-        runs = RunRequest(self.joined.starts[datasets], places, counts, datasets)
-        return runs if counts.all() else runs.select(counts > 0)
-
-    def _ragged(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        """Return the reading of datasets as arrays of their own: parts of one array, if their units have one shape."""
-        if self.joined.unit_shape is None:
-            return self._one_by_one(datasets, places, out)
-        unit_shape = self.values.array.row_shape
-        counts = self.joined.lengths[datasets]
-        if self.entries is not None:
-            counts = self.entries.counts(counts)
-        stops = np.cumsum(counts)
-        ends = stops.tolist()
-        flat = empty((ends[-1] if ends else 0, *unit_shape), self.values.array.dtype, f"column {self.name!r}")
-        there = self.joined.is_there[datasets].tolist()
-
-        def finish() -> None:
-            begin = 0
-            for place, end, is_there in zip(places.tolist(), ends, there, strict=True):
-                out[place] = flat[begin:end] if is_there else None
-                begin = end
-
-        return self.values.reading(self._runs(datasets, stops - counts, places), flat).then(finish)
-
-    def _one_by_one(self, datasets: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        readings, shapes = [], self._shapes
-        for dataset, place in zip(datasets.tolist(), places.tolist(), strict=True):
-            if not self.joined.is_there[dataset]:
-                out[place] = None
-                continue
-            shape = tuple(shapes[dataset].tolist())
-            out[place] = value = empty(shape, self.values.array.dtype, f"column {self.name!r}")
-            if value.size:
-                runs = self._runs(np.array([dataset]), np.zeros(1, np.int64), np.array([place]))
-                readings.append(self.values.reading(runs.listed(), value))
-        return Reading.together(readings)
+            datasets, places, keys = datasets[there], places[there], None if keys is None else keys[there]
+        if joined.single:
+            request = request_of(joined.starts[datasets], places)
+            return self.values.reading(request, out) if len(datasets) else Reading()
+        runs = Runs(joined.starts[datasets], joined.lengths[datasets], places, datasets, self.entries, keys)
+        if out.dtype != object or out.ndim > 1:
+            return runs.stacked(self.values, out)
+        if joined.unit_shape is not None:
+            return runs.varying(self.values, out)
+        fields = axes_of_fields(self.values, joined)
+        return by_shape(
+            joined.shapes[datasets, 1:],
+            lambda chosen, shape: runs.select(chosen).varying(self.values, out, (*shape, *fields)),
+        )
 
 
 def axes_of_fields(values: Values, joined: JoinedArray) -> tuple[int, ...]:
@@ -212,7 +156,6 @@ def ragged_layout(
         nullable=as_list and array.kind in {"category", "optional"},
         enum=() if array.kind == "category" else array.enum,
         item_bytes=int(sizes.mean()) if len(sizes) else 0,
-        sources=array.sources,
         direct=array.direct,
         path=path,
     )

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.made_columns import JoinedColumn
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of
+from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, keyed, keys_in
 from ray_h5.errors import MissingSourceError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import by_part, request_of
+from ray_h5.manifest.row_requests import by_part
 from ray_h5.messages import few
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import natural_key
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EndToEnd:
+class EndToEnd(OneAxis):
     """Values of several datasets, one after the other.
 
     Attributes
@@ -65,23 +65,18 @@ class EndToEnd:
             offset=None,
         )
 
-    def over(self, axes: int) -> EndToEnd:
-        assert axes == 1
-        return self
-
     def take(self, taken: tuple[np.ndarray | None, ...]) -> Taken:
         """Return the values at some positions along the axes of a unit."""
         return Taken(self, taken)
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
+        keys = keys_in(wanted)
         of = np.searchsorted(self.starts, wanted.rows, side="right") - 1
         readings = []
         for part, chosen in by_part(of):
-            request = request_of(wanted.rows[chosen] - self.starts[part], wanted.places[chosen])
+            own = None if keys is None else keys[chosen]
+            request = keyed(wanted.rows[chosen] - self.starts[part], wanted.places[chosen], own)
             readings.append(self.parts[part].reading(request, out))
         return Reading.together(readings)
 

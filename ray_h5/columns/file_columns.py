@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
     from ray_h5.columns.varying.file_ranges import FileRanges
-    from ray_h5.columns.varying.row_entries import RowEntries
+    from ray_h5.columns.varying.runs import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,36 +12,15 @@ from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.made_columns import Cut, Positions, RowPart
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import KeptParts, Taken, Values
+from ray_h5.columns.values import Taken, Values
 from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.varying.row_entries import RowEntries
+from ray_h5.columns.varying.runs import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawnEntries(KeptParts):
-    """Values of which some entries along the first axis of a unit are drawn once they are read.
-
-    Attributes
-    ----------
-    entries : RowEntries
-        What is drawn.
-    """
-
-    entries: RowEntries
-
-    def _kept_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return int(self.entries.counts(np.array(shape[:1]))[0]), *shape[1:]
-
-    def _keep(self, whole: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        drawn = self.entries.drawn(np.full(len(whole), whole.shape[1]), places)
-        for place, values, at in zip(places.tolist(), whole, drawn, strict=True):
-            out[place] = values[at]
 
 
 def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -75,7 +54,7 @@ def taken_of(reader: RowReader, made: RowPart, values: Values, column: Callable[
     if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
         raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
     taken = _taken(reader, made, dict(made.axes), values, column)
-    return taken if made.random is None else DrawnEntries(taken, RowEntries(made.random, where))
+    return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
 
 
 def entries_of(made: RowPart, where: str) -> RowEntries | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,13 @@ from ray_h5.read.read_parts import Address, Part
 if TYPE_CHECKING:
     from ray_h5.read.arrays.block_column import BlockAddress
 
-from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of, composed, first_axis, flattened, picked
+from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, composed, flattened, picked, reshaped
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class Stored(OneAxis):
     """Values as they are stored: those of a dataset, of many, of fields of compound values, or parts of them.
 
     Attributes
@@ -108,8 +109,7 @@ class Stored:
                 offset=None,
             )
         if self.taken:
-            shape = (found.shape[0], *self._lengths, *found.shape[len(self.layout.shape) :])
-            found = replace(found, shape=shape, chunk_shape=first_axis(found), fill=None, offset=None)
+            found = reshaped(found, *self._lengths, *found.shape[len(self.layout.shape) :])
         return found
 
     def _positions(self, found: ColumnLayout) -> tuple[np.ndarray | None, ...]:
@@ -136,9 +136,6 @@ class Stored:
         if isinstance(self.address, LastAxis) or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         if not self._is_part:
@@ -214,7 +211,9 @@ class Stored:
             dtype = dtype if packed else dtype.newbyteorder("=")
             values = empty((len(wanted), *shape), dtype, where)
             return wanted, self._part(address, request, values), lambda: self._stacked(values) if packed else values
-        row_shape = self.layout.row_shape if shape is None or self.taken else shape[: len(shape) - len(self._type[1])]
+        row_shape = self.layout.row_shape
+        if shape is not None and isinstance(self.address, JoinedArray) and self.address.unit_shape is None:
+            row_shape = shape[: len(shape) - len(self._type[1])]
         values = empty((len(wanted), *row_shape), self.layout.dtype, where)
         return wanted, Part(self.address, request, values), lambda: self._parts_of(values)
 
@@ -246,6 +245,31 @@ class Stored:
             return f"{path}: column {name!r}, row {unit}"
         dataset = int(self.address.datasets_of(np.array([unit]))[0])
         return f"{path}: dataset {self.address.paths[dataset]!r}, index {unit - int(self.address.starts[dataset])}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded(OneAxis, ABC):
+    """Values that are made of stored ones.
+
+    Attributes
+    ----------
+    values : Stored
+        The dataset, or those of groups.
+    """
+
+    values: Stored
+
+    @abstractmethod
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return what stored values of units stand for."""
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, part, read = self.values.read(units, out.shape[1:])
+
+        def finish() -> None:
+            out[wanted.places] = self.decoded(read(), wanted.rows)
+
+        return Reading([part], finish)
 
 
 def stored_fields(

@@ -6,22 +6,22 @@ This module and those of conventions know how values are stored, and nothing of 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from ray_h5.buffers import empty
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.manifest.row_requests import Request, RowRange, RunRequest, request_of
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunRequest, request_of
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from ray_h5.columns.varying.runs import RowEntries
 
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
@@ -53,6 +53,52 @@ class Reading:
         return Reading(self.parts, finish) if self.finish is None else Reading.together([self, Reading((), finish)])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRequest(RowRequest):
+    """A request for rows of which parts are drawn.
+
+    Attributes
+    ----------
+    keys : numpy.ndarray
+        uint64: the key of each row, by which its parts are drawn.
+    """
+
+    keys: np.ndarray
+
+
+def keyed(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None) -> Request:
+    """Return a request for rows in any order, with their keys if they have some."""
+    if keys is None:
+        return request_of(rows, places)
+    order = np.argsort(rows, kind="stable")
+    return KeyedRequest(rows[order], places[order], keys[order])
+
+
+def keys_in(request: RowRequest) -> np.ndarray | None:
+    """Return the keys of rows; None if they have none."""
+    return request.keys if isinstance(request, KeyedRequest) else None
+
+
+def read_apart(
+    read: Callable[[np.ndarray], Reading], shape: tuple[int, ...], places: np.ndarray, out: np.ndarray,
+    dtype: np.dtype | None = None,
+) -> Reading:  # fmt: skip
+    """Return the reading of rows of a shape into an array of their own, from which they go to their places in `out`.
+
+    They are arrays of their own there if it holds objects, and they have a dtype.
+    """
+    values = empty((len(places), *shape), out.dtype if dtype is None else dtype)
+
+    def finish() -> None:
+        if dtype is None:
+            out[places] = values
+            return
+        for place, value in zip(places.tolist(), values, strict=True):
+            out[place] = value
+
+    return read(values).then(finish)
+
+
 class Values(Protocol):
     """One value for each unit of an array, or of several arrays that are read together."""
 
@@ -70,71 +116,88 @@ class Values(Protocol):
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
 
 
+SomeValues = TypeVar("SomeValues", bound=Values)
+
+
+class OneAxis:
+    """What most values share: units lie along one axis, and what stands for none is what it is for their kind."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def array(self) -> ColumnLayout: ...
+        def reading(self, units: Units, out: np.ndarray) -> Reading: ...
+
+    def over(self, axes: int) -> Values:
+        if axes != 1:
+            raise UnsupportedColumnError(
+                f"{self.array.path}: column {self.array.name!r} has one axis of rows; over Grid, name the row axis "
+                f"that it has, such as of={{{self.array.name!r}: (0,)}}."
+            )
+        return self
+
+    def blank(self, dtype: np.dtype) -> Any:
+        """Return what stands for no value of a kind that is stored as it is delivered."""
+        if not dtype.hasobject:
+            return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
+        if self.array.kind == "string":
+            return b""
+        return None if self.array.element is None else np.empty(0, self.array.element)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptParts(ABC):
+class Taken(OneAxis):
     """Values of which parts are kept after whole units are read: their arrays have no such parts.
 
     Attributes
     ----------
     values : Values
         The whole units.
+    taken : tuple of (numpy.ndarray or None)
+        The positions along each axis of a unit; None for all.
+    entries : RowEntries, optional
+        Then, what is drawn of the first axis.
     """
 
     values: Values
+    taken: tuple[np.ndarray | None, ...] = ()
+    entries: RowEntries | None = None
 
     @property
     def array(self) -> ColumnLayout:
         found = self.values.array
-        shape = (found.shape[0], *self._kept_shape(found.row_shape))
-        return replace(found, shape=shape, chunk_shape=first_axis(found), fill=None, offset=None)
-
-    @abstractmethod
-    def _kept_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of what is kept of a unit."""
-
-    @abstractmethod
-    def _keep(self, whole: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        """Put what is kept of units into their places."""
-
-    def over(self, axes: int) -> Self:
-        assert axes == 1
-        return self
+        positions = (*self.taken, *[None] * (len(found.row_shape) - len(self.taken)))
+        shape = [n if at is None else len(at) for n, at in zip(found.row_shape, positions, strict=True)]
+        if self.entries is not None:
+            shape[0] = int(self.entries.counts(np.array(shape[:1]))[0])
+        return reshaped(found, *shape)
 
     def blank(self, dtype: np.dtype) -> Any:
         return self.values.blank(dtype)
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, found = units.listed(), self.values.array
-        whole = empty((len(wanted), *found.row_shape), out.dtype, found.where)
-        reading = self.values.reading(request_of(wanted.rows), whole)
-        return reading.then(lambda: self._keep(whole, wanted.places, out))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken(KeptParts):
-    """Values of which some positions are kept.
-
-    Attributes
-    ----------
-    taken : tuple of (numpy.ndarray or None)
-        The positions along each axis of a unit; None for all.
-    """
-
-    taken: tuple[np.ndarray | None, ...]
-
-    def _kept_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        positions = (*self.taken, *[None] * (len(shape) - len(self.taken)))
-        return tuple(n if at is None else len(at) for n, at in zip(shape, positions, strict=True))
-
-    def _keep(self, whole: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-        out[places] = picked(whole, self.taken)
-
     def take(self, taken: tuple[np.ndarray | None, ...]) -> Taken:
         return replace(self, taken=composed(self.taken, taken))
 
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted, found = units.listed(), self.values.array
+        whole = empty((len(wanted), *found.row_shape), out.dtype, found.where)
+
+        def finish() -> None:
+            kept = picked(whole, self.taken)
+            if self.entries is None:
+                out[wanted.places] = kept
+                return
+            drawn = self.entries.drawn(np.full(len(kept), kept.shape[1]), keys_in(wanted))
+            for place, values, at in zip(wanted.places.tolist(), kept, drawn, strict=True):
+                out[place] = values[at]
+
+        return self.values.reading(request_of(wanted.rows), whole).then(finish)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InMemory:
+class InMemory(OneAxis):
     """Values in memory: an attribute, a name, an index along an axis, a constant.
 
     Attributes
@@ -173,13 +236,6 @@ class InMemory:
         array = values.array
         return cls(replace(array, shape=(1, *array.shape), chunk_shape=None, fill=None, offset=None), values_of)
 
-    def over(self, axes: int) -> InMemory:
-        assert axes == 1
-        return self
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
         out[wanted.places] = self.values_of(wanted.rows)
@@ -201,24 +257,16 @@ def picked(values: np.ndarray, taken: tuple[np.ndarray | None, ...]) -> np.ndarr
     return values
 
 
-def first_axis(layout: ColumnLayout) -> tuple[int, ...] | None:
-    """Return the shape of a chunk of which the first axis alone is known."""
-    return None if layout.chunk_shape is None else (layout.chunk_shape[0], *layout.row_shape)
+def reshaped(layout: ColumnLayout, *row_shape: int) -> ColumnLayout:
+    """Return a layout of the same rows, of another shape, of whose chunks the first axis alone is known."""
+    chunk = None if layout.chunk_shape is None else (layout.chunk_shape[0], *row_shape)
+    return replace(layout, shape=(layout.shape[0], *row_shape), chunk_shape=chunk, fill=None, offset=None)
 
 
 def flattened(layout: ColumnLayout, axes: int) -> ColumnLayout:
     """Return a layout whose first axis is the first `axes` axes of another."""
     shape = (math.prod(layout.shape[:axes]), *layout.shape[axes:])
     return replace(layout, shape=shape, chunk_shape=None, fill=None, offset=None)
-
-
-def blank_of(array: ColumnLayout, dtype: np.dtype) -> Any:
-    """Return what stands for no value of a kind that is stored as it is delivered."""
-    if not dtype.hasobject:
-        return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
-    if array.kind == "string":
-        return b""
-    return None if array.element is None else np.empty(0, array.element)
 
 
 def read_all(reader: RowReader, values: Values) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,15 +21,14 @@ from ray_h5.columns.dataset_columns import (
     repeated,
 )
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import Reading, Values
+from ray_h5.columns.values import Reading, keyed, read_apart
+from ray_h5.columns.varying.bounds import Bounds
+from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
+from ray_h5.columns.varying.runs import Runs, by_shape
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import request_of
-
-if TYPE_CHECKING:
-    from ray_h5.columns.varying.bounds import Bounds
-    from ray_h5.columns.varying.range_columns import RaggedRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,90 +56,42 @@ class RowColumn(ColumnOfUnits):
         """Return the column whose row i is row ``numbers_of(i)`` of this one."""
         return replace(self, units_of=after(self.units_of, numbers_of))
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
         units = rows if self.units_of is None else self.units_of(rows)
-        return self.values.reading(request_of(units, places), out)
+        return self.values.reading(keyed(units, places, keys), out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepColumn(ColumnOfUnits):
-    """A column with one step of a dataset a row, where steps of datasets differ in shape, or a group lacks the column.
-
-    Attributes
-    ----------
-    joined : JoinedArray
-        Says which units a dataset has.
-    step_of : callable
-        Returns for rows: the dataset, and the step.
-    """
-
-    joined: JoinedArray
-    step_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-    def layout(self, num_rows: int, path: str) -> ColumnLayout:
-        array = self.values.array
-        fields = axes_of_fields(self.values, self.joined)
-        shape = (*self.joined.common_shape[1:], *fields)
-        if not shape and array.kind in {"string", "category", "optional"}:
-            return layout_of_rows(self.name, array, (num_rows,), 1, path)
-        if not shape or array.kind not in {"number", "bool"}:
-            lacks = "a group lacks it, and a single value cannot be None"
-            differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
-            raise UnsupportedColumnError(
-                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
-            )
-        shapes = np.concatenate([self.joined.shapes[:, 1:], repeated(fields, len(self.joined))], axis=1)
-        return ragged_layout(self.name, array, shapes, shape, num_rows, path)
-
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        found, steps = self.step_of(rows)
-        there = self.joined.is_there[found]
-        out[places[~there]] = None if out.dtype == object else self.values.blank(out.dtype)
-        found, units, places = found[there], (self.joined.starts[found] + steps)[there], places[there]
-        if self.values.array.kind not in {"number", "bool"}:
-            return self.values.reading(request_of(units, places), out) if len(units) else Reading()
-        shapes, shape_of = np.unique(self.joined.shapes[found, 1:], axis=0, return_inverse=True)
-        readings, filled = [], []
-        for number, shape in enumerate(shapes.tolist()):
-            chosen = np.flatnonzero(shape_of.reshape(-1) == number)
-            fields = axes_of_fields(self.values, self.joined)
-            values = empty((len(chosen), *shape, *fields), self.values.array.dtype, f"column {self.name!r}")
-            readings.append(self.values.reading(request_of(units[chosen], np.arange(len(chosen))), values))
-            filled.append((places[chosen].tolist(), values))
-
-        return Reading.together(readings).then(partial(_put_each, filled, out))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowedColumn(ColumnOfUnits):
-    """A column with several units a row, such as those at some offsets from a step of an episode.
+class StepsColumn(ColumnOfUnits):
+    """A column with several units a row, such as the steps at some offsets from one of an episode; or with one.
 
     Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
 
     Attributes
     ----------
-    width : int
-        Units of a row.
+    width : int, optional
+        Units of a row; None for one, without an axis.
     units_of : callable
         Returns for rows: the units, and as bools which of them are blank; both of shape ``(rows, width)``.
     chunk_rows : int
         Rows that are best read together.
     joined : JoinedArray, optional
-        The episodes, if steps of one have another shape than those of another.
+        The datasets of episodes, if their steps differ in shape, or an episode lacks the column.
+    episodes_of : callable, optional
+        With `joined`: returns the episode of each row.
     """
 
-    width: int
+    width: int | None
     units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     chunk_rows: int = 1
     joined: JoinedArray | None = None
+    episodes_of: Numbers | None = None
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
         array, width = self.values.array, self.width
         if self.joined is not None:
-            fields, count = axes_of_fields(self.values, self.joined), len(self.joined)
-            steps = np.full((count, 1), width), self.joined.shapes[:, 1:], repeated(fields, count)
-            shape = (width, *self.joined.common_shape[1:], *fields)
-            return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, num_rows, path)
+            return self._layout_of_shapes(self.joined, num_rows, path)
+        assert width is not None
         if array.kind == "sparse":
             found = layout_of_rows(self.name, array, (num_rows,), self.chunk_rows, path)
             return replace(found, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
@@ -158,16 +108,59 @@ class WindowedColumn(ColumnOfUnits):
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(found, kind="list", element=element)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
+    def _layout_of_shapes(self, joined: JoinedArray, num_rows: int, path: str) -> ColumnLayout:
+        array, fields = self.values.array, axes_of_fields(self.values, joined)
+        shape = (*self._lead, *joined.common_shape[1:], *fields)
+        if not shape and array.kind in {"string", "category", "optional"}:
+            return layout_of_rows(self.name, array, (num_rows,), 1, path)
+        if not shape or array.kind not in {"number", "bool"}:
+            lacks = "a group lacks it, and a single value cannot be None"
+            differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
+            raise UnsupportedColumnError(
+                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
+            )
+        steps = repeated(self._lead, len(joined)), joined.shapes[:, 1:], repeated(fields, len(joined))
+        return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, num_rows, path)
+
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        """The axes that a row has before those of a step."""
+        return () if self.width is None else (self.width,)
+
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
         units, blank = self.units_of(rows)
-        if self.joined is not None:
-            return self._by_shape(self.joined, units[:, 0], rows, places, out)
-        units = units.reshape(-1)
-        width, is_sparse = self.width, self.values.array.kind == "sparse"
-        flat = out if is_sparse else out.reshape(out.shape[0] * width, *out.shape[2:])
+        if (joined := self.joined) is None:
+            return self._stacked(units, blank, places, out, keys)
+        assert self.episodes_of is not None
+        episodes = self.episodes_of(rows)
+        there = joined.is_there[episodes]
+        if not there.all():
+            out[places[~there]] = None if out.dtype == object else self.values.blank(out.dtype)
+            episodes, units, blank, places = episodes[there], units[there], blank[there], places[there]
+        if self.values.array.kind not in {"number", "bool"}:
+            return self._stacked(units, blank, places, out) if len(units) else Reading()
+        fields, dtype = axes_of_fields(self.values, joined), self.values.array.dtype
+
+        def of_shape(chosen: np.ndarray, shape: tuple[int, ...]) -> Reading:
+            def read(values: np.ndarray) -> Reading:
+                return self._stacked(units[chosen], blank[chosen], np.arange(len(chosen)), values)
+
+            return read_apart(read, (*self._lead, *shape, *fields), places[chosen], out, dtype)
+
+        return by_shape(joined.shapes[episodes, 1:], of_shape)
+
+    def _stacked(
+        self, units: np.ndarray, blank: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None
+    ) -> Reading:
+        """Return the reading of units, of shape ``(rows, width)``, that all have one shape."""
+        count, width, is_sparse = *units.shape, self.values.array.kind == "sparse"
+        # Each step of a row draws by itself.
+        keys = None if keys is None else word_at(keys[:, None], np.arange(width)).reshape(-1)
+        unit_shape = out.shape[1 + len(self._lead) :]
+        flat = out if is_sparse else out.reshape(out.shape[0] * width, *unit_shape)
         in_place = not is_sparse and (bool(np.shares_memory(flat, out)) or not out.size)
-        into = flat if in_place else empty((len(units), *out.shape[2:]), out.dtype)
-        there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(len(units))
+        into = flat if in_place else empty((count * width, *unit_shape), out.dtype)
+        there = (places[:, None] * width + np.arange(width)).reshape(-1) if in_place else np.arange(count * width)
 
         def finish() -> None:
             if blank.any():
@@ -179,29 +172,11 @@ class WindowedColumn(ColumnOfUnits):
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:
-                from ray_h5.columns.varying.range_columns import joined_rows
-
-                out[places] = joined_rows(into.reshape(len(rows), width), self.values.array.ragged_shape[0] or 0)
+                out[places] = joined_rows(into.reshape(count, width), self.values.array.ragged_shape[0] or 0)
             elif not in_place:
-                out[places] = into.reshape(len(rows), *out.shape[1:])
+                out[places] = into.reshape(count, *out.shape[1:])
 
-        return self.values.reading(request_of(units, there), into).then(finish)
-
-    def _by_shape(
-        self, joined: JoinedArray, units: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray
-    ) -> Reading:
-        """Return the reading of windows as arrays of their own: those of episodes of one shape together."""
-        shapes = joined.shapes[joined.datasets_of(units), 1:]
-        found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
-        readings, filled = [], []
-        fields = axes_of_fields(self.values, joined)
-        for number, shape in enumerate(found.tolist()):
-            chosen = np.flatnonzero(shape_of.reshape(-1) == number)
-            whole = (len(chosen), self.width, *shape, *fields)
-            values = empty(whole, self.values.array.dtype, f"column {self.name!r}")
-            readings.append(replace(self, joined=None).reading(rows[chosen], np.arange(len(chosen)), values))
-            filled.append((places[chosen].tolist(), values))
-        return Reading.together(readings).then(partial(_put_each, filled, out))
+        return self.values.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,27 +195,16 @@ class SpanColumn(ColumnOfUnits):
     mean: float
 
     def layout(self, num_rows: int, path: str) -> ColumnLayout:
-        from ray_h5.columns.varying.bounds import Bounds
-
         count = np.array([max(1, round(self.mean))])
-        one = self._ranges(Bounds(np.zeros(1, np.int64), count)).array
-        return ColumnLayout(
-            self.name, one.kind, (num_rows,), one.stored_dtype, "contiguous", element=one.element,
-            ragged_shape=one.ragged_shape, enum=one.enum, item_bytes=one.item_bytes, sources=one.sources,
-            direct=one.direct, path=path,
-        )  # fmt: skip
+        one = RaggedRows(self.name, self.values, Bounds(np.zeros(1, np.int64), count)).array
+        return replace(one, shape=(num_rows,), storage="contiguous", chunk_shape=None, path=path)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        request = request_of(np.arange(len(rows), dtype=np.int64), places)
-        return self._ranges(self.bounds_of(rows)).reading(request, out)
-
-    def _ranges(self, bounds: Bounds) -> RaggedRows:
-        from ray_h5.columns.varying.range_columns import RaggedRows
-
-        return RaggedRows(self.name, self.values, bounds)
+    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
+        bounds = self.bounds_of(rows)
+        return Runs(bounds.starts, bounds.stops - bounds.starts, places, keys=keys).varying(self.values, out)
 
 
-Column: TypeAlias = RowColumn | DatasetColumn | StepColumn | WindowedColumn | SpanColumn
+Column: TypeAlias = RowColumn | DatasetColumn | StepsColumn | SpanColumn
 
 
 def is_plain(column: Column) -> bool:
@@ -270,33 +234,3 @@ def whole_joined_array(column: Column) -> JoinedArray | None:
     if not isinstance(column, DatasetColumn) or column.dataset_of is not None or column.entries is not None:
         return None
     return column.joined if isinstance(column.values, Stored) and column.values.is_all_of(column.joined) else None
-
-
-def _put_each(filled: Sequence[tuple[list[int], np.ndarray]], out: np.ndarray) -> None:
-    """Put rows of arrays into their places, each as an array of its own."""
-    for into, values in filled:
-        for place, value in zip(into, values, strict=True):
-            out[place] = value
-
-
-def with_keys(column: Column, keys: np.ndarray) -> Column:
-    """Return a column whose entries are drawn by these keys, one for each place of the output of a read."""
-    if isinstance(column, DatasetColumn) and column.entries is not None:
-        return replace(column, entries=replace(column.entries, keys=keys))
-    from ray_h5.columns.end_to_end import EndToEnd
-    from ray_h5.columns.row_parts import DrawnEntries
-    from ray_h5.columns.varying.range_columns import RaggedRows
-
-    def drawn(values: Values) -> Values | None:
-        if isinstance(values, (RaggedRows, DrawnEntries)) and values.entries is not None:
-            return replace(values, entries=replace(values.entries, keys=keys))
-        if isinstance(values, EndToEnd):
-            parts = [each for each in map(drawn, values.parts) if each is not None]
-            return replace(values, parts=tuple(parts)) if len(parts) == len(values.parts) else None
-        return None
-
-    if isinstance(column, RowColumn) and (found := drawn(column.values)) is not None:
-        return replace(column, values=found)
-    raise UnsupportedColumnError(
-        f"column {column.name!r}: part(random=...) draws from rows; leave the column out of the offsets of Windows"
-    )

@@ -14,8 +14,9 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.made_columns import MadeColumn, RowPart
+from ray_h5.columns.row_parts import keys_of
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.values import InMemory, Reading
+from ray_h5.columns.values import InMemory, Reading, read_apart
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
@@ -310,25 +311,16 @@ class RowView:
         column, layout = self._columns[name], self._layouts[name]
         if name in self._unlabelled:
             return self._reading_of_labels(name, rows, places, out)
+        keys = None
         if name in self._seeds:
-            from ray_h5.columns.row_parts import keys_of
-            from ray_h5.rows.row_columns import with_keys
-
-            keys = np.zeros(len(out), np.uint64)
-            keys[places] = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
-            column = with_keys(column, keys if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout)
-                               else keys[places])  # fmt: skip
+            keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
         if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout):
-            return column.reading(rows, places, out)
+            return column.reading(rows, places, out, keys)
         # Rows have another shape in another file: each one is an array of its own.
-        values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
-        reading = column.reading(rows, np.arange(len(rows), dtype=np.int64), values)
-
-        def finish() -> None:
-            for place, value in zip(places.tolist(), values, strict=True):
-                out[place] = value
-
-        return reading.then(finish)
+        there = np.arange(len(rows), dtype=np.int64)
+        return read_apart(
+            lambda values: column.reading(rows, there, values, keys), layout.row_shape, places, out, layout.dtype
+        )
 
     def _reading_of_labels(self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
         stored, classes = self._unlabelled[name], self._labels[name]

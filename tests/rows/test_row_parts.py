@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ray_h5 import Files, Groups, Shuffle, Windows, any_equal, between, csr, loader, part, ragged
+from ray_h5 import Files, Grid, Groups, Shuffle, Windows, any_equal, between, csr, loader, part, ragged
 from ray_h5.errors import OptionError, PredicateError, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, where
@@ -257,6 +257,48 @@ def test_a_draw_of_each_row(tmp_path):
     assert other["index"][0].tolist() != found["index"][0].tolist()
     counts = np.bincount(H5Dataset(tmp_path / "a.h5", columns)[list(range(40))]["index"].reshape(-1).numpy())
     assert counts.max() < 25  # of 200 draws of 30 entries
+
+
+@pytest.mark.parametrize("rows", [None, Groups("g*"), Grid(2)])
+def test_each_step_of_a_window_draws_by_itself(tmp_path, rows):
+    """Columns of the same offsets have the same draws; another epoch has others."""
+    values = np.random.default_rng(0).random((3, 8, 30, 2))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, data in (("x", values), ("index", np.tile(np.arange(30), (3, 8, 1)))):
+            file[f"grid/{name}"], file[f"axis/{name}"] = data, data[0]
+            for number, each in enumerate(data):
+                file[f"groups/g{number}/{name}"] = each
+    group = {None: "axis", Groups("g*"): "groups", Grid(2): "grid"}[rows]
+    columns = {"x": part("x", random=5), "index": part("index", random=5), "now": part("index", random=5)}
+    windows = Windows({"x": [-1, 0], "index": [-1, 0]}, pad="zero")
+    dataset = H5Dataset(tmp_path / "a.h5", columns, group=group, rows=rows, windows=windows)
+    found = dataset[list(range(8))]
+    assert found["now"].shape == (8, 5)
+    for t in range(8):
+        for step, at in enumerate([t - 1, t]):
+            taken = values[0, at][found["index"][t, step]] if at >= 0 else np.zeros((5, 2))
+            assert np.array_equal(found["x"][t, step], taken)
+    drawn = {str(each.tolist()) for each in found["index"].reshape(-1, 5)}
+    assert len(drawn) == 16
+    epochs = []
+    for epoch in range(2):
+        load = loader(dataset, batch_size=8, shuffle=Shuffle("rows", seed=3))
+        load.set_epoch(epoch)
+        epochs.append(np.sort(np.concatenate([batch["now"].numpy() for batch in load]), axis=0).tolist())
+    assert epochs[0] != epochs[1]
+
+
+def test_draws_of_ragged_rows_in_windows(tmp_path):
+    ends = np.cumsum([3, 9, 0, 12, 7])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["points"], file["ends"] = np.arange(ends[-1]), ends
+    columns = [part(ragged("points", ends="ends"), random=5)]
+    dataset = H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"points": [0, 1]}, pad="drop"))
+    for row in range(4):
+        for step, found in enumerate(dataset[row]["points"]):
+            stop, count = ends[row + step], np.diff(ends, prepend=0)[row + step]
+            assert len({*found.tolist()}) == min(5, count)
+            assert all(stop - count <= each < stop for each in found.tolist())
 
 
 @pytest.mark.parametrize(

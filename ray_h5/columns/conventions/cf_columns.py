@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Units, Values, blank_of, first_axis
+from ray_h5.columns.stored_values import Decoded, Stored
+from ray_h5.columns.values import Values, reshaped
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.tree.attributes import CF_TIME, PACKING
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -39,40 +38,7 @@ _FIRST_GREGORIAN = np.datetime64("1582-10-15", "D")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Decoded(ABC):
-    """Values that are made of stored ones.
-
-    Attributes
-    ----------
-    values : Stored
-        The dataset, or those of groups.
-    """
-
-    values: Stored
-
-    @property
-    @abstractmethod
-    def array(self) -> ColumnLayout:
-        """The values as one array."""
-
-    @abstractmethod
-    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return what stored values of units stand for."""
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.values.read(units, None if isinstance(self, Characters) else out.shape[1:])
-
-        def finish() -> None:
-            out[wanted.places] = self.decoded(read(), wanted.rows)
-
-        return Reading([part], finish)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CF(_Decoded):
+class CF(Decoded):
     """Values that are scaled, or times.
 
     Attributes
@@ -172,14 +138,14 @@ class CF(_Decoded):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Characters(_Decoded):
+class Characters(Decoded):
     """Texts that are stored as arrays of characters, strings of one byte, along the last axis."""
 
     @property
     def array(self) -> ColumnLayout:
         found = self.values.array
-        found = replace(found, shape=found.shape[:-1], stored_dtype=np.dtype(f"S{max(1, found.shape[-1])}"))
-        return replace(found, chunk_shape=first_axis(found), fill=None, offset=None, item_bytes=0)
+        dtype = np.dtype(f"S{max(1, found.shape[-1])}")
+        return replace(reshaped(found, *found.row_shape[:-1]), stored_dtype=dtype, item_bytes=0)
 
     def over(self, axes: int) -> Values:
         whole = self.values.over(axes)
@@ -193,7 +159,7 @@ class Characters(_Decoded):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CFOfGroups(_Decoded):
+class CFOfGroups(Decoded):
     """Values of one dataset a group, whose attributes differ.
 
     Attributes
@@ -213,10 +179,6 @@ class CFOfGroups(_Decoded):
     @property
     def array(self) -> ColumnLayout:
         return self.of_all
-
-    def over(self, axes: int) -> CFOfGroups:
-        assert axes == 1
-        return self
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
         assert isinstance(self.values.address, JoinedArray)

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import Reading, Taken, Units, Values, blank_of
+from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
@@ -22,7 +22,7 @@ _UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneOfBlock:
+class OneOfBlock(OneAxis):
     """Values of which a unit has one along its single axis, as numbers or as times."""
 
     values: Stored | Taken
@@ -35,13 +35,6 @@ class OneOfBlock:
         chunk = None if found.chunk_shape is None else found.chunk_shape[:1]
         found = replace(found, name=self.name, shape=found.shape[:1], chunk_shape=chunk)
         return found if self.time is None else replace(found, kind="time", stored_dtype=self.time)
-
-    def over(self, axes: int) -> OneOfBlock:
-        assert axes == 1
-        return self
-
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         # Times are stored as the integers that numpy has for them, with NaT as the least one.

@@ -10,8 +10,7 @@ import numpy as np
 from ray_h5.columns.conventions.reversed_columns import texts_of
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Units, Values, blank_of
-from ray_h5.columns.varying.range_columns import has_one_axis
+from ray_h5.columns.values import OneAxis, Reading, Units, Values
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.groups.groups import OF_VALUES
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
@@ -19,7 +18,7 @@ from ray_h5.manifest.layout import ColumnLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Referred:
+class Referred(OneAxis):
     """Values of which each is a whole dataset.
 
     Attributes
@@ -39,14 +38,9 @@ class Referred:
     is_text: bool = False
     is_reversed: bool = False
 
-    def over(self, axes: int) -> Referred:
-        if axes != 1:
-            raise has_one_axis(self.array.path, self.array.name)
-        return self
-
     def blank(self, dtype: np.dtype) -> Any:
         if self.array.kind != "ragged":
-            return blank_of(self.array, dtype)
+            return OneAxis.blank(self, dtype)
         return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:

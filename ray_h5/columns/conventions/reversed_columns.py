@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Units, blank_of, flattened
+from ray_h5.columns.stored_values import Decoded, Stored
+from ray_h5.columns.values import flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.read.arrays.last_axis import LastAxis
@@ -17,38 +16,25 @@ _COMPLEX = (("real", "imag"), ("r", "i"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reversed:
+class Reversed(Decoded):
     """Values of which units lie along the last axis of their dataset.
 
     Attributes
     ----------
-    stored : Stored
-        The dataset with its axes reversed.
     array : ColumnLayout
         Kind, dtype and shape of the values.
     is_text : bool
         Whether a unit is the characters of one text.
     """
 
-    stored: Stored
     array: ColumnLayout
     is_text: bool = False
 
     def over(self, axes: int) -> Reversed:
-        return self if axes == 1 else replace(self, stored=self.stored.over(axes), array=flattened(self.array, axes))
+        return self if axes == 1 else replace(self, values=self.values.over(axes), array=flattened(self.array, axes))
 
-    def blank(self, dtype: np.dtype) -> Any:
-        return blank_of(self.array, dtype)
-
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.stored.read(units)
-
-        def finish() -> None:
-            out[wanted.places] = self._decoded(read())
-
-        return Reading([part], finish)
-
-    def _decoded(self, values: np.ndarray) -> np.ndarray:
+    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:  # noqa: ARG002  as CF has it
+        values = stored
         if self.is_text:
             return texts_of(values)
         if self.array.kind == "bool":

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.values import Reading, Units, Values
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, keys_in
 from ray_h5.columns.varying.bounds import Bounds
+from ray_h5.columns.varying.runs import RowEntries, Runs
 from ray_h5.columns.varying.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
-from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest
-
-if TYPE_CHECKING:
-    from ray_h5.columns.varying.row_entries import RowEntries
+from ray_h5.manifest.row_requests import RowRequest
 
 _LISTED_WIDTH = 1 << 24
 """Up to this width, the place of each position is in a list; a file can claim any width."""
 
 
-def runs_of(bounds: Bounds, rows: np.ndarray) -> tuple[RunRequest, np.ndarray]:
-    """Return the request for the values of rows, one row after the other; and where each row ends."""
-    starts = bounds.starts[rows]
-    counts = bounds.stops[rows] - starts
-    ends = np.cumsum(counts)
-    runs = RunRequest(starts, ends - counts, counts)
-    return runs if counts.all() else runs.select(counts > 0), ends
+def runs_of(bounds: Bounds, wanted: RowRequest, entries: RowEntries | None = None) -> Runs:
+    """Return the values of rows."""
+    begins = bounds.starts[wanted.rows]
+    return Runs(begins, bounds.stops[wanted.rows] - begins, wanted.places, None, entries, keys_in(wanted))
 
 
 def mean_count(bounds: Bounds) -> float:
@@ -42,7 +36,7 @@ def rows_a_chunk(bounds: Bounds, chunk_values: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RaggedRows:
+class RaggedRows(OneAxis):
     """A range of a longer array a unit.
 
     Attributes
@@ -97,40 +91,15 @@ class RaggedRows:
             path=content.path,
         )
 
-    def over(self, axes: int) -> RaggedRows:
-        if axes != 1:
-            raise has_one_axis(self.content.array.path, self.name)
-        return self
-
     def blank(self, dtype: np.dtype) -> np.ndarray:  # noqa: ARG002  as the other values have it
         return np.empty((0, *self.content.array.row_shape), self.content.array.dtype)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, content = units.listed(), self.content.array
-        places = wanted.places
-        if self.entries is None:
-            runs, ends = runs_of(self.bounds, wanted.rows)
-        else:
-            starts = self.bounds.starts[wanted.rows]
-            lengths = self.bounds.stops[wanted.rows] - starts
-            of, firsts, counts = self.entries.runs(lengths, wanted.places)
-            runs = RunRequest(starts[of] + firsts, np.cumsum(counts) - counts, counts)
-            ends = np.cumsum(self.entries.counts(lengths))
-        total = int(ends[-1]) if len(ends) else 0
-        flat = empty((total, *content.row_shape), content.dtype, f"column {self.name!r}")
-        reading = self.content.reading(runs, flat) if len(runs) else Reading()
-
-        def finish() -> None:
-            begin = 0
-            for place, end in zip(places.tolist(), ends.tolist(), strict=True):
-                out[place] = flat[begin:end]
-                begin = end
-
-        return reading.then(finish)
+        return runs_of(self.bounds, units.listed(), self.entries).varying(self.content, out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SparseRows:
+class SparseRows(OneAxis):
     """The rows of a sparse matrix.
 
     Attributes
@@ -187,19 +156,15 @@ class SparseRows:
             path=self.path,
         )
 
-    def over(self, axes: int) -> SparseRows:
-        if axes != 1:
-            raise has_one_axis(self.path, self.name)
-        return self
-
     def blank(self, dtype: np.dtype) -> SparseRow:  # noqa: ARG002  as the other values have it
         indices = np.empty(0, index_dtype(self.delivered_width))
         return SparseRow(Entries(indices, np.empty(0, self.data.array.dtype)), 0, 0)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()
-        rows, places = wanted.rows, wanted.places
-        runs, ends = runs_of(self.bounds, rows)
+        rows, places, ranges = wanted.rows, wanted.places, runs_of(self.bounds, wanted)
+        ends = np.cumsum(ranges.counts)
+        runs = ranges.request(ends - ranges.counts)
         total = int(ends[-1]) if len(ends) else 0
         where = f"column {self.name!r}"
         indices, data = (empty((total,), each.array.dtype, where) for each in (self.indices, self.data))
@@ -248,14 +213,6 @@ class SparseRows:
         at = np.searchsorted(self.take, indices, sorter=order)
         place = order[np.minimum(at, len(order) - 1)]
         return np.where(self.take[place] == indices, place, -1).astype(dtype)
-
-
-def has_one_axis(path: str, name: str) -> UnsupportedColumnError:
-    """Return the error for several row axes of values that lie along one."""
-    return UnsupportedColumnError(
-        f"{path}: column {name!r} has one axis of rows; over Grid, name the row axis that it has, such as "
-        f"of={{{name!r}: (0,)}}."
-    )
 
 
 def joined_rows(windows: np.ndarray, width: int) -> np.ndarray:

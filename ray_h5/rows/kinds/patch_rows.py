@@ -210,13 +210,9 @@ class PatchRows(RowsOfKind):
         address = BlockAddress(stored.address, axes, self._kind.block, runs)
         cut = replace(stored, layout=block_layout(layout, address), address=address)
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
-        if taken[own:]:
-            blocks = Taken(blocks, (*[None] * own, *taken[own:]))
-        if drawn is None:
+        if not taken[own:] and drawn is None:
             return blocks
-        from ray_h5.columns.row_parts import DrawnEntries
-
-        return DrawnEntries(blocks, drawn)
+        return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
 
     @property
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:

@@ -18,7 +18,7 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, Unsuppor
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.times_of import TimesOf, width_of
-from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepColumn, WindowedColumn
+from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepsColumn
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Steps
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
 
@@ -170,17 +170,15 @@ class WindowRows(EpisodeRows):
         if not self._is_timed:
             self._check_entries(name, steps)
 
-        def units_of(rows: np.ndarray) -> np.ndarray:
-            return self._units(now, rows)[0][:, 0]
-
         if (joined := steps.joined) is None or (joined.unit_shape is not None and joined.is_there.all()):
-            return RowColumn(name, steps.values, units_of, 1 if self._is_timed else steps.chunk_rows)
+            chunk_rows = 1 if self._is_timed else steps.chunk_rows
+            return RowColumn(name, steps.values, lambda rows: self._units(now, rows)[0][:, 0], chunk_rows)
 
-        def step_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            episodes = self.episodes_of(rows)
-            return episodes, units_of(rows) - steps.starts[episodes]
+        def units_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            units, _ = self._units(now, rows)
+            return units, np.zeros(units.shape, bool)  # the nearest step, however far away
 
-        return StepColumn(name, steps.values, joined, step_of)
+        return StepsColumn(name, steps.values, None, units_of, 1, joined, self.episodes_of)
 
     def _check_entries(self, name: str, steps: Steps) -> None:
         """Raise unless a column has a value for each step."""
@@ -235,7 +233,7 @@ class WindowRows(EpisodeRows):
             span = max(window.offsets) - min(window.offsets) + 1
             run = min(_RUN * span // self._windows.stride, self.num_rows)
             chunk_rows = max(steps.chunk_rows, run, 1)
-        return WindowedColumn(window.name, steps.values, width, units_of, chunk_rows, varying)
+        return StepsColumn(window.name, steps.values, width, units_of, chunk_rows, varying, self.episodes_of)
 
     def _spanned(self, window: WindowColumn, steps: Steps) -> SpanColumn:
         """Return a column with all samples of a span, which are more in some rows than in others."""

@@ -1,0 +1,167 @@
+"""The units of rows as runs, and what a read of them fills: an array in which rows are stacked, or an array a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ray_h5.buffers import empty
+from ray_h5.columns.made_columns import Cut
+from ray_h5.columns.values import Reading, Values, read_apart
+from ray_h5.errors import UnknownColumnError
+from ray_h5.hashing import word_at
+from ray_h5.manifest.row_requests import RunRequest, units_of
+from ray_h5.read.arrays.taken_column import runs_of_positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowEntries:
+    """Which entries along its first axis a row has, whose length may be another one than that of other rows.
+
+    Attributes
+    ----------
+    at : numpy.ndarray, Cut or int
+        Positions, a slice, or how many are drawn.
+    where : str
+        File and column, for messages.
+    """
+
+    at: np.ndarray | Cut | int
+    where: str
+
+    def counts(self, lengths: np.ndarray) -> np.ndarray:
+        """Return how many entries rows of these lengths have."""
+        if isinstance(self.at, int):
+            return np.minimum(lengths, self.at)
+        known, of = np.unique(lengths, return_inverse=True)
+        return np.array([len(self._positions(int(n))) for n in known], np.int64)[of.reshape(-1)]
+
+    def runs(self, lengths: np.ndarray, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the entries of rows of these lengths as runs: the row of each, its first entry, and its length."""
+        if isinstance(self.at, int):
+            runs = [np.array(runs_of_positions(each), np.int64) for each in self.drawn(lengths, keys)]
+            of = np.arange(len(lengths))
+        else:
+            known, of = np.unique(lengths, return_inverse=True)
+            runs = [np.array(runs_of_positions(self._positions(int(n))), np.int64) for n in known]
+        many = np.array([len(each) for each in runs], np.int64)
+        whole = np.concatenate([*(each.reshape(-1, 2) for each in runs), np.empty((0, 2), np.int64)])
+        begins = np.cumsum(many) - many
+        counts = many[of.reshape(-1)]
+        at = units_of(begins[of.reshape(-1)], counts)
+        return np.repeat(np.arange(len(lengths)), counts), whole[at, 0], whole[at, 1]
+
+    def drawn(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
+        """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""
+        assert isinstance(self.at, int)
+        assert keys is not None
+        found = []
+        for length, key in zip(lengths.tolist(), keys, strict=True):
+            if length <= self.at:
+                found.append(np.arange(length))
+                continue
+            words = word_at(key, np.arange(length))
+            found.append(np.sort(np.argpartition(words, self.at)[: self.at]))
+        return found
+
+    def _positions(self, length: int) -> np.ndarray:
+        if isinstance(self.at, Cut):
+            return self.at.positions(length)
+        assert isinstance(self.at, np.ndarray)
+        if len(self.at) and int(self.at.max()) >= length:
+            raise UnknownColumnError(
+                f"{self.where}: part() takes entry {self.at.max()} of each row, and a row has {length} entries"
+            )
+        return self.at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The units of rows: those of row i are ``counts[i]`` consecutive ones, from ``begins[i]`` on.
+
+    Attributes
+    ----------
+    begins, counts : numpy.ndarray
+        int64: the first unit, and the number of units.
+    places : numpy.ndarray
+        int64: where each row goes along the first axis of an output.
+    datasets : numpy.ndarray, optional
+        int64: the dataset that each row is in, where the caller knows it.
+    entries : RowEntries, optional
+        The units that a row has of these; None for all.
+    keys : numpy.ndarray, optional
+        uint64: the key of each row, by which entries are drawn.
+    """
+
+    begins: np.ndarray
+    counts: np.ndarray
+    places: np.ndarray
+    datasets: np.ndarray | None = None
+    entries: RowEntries | None = None
+    keys: np.ndarray | None = None
+
+    def select(self, chosen: np.ndarray) -> Runs:
+        """Return the runs of some of the rows."""
+        datasets, keys = (None if each is None else each[chosen] for each in (self.datasets, self.keys))
+        begins, counts, places = self.begins[chosen], self.counts[chosen], self.places[chosen]
+        return replace(self, begins=begins, counts=counts, places=places, datasets=datasets, keys=keys)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64: the units that each row has."""
+        return self.counts if self.entries is None else self.entries.counts(self.counts)
+
+    def request(self, at: np.ndarray) -> RunRequest:
+        """Return the request that puts the units of row i to place ``at[i]`` and those after it."""
+        if self.entries is None:
+            runs = RunRequest(self.begins, at, self.counts, self.datasets)
+            return runs if self.counts.all() else runs.select(self.counts > 0)
+        of, firsts, counts = self.entries.runs(self.counts, self.keys)
+        before = np.cumsum(counts) - counts
+        of_row = before[np.searchsorted(of, of)]  # before the first run of the row
+        datasets = None if self.datasets is None else self.datasets[of]
+        return RunRequest(self.begins[of] + firsts, at[of] + before - of_row, counts, datasets)
+
+    def stacked(self, values: Values, out: np.ndarray) -> Reading:
+        """Return the reading of rows of one length into an array: row i is ``out[places[i]]``."""
+        if not out.size:
+            return Reading()
+        length = out.shape[1]
+        if out.flags.c_contiguous:
+            return values.reading(self.request(self.places * length), out.reshape(-1, *out.shape[2:]))
+        request = self.request(np.arange(len(self.places)) * length)
+        return read_apart(
+            lambda apart: values.reading(request, apart.reshape(-1, *out.shape[2:])), out.shape[1:], self.places, out
+        )
+
+    def varying(self, values: Values, out: np.ndarray, unit_shape: tuple[int, ...] | None = None) -> Reading:
+        """Return the reading of rows as arrays of their own, which are parts of one array.
+
+        `unit_shape` is that of the units of these rows, if others have another one.
+        """
+        array, stops = values.array, np.cumsum(self.lengths)
+        shape = array.row_shape if unit_shape is None else unit_shape
+        flat = empty((int(stops[-1]) if len(stops) else 0, *shape), array.dtype, f"column {array.name!r}")
+        request = self.request(stops - self.lengths)
+        is_read = len(request) and (unit_shape is None or flat.size)
+        reading = values.reading(request if unit_shape is None else request.listed(), flat) if is_read else Reading()
+
+        def finish() -> None:
+            begin = 0
+            for place, end in zip(self.places.tolist(), stops.tolist(), strict=True):
+                out[place] = flat[begin:end]
+                begin = end
+
+        return reading.then(finish)
+
+
+def by_shape(shapes: np.ndarray, read: Callable[[np.ndarray, tuple[int, ...]], Reading]) -> Reading:
+    """Return the readings of rows whose units have these shapes, those of one shape together.
+
+    `read` returns the reading of some of the rows, given which and the shape of their units.
+    """
+    found, shape_of = np.unique(shapes, axis=0, return_inverse=True)
+    of = shape_of.reshape(-1)
+    return Reading.together([read(np.flatnonzero(of == at), tuple(each)) for at, each in enumerate(found.tolist())])
