@@ -4,6 +4,16 @@ import os
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
+        "order/draws/values_of_rows.py",
+        "return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()",
+        "1 -> 2",
+    ): "a column of all rows has one chunk, which is copied then",
+    (
+        "order/draws/length_runs.py",
+        "some = self.lengths[:: -(-len(self.lengths) // _LOOKED_AT)]",
+        "-(-len(self.lengths) // _LOOKED_AT) -> +(-len(self.lengths) // _LOOKED_AT)",
+    ): "as many rows, counted from the last one, have about the same lengths",
+    (
         "order/draws/weighted_draws.py",
         'return np.searchsorted(self.ends, np.minimum(weights, np.nextafter(limit, 0)), side="right")',
         "0 -> 1",

@@ -16,7 +16,6 @@ from ray_h5.order.epoch_order import (
     make_order,
     row_keys,
 )
-from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder, read_block
 from tests.index.kit import plan_files
 
@@ -138,33 +137,6 @@ def epoch_of(plan, epoch=0):
         if "x" in block.rows.arrays:
             assert (block.rows.arrays["x"] == block.rows.row_ids[:, None]).all()
     return blocks
-
-
-def ids_of(plan, epoch=0):
-    return np.concatenate([block.rows.row_ids for block in epoch_of(plan, epoch)]).tolist()
-
-
-@pytest.mark.parametrize("predicate", [None, pc.field("label") == 1, pc.field("flat").isin([0, 3, 70, 71, 155])])
-@pytest.mark.parametrize(
-    "shuffle",
-    [Shuffle("rows", 3), Shuffle("chunks", 3), Shuffle("chunks", 3, 24), Shuffle("files", 3), Shuffle("auto", 3)],
-)
-def test_the_order_depends_on_no_blocks_and_no_dtypes(chunked, predicate, shuffle):
-    def ids(**options):
-        return ids_of(plan_files(chunked, columns=["x", "label"], predicate=predicate, shuffle=shuffle, **options)[1])
-
-    index, plan = plan_files(chunked, columns=["x", "label"], predicate=predicate, shuffle=shuffle)
-    expected = plan.at(np.arange(plan.num_rows), 0).tolist()
-    selected = range(sum(SIZES)) if plan.selection is None else plan.selection.tolist()
-    assert sorted(expected) == list(selected)
-    assert ids() == expected
-    for block_rows in (1, 7, 16, 1000):
-        assert ids(block_rows=block_rows) == expected
-    assert ids(dtypes={"x": "f8"}) == expected
-    # Which columns are read in the end makes no difference either; as with Ray's select_columns.
-    for names in (["label"], ["x"], []):
-        narrow = make_plan(index, [index.columns[name] for name in names], plan.selection, shuffle)
-        assert ids_of(narrow) == expected
 
 
 @pytest.mark.parametrize("predicate", [None, pc.field("label") == 1, pc.field("flat").isin([0, 3, 70, 71, 155])])

@@ -56,7 +56,7 @@ GOOD = Position(3, 1, 40, 2, 8, PLAN, LEFT).to_dict()
 
 def test_a_position_is_plain_values_there_and_back():
     tail = Tail("drop", 16)
-    position = Position(3, 1, 40, 2, 8, PLAN, Left(((32, 40), (48, 400)), tail, ((400, 407),)), tail)
+    position = Position(3, 1, 40, 2, 8, PLAN, Left(((0, 40), (48, 400)), tail, ((400, 407),)), tail)
     state = position.to_dict()
     assert json.loads(json.dumps(state)) == state
     assert Position.from_dict(state) == position == Position.from_dict(position)
