@@ -21,6 +21,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("order/left.py", "if found and start < stop and found[-1][1] == start:", "start < stop -> start <= stop"): (
         "an empty range makes no other one longer"
     ),
+    (
+        "order/draws/weights.py",
+        'if weights.dtype.kind in "ub" or not len(weights):',
+        "weights.dtype.kind in 'ub' or not len(weights) -> weights.dtype.kind in 'ub' and (not len(weights))",
+    ): "numbers without a sign, and no numbers, are found to be good the longer way, too",
     ("predicates/virtual_columns.py", "values = base.read_whole(column).reshape(-1)", "1 -> 2"): (
         "NumPy takes any negative length for what is left"
     ),

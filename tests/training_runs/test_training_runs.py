@@ -171,7 +171,9 @@ class TrainingRun(RuleBasedStateMachine):
             self.wholes[asked] = steps
             count = sum(len(each[0]) for each in steps) if entrance == "sampler" else len(steps)
             assert {len(each) for each in ranks.holders} == {count}
-            again = Ranks(self.data, entrance, world, batch, drop_last=drop_last, state=ranks.state())
+            end = ranks.state()
+            assert end["epoch"] == self.epoch + (entrance == "loader"), "iterations of loaders advance"
+            again = Ranks(self.data, entrance, world, batch, drop_last=drop_last, state=end)
             assert (again.step() is not None) == bool(steps), "after the end of an epoch a whole one follows"
             if world == 1 and not drop_last:
                 self.check_once(flat(steps), ranks.rows)
