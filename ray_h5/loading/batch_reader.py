@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -12,9 +13,20 @@ from joblib import cpu_count
 
 from ray_h5.buffers import Spec, empty
 from ray_h5.loading.ahead import ahead, in_threads
-from ray_h5.loading.read_calls import PLANNERS, sizes_for
+from ray_h5.loading.read_calls import (
+    FEW_CHUNKS,
+    LEAST_BYTES,
+    LEAST_SHARED_BYTES,
+    OF_RANGES,
+    OF_SHARED_CHUNKS,
+    PLANNERS,
+    ROWS_ALONE,
+    CallSizes,
+)
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
+from ray_h5.order.blocks import MAX_BLOCK_BYTES
+from ray_h5.order.epoch_order import Order
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.remainder import Block
 from ray_h5.read.kernel.library import pool_of
@@ -28,7 +40,7 @@ NewArrays = Callable[[Mapping[str, Spec]], dict[str, np.ndarray]]
 """Returns uninitialised arrays of some shapes and dtypes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Calls(Generic[Batch]):
     """Calls that threads do ahead: each reads some batches.
 
@@ -37,7 +49,19 @@ class Calls(Generic[Batch]):
     source : RowSource
         What is read.
     batches : callable
-        Returns the batches of each call; called with a function that says whether calls are run in a pool.
+        Returns the batches of an epoch.
+    num_batches : float
+        How many there are.
+    batch_rows : int, optional
+        Rows of a batch, if that is known.
+    row_bytes : callable
+        Returns the bytes of a row; None while they are not known.
+    order : Order, optional
+        The order of the rows; None if it is not known.
+    share : callable
+        Returns the share that is read, once its first batch was taken.
+    prefetch_factor : int, optional
+        The batches of a call; by default what the bytes allow.
     threads : int
         Threads that read; 0 reads in the thread that asks.
     is_alone : bool
@@ -51,12 +75,42 @@ class Calls(Generic[Batch]):
     """
 
     source: RowSource
-    batches: Callable[[Callable[[], bool]], Iterator[list[Batch]]]
+    batches: Callable[[], Iterator[Batch]]
+    num_batches: float
+    batch_rows: int | None
+    row_bytes: Callable[[], int | None]
+    order: Order | None
+    share: Callable[[], Share]
+    prefetch_factor: int | None
     threads: int
-    is_alone: bool
+    is_alone: bool = False
     timeout: float
     what: Callable[[], str]
     stop: Stop
+
+    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Batch]]:
+        """Yield the batches of each call; `are_pooled` returns whether calls are run in a pool."""
+        return self._sizes().calls(self.batches(), self.num_batches, self.threads, are_pooled)
+
+    def _sizes(self) -> CallSizes:
+        source, order, prefetch_factor = self.source, self.order, self.prefetch_factor
+        row_bytes = self.row_bytes() or math.inf
+        bounds = ROWS_ALONE
+        if source.has_ranges:
+            bounds = OF_RANGES
+        elif source.shares_chunks and order is not None and order.shuffle is not None:
+            bounds = OF_SHARED_CHUNKS
+        by_window = is_whole = False
+        if bounds.shared and prefetch_factor is None and order is not None and order.window_rows is not None:
+            by_window = order.range_chunks is not None or order.window_rows * row_bytes <= MAX_BLOCK_BYTES
+        if bounds is OF_SHARED_CHUNKS and not by_window and prefetch_factor is None and self.batch_rows is not None:
+            # A batch alone would decode a fifth of all chunks.
+            num_chunks = source.plan.files.num_rows / source.plan.chunk_group_rows
+            is_few = num_chunks <= FEW_CHUNKS * self.batch_rows
+            is_whole = is_few and bounds.hold(self.num_batches, self.batch_rows * row_bytes)
+        least = 0 if source.call_bytes else LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
+        windows = self.share if by_window else None
+        return CallSizes(self.row_bytes, bounds, source.call_bytes, prefetch_factor, windows, is_whole, least)
 
     def read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
         """Yield what `read` returns for the batches of each call, in order."""
@@ -78,7 +132,7 @@ class Calls(Generic[Batch]):
         def at_once() -> int:
             return planners if are_pooled() or (pool is not None and source.is_compiled is None) else most
 
-        calls = self.batches(are_pooled)
+        calls = self.calls(are_pooled)
         if not threads:
             return map(read, calls)
         return in_threads(calls, read, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
@@ -155,23 +209,23 @@ class BatchReader(Generic[Made]):
         return full + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[Made]:
-        stop = Stop()
-        calls = Calls(self.source, self._calls, self.threads, False, self.timeout, self.source.plan.__repr__, stop)
+        stop, plan = Stop(), self.source.plan
+        calls = Calls(
+            source=self.source,
+            batches=self._batches,
+            num_batches=len(self),
+            batch_rows=self.batch_rows,
+            row_bytes=lambda: plan.row_bytes,
+            order=self.share.order,
+            share=lambda: self.share,
+            prefetch_factor=self.prefetch_factor,
+            threads=self.threads,
+            timeout=self.timeout,
+            what=plan.__repr__,
+            stop=stop,
+        )
         batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
         return batches if self.finish is None or not self.threads else ahead(batches, self.size, stop)
-
-    def _calls(self, are_pooled: Callable[[], bool]) -> Iterator[list[_Rows]]:
-        row_bytes = self.source.plan.row_bytes
-        sizes = sizes_for(
-            self.source,
-            self.share.order,
-            lambda: self.share,
-            lambda: row_bytes,
-            batch_rows=self.batch_rows,
-            num_batches=len(self),
-            prefetch_factor=self.prefetch_factor,
-        )
-        return sizes.calls(self._batches(), len(self), self.threads, are_pooled)
 
     def _batches(self) -> Iterator[_Rows]:
         size = self.batch_rows

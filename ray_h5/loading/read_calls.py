@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
-from ray_h5.order.epoch_order import Order
-
 if TYPE_CHECKING:
-    from ray_h5.loading.row_source import RowSource
     from ray_h5.loading.shares import Share
 
 Batch = TypeVar("Batch", bound=Sized)
@@ -56,7 +51,7 @@ LEAST_BYTES, LEAST_SHARED_BYTES = 1 << 20, 8 << 20
 _MOST_POOLED_BYTES = 64 << 20
 """Of calls that are run in a pool."""
 
-_FEW_CHUNKS = 4
+FEW_CHUNKS = 4
 """Where there are at most so many chunks for each row of a batch, one batch decodes a fifth of them or more."""
 
 PLANNERS = 3
@@ -148,49 +143,3 @@ def _in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[l
         call.append(batch)
     if call:
         yield call
-
-
-def sizes_for(
-    source: RowSource,
-    order: Order | None,
-    share: Callable[[], Share],
-    row_bytes: Callable[[], int | None],
-    *,
-    batch_rows: int | None,
-    num_batches: float,
-    prefetch_factor: int | None = None,
-) -> CallSizes:
-    """Return the sizes of the calls that read the batches of an epoch.
-
-    Parameters
-    ----------
-    source : RowSource
-        What reads the rows.
-    order : Order, optional
-        Their order; None if it is not known.
-    share : callable
-        Returns the share that is read, once its first batch was taken.
-    row_bytes : callable
-        Returns the bytes of a row; None while they are not known.
-    batch_rows, num_batches : int
-        Rows of a batch, if that is known, and batches of the epoch.
-    prefetch_factor : int, optional
-        As of `CallSizes`.
-    """
-    bounds = ROWS_ALONE
-    if source.has_ranges:
-        bounds = OF_RANGES
-    elif source.shares_chunks and order is not None and order.shuffle is not None:
-        bounds = OF_SHARED_CHUNKS
-    by_window = is_whole = False
-    if bounds.shared and prefetch_factor is None and order is not None and order.window_rows is not None:
-        nbytes = order.window_rows * (row_bytes() or math.inf)
-        by_window = order.range_chunks is not None or nbytes <= MAX_BLOCK_BYTES
-    if bounds is OF_SHARED_CHUNKS and not by_window and prefetch_factor is None and batch_rows is not None:
-        # A batch alone would decode a fifth of all chunks.
-        plan, batch_bytes = source.plan, batch_rows * (row_bytes() or math.inf)
-        is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * batch_rows
-        is_whole = is_few and bounds.hold(num_batches, batch_bytes)
-    least = 0 if source.call_bytes else LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
-    windows = share if by_window else None
-    return CallSizes(row_bytes, bounds, source.call_bytes, prefetch_factor, windows, is_whole, least)

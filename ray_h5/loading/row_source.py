@@ -93,7 +93,6 @@ class RowSource:
             self._storage.kept_open, MAX_INDEX_BYTES, lambda each: each.base.known_bytes
         )
         self._states: LRU[tuple[str, Identity]] = LRU(_MAX_STATES)
-        self._source_states: LRU[tuple[str, Identity | None]] = LRU(_MAX_STATES)
         self._times = new_times()
         self._cached = PerProcess(_CachedRows)
         self._held = HeldChunks()
@@ -244,8 +243,8 @@ class RowSource:
 
     def close(self) -> None:
         """Let go of all files and of the rows in memory. The next read opens the files again."""
-        for each in (self._readers, self._states, self._source_states):
-            each.clear()
+        self._readers.clear()
+        self._states.clear()
         self._held.clear()
         self._cached.renew()
 
@@ -294,11 +293,7 @@ class RowSource:
         """Look once at each file that columns of the touched files come from."""
         sources = self.plan.sources
         for number in sources.of_files(np.array(touched, np.int64)).tolist():
-            state = self._source_states.get(number)
-            if state is None:
-                state = sources.source(number)
-                self._source_states.put(number, state)
-            if not is_unchanged(*state, self._storage):
+            if not is_unchanged(*sources.source(number), self._storage):
                 for file in touched:
                     check_state(self.plan.files.path(file), self.plan.state(file), self.plan.scope.storage)
 

@@ -14,7 +14,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ray_h5.errors import OptionError
 from ray_h5.loading.ahead import ahead
 from ray_h5.loading.batch_reader import Calls, finished
-from ray_h5.loading.read_calls import sizes_for
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
@@ -168,8 +167,7 @@ class H5DataLoader(DataLoader[Any]):
             is_plain = self._collates and not dataset.is_transformed  # the arrays are the batch
             # Many batches are read at once. Dense ones would take many times the memory of the entries of their rows.
             is_made = is_plain and not dataset.has_dense_batches
-            calls = Calls(dataset.source, self._calls, self.threads, dataset.decodes, self.timeout, self._what, stop)
-            reads = calls.read(partial(self._read, self._whole if is_made else None))
+            reads = self._calls(stop).read(partial(self._read, self._whole if is_made else None))
             may_be_ahead = self.transforms_ahead or is_plain or (self._collates and dataset.is_repeatable)
             is_ahead = self.threads > 0 and not is_made and may_be_ahead
             if is_made or may_be_ahead:
@@ -214,22 +212,27 @@ class H5DataLoader(DataLoader[Any]):
             )
         return ordered
 
-    def _calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Task]]:
-        ordered = self._ordered
+    def _calls(self, stop: Stop) -> Calls[Task]:
+        dataset, ordered = self.dataset, self._ordered
         try:
             num_batches: float = super().__len__()
         except TypeError:
             num_batches = math.inf  # of a sampler without a length
-        sizes = sizes_for(
-            self.dataset.source,
-            None if ordered is None else ordered.order,
-            lambda: self._order().share,
-            self._row_bytes,
-            batch_rows=self.batch_size,
+        return Calls(
+            source=dataset.source,
+            batches=self._tasks,
             num_batches=num_batches,
+            batch_rows=self.batch_size,
+            row_bytes=self._row_bytes,
+            order=None if ordered is None else ordered.order,
+            share=lambda: self._order().share,
             prefetch_factor=self.prefetch_factor,
+            threads=self.threads,
+            is_alone=dataset.decodes,
+            timeout=self.timeout,
+            what=self._what,
+            stop=stop,
         )
-        return sizes.calls(self._tasks(), num_batches, self.threads, are_pooled)
 
     def _row_bytes(self) -> int | None:
         """Return the bytes of a sample; None while they are not known."""

@@ -11,6 +11,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
+from ray_h5.storage.stop import Stop
 from ray_h5.torch_data import loader
 
 MIB = 1 << 20
@@ -72,7 +73,7 @@ def test_a_resumed_epoch_decodes_each_chunk_once_too(tmp_path, world_size):
         next(running)
     again = loader(tmp_path / "a.h5", 16, **options, rank=0)
     again.load_state_dict(batches.state_dict())
-    sizes = [len(call) for call in again._calls()]
+    sizes = [len(call) for call in again._calls(Stop()).calls()]
     window = 2048 / 16 / world_size
     stops = np.cumsum([9, *sizes])
     assert all(abs(stop - round(stop / window) * window) < 1 for stop in stops[1:-1])

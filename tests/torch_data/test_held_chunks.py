@@ -14,6 +14,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.storage.stop import Stop
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
@@ -256,7 +257,7 @@ def test_blocks_equal_h5py_however_much_is_held(volume, nbytes, threads, batch, 
 
 def test_calls_of_blocks_grow_fast_as_blocks_share_chunks(volume):
     batches = loader(volume, 4, shuffle="rows", rows=Patches(SHAPES, stride=4), threads=0)
-    assert [len(call) for call in batches._calls()] == [1, 31]
+    assert [len(call) for call in batches._calls(Stop()).calls()] == [1, 31]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
