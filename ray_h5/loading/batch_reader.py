@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from joblib import cpu_count
 
 from ray_h5.buffers import Spec, empty
-from ray_h5.loading.ahead import ahead, in_threads
-from ray_h5.loading.read_calls import (
-    FEW_CHUNKS,
-    LEAST_BYTES,
-    LEAST_SHARED_BYTES,
-    OF_RANGES,
-    OF_SHARED_CHUNKS,
-    PLANNERS,
-    ROWS_ALONE,
-    CallSizes,
-)
+from ray_h5.loading.ahead import ahead
+from ray_h5.loading.read_calls import Calls, finished
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
-from ray_h5.order.blocks import MAX_BLOCK_BYTES
-from ray_h5.order.epoch_order import Order
 from ray_h5.order.plan_reads import BlockRows
 from ray_h5.order.remainder import Block
-from ray_h5.read.kernel.library import pool_of
 from ray_h5.storage.stop import Stop
 
 Batch = TypeVar("Batch", bound=Sized)
@@ -38,113 +23,6 @@ Result = TypeVar("Result")
 
 NewArrays = Callable[[Mapping[str, Spec]], dict[str, np.ndarray]]
 """Returns uninitialised arrays of some shapes and dtypes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calls(Generic[Batch]):
-    """Calls that threads do ahead: each reads some batches.
-
-    Attributes
-    ----------
-    source : RowSource
-        What is read.
-    batches : callable
-        Returns the batches of an epoch.
-    num_batches : float
-        How many there are.
-    batch_rows : int, optional
-        Rows of a batch, if that is known.
-    row_bytes : callable
-        Returns the bytes of a row; None while they are not known.
-    order : Order, optional
-        The order of the rows; None if it is not known.
-    share : callable
-        Returns the share that is read, once its first batch was taken.
-    prefetch_factor : int, optional
-        The batches of a call; by default what the bytes allow.
-    threads : int
-        Threads that read; 0 reads in the thread that asks.
-    is_alone : bool
-        Whether one thread has work of its own beside reading, such as decoding images: each call is then done by one.
-    timeout : float
-        Seconds to wait for a call; 0 waits for ever.
-    what : callable
-        Returns what is read, for messages.
-    stop : Stop
-        Ends requests that hang.
-    """
-
-    source: RowSource
-    batches: Callable[[], Iterator[Batch]]
-    num_batches: float
-    batch_rows: int | None
-    row_bytes: Callable[[], int | None]
-    order: Order | None
-    share: Callable[[], Share]
-    prefetch_factor: int | None
-    threads: int
-    is_alone: bool = False
-    timeout: float
-    what: Callable[[], str]
-    stop: Stop
-
-    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Batch]]:
-        """Yield the batches of each call; `are_pooled` returns whether calls are run in a pool."""
-        return self._sizes().calls(self.batches(), self.num_batches, self.threads, are_pooled)
-
-    def _sizes(self) -> CallSizes:
-        source, order, prefetch_factor = self.source, self.order, self.prefetch_factor
-        row_bytes = self.row_bytes() or math.inf
-        bounds = ROWS_ALONE
-        if source.has_ranges:
-            bounds = OF_RANGES
-        elif source.shares_chunks and order is not None and order.shuffle is not None:
-            bounds = OF_SHARED_CHUNKS
-        by_window = is_whole = False
-        if bounds.shared and prefetch_factor is None and order is not None and order.window_rows is not None:
-            by_window = order.range_chunks is not None or order.window_rows * row_bytes <= MAX_BLOCK_BYTES
-        if bounds is OF_SHARED_CHUNKS and not by_window and prefetch_factor is None and self.batch_rows is not None:
-            # A batch alone would decode a fifth of all chunks.
-            num_chunks = source.plan.files.num_rows / source.plan.chunk_group_rows
-            is_few = num_chunks <= FEW_CHUNKS * self.batch_rows
-            is_whole = is_few and bounds.hold(self.num_batches, self.batch_rows * row_bytes)
-        least = 0 if source.call_bytes else LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
-        windows = self.share if by_window else None
-        return CallSizes(self.row_bytes, bounds, source.call_bytes, prefetch_factor, windows, is_whole, least)
-
-    def read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
-        """Yield what `read` returns for the batches of each call, in order."""
-        with self.source.sharing_chunks(self.threads):
-            yield from self._read(read)
-
-    def _read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
-        threads, source = self.threads, self.source
-        # A store is asked by each thread: more of them would be too many.
-        is_alone = not threads or self.is_alone or bool(source.call_bytes)
-        # On two CPUs, an epoch by three threads took 1.1 times as long as by two (measured).
-        most = max(1, threads) if is_alone else threads + (threads < cpu_count())
-        planners = min(PLANNERS, most)
-        pool = None if is_alone else pool_of(threads, min(threads, cpu_count() - planners))
-
-        def are_pooled() -> bool:
-            return pool is not None and bool(source.is_compiled)
-
-        def at_once() -> int:
-            return planners if are_pooled() or (pool is not None and source.is_compiled is None) else most
-
-        calls = self.calls(are_pooled)
-        if not threads:
-            return map(read, calls)
-        return in_threads(calls, read, most, at_once, self.stop, timeout=self.timeout, what=self.what, pool=pool)
-
-
-def finished(reads: Iterator[list[Result]], finish: Callable[[Result], Made]) -> Iterator[Made]:
-    """Yield batches as `finish` makes them. One of which it raises an error is not done, and no other is read."""
-    try:
-        for each in itertools.chain.from_iterable(reads):
-            yield finish(each)
-    finally:
-        reads.close()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

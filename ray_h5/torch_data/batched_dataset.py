@@ -73,35 +73,39 @@ class BatchedDataset(Dataset[Any]):
             return _batch(self.__getitems__(range(*index.indices(len(self)))))
         if isinstance(index, (list, range)) or (isinstance(index, (np.ndarray, torch.Tensor)) and index.ndim):
             return _batch(self.__getitems__(index))
-        if isinstance(index, str):
-            raise UnknownOptionError(
-                f"{type(self).__name__}: index {index!r}: expected the number of a sample, or a slice. Write "
-                f"dataset[0][{index!r}] for the value of one sample, dataset[:][{index!r}] for those of all."
-            )
-        one = cast("SupportsIndex", index)
         try:
-            operator.index(one)
+            one = operator.index(cast("SupportsIndex", index))
         except TypeError:
+            hint = f". Write dataset[0][{index!r}] for one sample, dataset[:][{index!r}] for all"
             raise UnknownOptionError(
                 f"{type(self).__name__}: index {index!r}: expected the number of a sample, an integer, or a slice"
+                f"{hint if isinstance(index, str) else ''}"
             ) from None
-        if _own_batches(type(self)) and not _own_samples(type(self)):
-            return self.__getitems__([operator.index(one)])[0]
+        if self._overrides("__getitems__") and not self._overrides("__getitem__"):
+            return self.__getitems__([one])[0]
         return self._one(one)
 
     def __getitems__(self, indices: Many) -> Sequence[Any]:
         """Return the samples of a batch."""
-        if _own_samples(type(self)) and not _own_batches(type(self)):
+        if self._overrides("__getitem__") and not self._overrides("__getitems__"):
             return [self[i] for i in indices]
         return self._several(indices)
+
+    @property
+    def has_own_samples(self) -> bool:
+        """Whether a subclass makes samples or batches itself."""
+        return self._overrides("__getitem__") or self._overrides("__getitems__")
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(BatchedDataset, name)
 
     def row_ids(self, indices: Many) -> np.ndarray:
         """Return the row ids of samples, which do not depend on a selection; their indices if no row id is known."""
         return check_indices(indices, len(self), "row_ids")
 
-    def _one(self, index: SupportsIndex) -> Any:
+    def _one(self, index: int) -> Any:
         """Return a sample."""
-        return self._several([operator.index(index)])[0]
+        return self._several([index])[0]
 
     def _several(self, indices: Many) -> Sequence[Any]:
         """Return some samples."""
@@ -122,16 +126,3 @@ def datasets_in(dataset: Any) -> Iterator[Any]:
     for each in (*(several if isinstance(several, Iterable) else ()), *inner):
         if isinstance(each, Dataset):
             yield from datasets_in(each)
-
-
-def is_changed(dataset: BatchedDataset) -> bool:
-    """Return whether a subclass overrides how samples or batches are made."""
-    return _own_samples(type(dataset)) or _own_batches(type(dataset))
-
-
-def _own_samples(kind: type[BatchedDataset]) -> bool:
-    return kind.__getitem__ is not BatchedDataset.__getitem__
-
-
-def _own_batches(kind: type[BatchedDataset]) -> bool:
-    return kind.__getitems__ is not BatchedDataset.__getitems__

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from ray_h5.buffers import empty
 from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.columns.varying.padding import Padding, PadLike, cast_rows, pad_column
@@ -37,7 +35,7 @@ from ray_h5.predicates.in_words import in_words
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, is_changed
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
 from ray_h5.torch_data.batches.samples import Batch, sample_of, transformed
 from ray_h5.torch_data.batches.tensors import (
@@ -262,11 +260,6 @@ class H5Dataset(BatchedDataset):
         return any(decoder.on_error == "skip" for decoder in self._steps[0])
 
     @property
-    def has_own_samples(self) -> bool:
-        """Whether a subclass makes samples or batches itself."""
-        return is_changed(self)
-
-    @property
     def source(self) -> RowSource:
         """What reads the rows of samples."""
         return self._source
@@ -305,8 +298,8 @@ class H5Dataset(BatchedDataset):
     def __len__(self) -> int:
         return self._source.plan.num_rows
 
-    def _one(self, index: SupportsIndex) -> Any:
-        wanted = self._checked([operator.index(index)], type(self).__name__)
+    def _one(self, index: int) -> Any:
+        wanted = self._checked([index], type(self).__name__)
         return self.samples(self._left(self.read(wanted), wanted, skips=False))[0]
 
     @property
@@ -442,11 +435,7 @@ class H5Dataset(BatchedDataset):
 
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
-        out = {name: empty(*spec) for name, spec in self._source.batch_specs(count).items()}
-        for name, array in out.items():
-            if array.dtype.kind in "biufc":
-                out[name] = torch.empty_like(torch.from_numpy(array), pin_memory=True).numpy()
-        return out
+        return new_arrays(self._source.batch_specs(count), pinned=True)
 
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""

@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.ahead import ahead
-from ray_h5.loading.batch_reader import Calls, finished
+from ray_h5.loading.read_calls import Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop

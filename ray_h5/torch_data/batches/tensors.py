@@ -21,14 +21,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def new_arrays(specs: Mapping[Any, Spec]) -> dict[Any, np.ndarray]:
+def new_arrays(specs: Mapping[Any, Spec], *, pinned: bool = False) -> dict[Any, np.ndarray]:
     """Return uninitialised arrays for the columns of a batch: in a loader worker, in shared memory if some is free.
 
     Parameters
     ----------
     specs : mapping of (shape, dtype)
         Shape and dtype of each array. An array of dtype object holds references, and is never shared.
+    pinned : bool
+        Whether those that tensors can hold are in pinned memory.
     """
+    if pinned:
+        arrays = {name: empty(shape, dtype) for name, (shape, dtype) in specs.items()}
+        numbers = {name: torch.from_numpy(array) for name, array in arrays.items() if array.dtype.kind in "biufc"}
+        return arrays | {name: torch.empty_like(each, pin_memory=True).numpy() for name, each in numbers.items()}
     if get_worker_info() is not None:
         from ray_h5.torch_data.batches.shared_memory import arrays_in_slot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -66,47 +66,42 @@ class LivePairs:
         """Do nothing: no file stays open."""
 
 
-def open_pairs(path: str, keys: _Keys, dtypes: tuple[Any, Any], *, swmr: bool, **options: Any) -> H5Dataset | LivePairs:
-    """Return what reads inputs, and targets, of one file; a column that is both has the names ``x`` and ``y``.
-
-    `options` are those of `H5Dataset`.
-    """
-    if not isinstance(path, (str, os.PathLike)):
-        raise OptionError(
-            f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
-        )
-    stored = [key for key in keys if key is not None]
-    names = ["x", "y"] if keys[0] == keys[1] else stored
-    columns = dict(zip(names, stored, strict=True))
-    cast = {name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}
-    try:
-        found = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
-    except WriterActiveError:
-        if not swmr:
-            raise
-        return LivePairs(path, columns, Cast(cast, options["casting"]))
-    if (count := len(found.index.files)) != 1:
-        raise OptionError(f"{path}: expected one file, found {count}; H5Dataset(paths) reads several")
-    return found
-
-
 class PairDataset(BatchedDataset):
     """Samples that are inputs of one file, or pairs of inputs and targets."""
 
     def _open(self, path: str, keys: _Keys, dtypes: tuple[Any, Any], transforms: _Transforms, **options: Any) -> None:
-        """Open the file; `options` are those of `open_pairs`."""
-        self._source: H5Dataset | LivePairs = open_pairs(path, keys, dtypes, **options)
-        self.path = self._source.path if isinstance(self._source, LivePairs) else self._source.index.files.path(0)
-        self._where = self.path
-        self.x_key, self.y_key = keys
-        self.transform, self.target_transform = transforms
-        self.casting: Casting = options["casting"]
-        self.as_tensors = True
+        """Open one file; a column that is input and target has the names ``x`` and ``y``.
+
+        `options` are `swmr`, and those of `H5Dataset`.
+        """
+        if not isinstance(path, (str, os.PathLike)):
+            raise OptionError(
+                f"path={path!r}: expected one file, found {type(path).__name__}; H5Dataset(paths) reads several"
+            )
+        stored = [key for key in keys if key is not None]
+        names = ["x", "y"] if keys[0] == keys[1] else stored
+        columns = dict(zip(names, stored, strict=True))
+        cast = {name: dtype for name, dtype in zip(names, dtypes, strict=False) if dtype is not None}
+        self._source: H5Dataset | LivePairs
+        swmr, self.casting = options.pop("swmr"), options["casting"]
+        try:
+            self._source = H5Dataset(path, stored if names == stored else columns, dtypes=cast, **options)
+            files = self._source.index.files
+            if len(files) != 1:
+                raise OptionError(f"{path}: expected one file, found {len(files)}; H5Dataset(paths) reads several")
+            self.path = files.path(0)
+        except WriterActiveError:
+            if not swmr:
+                raise
+            self._source = LivePairs(path, columns, Cast(cast, self.casting))
+            self.path = self._source.path
+        self._where, self.as_tensors = self.path, True
+        (self.x_key, self.y_key), (self.transform, self.target_transform) = keys, transforms
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def _one(self, index: SupportsIndex) -> Any:
+    def _one(self, index: int) -> Any:
         values = self._read(np.array([check_index(index, len(self), self._where)]))
         return self._sample([as_python(array[0]) for array in values])
 

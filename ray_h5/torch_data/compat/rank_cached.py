@@ -136,7 +136,11 @@ class RankMemCachedH5Dataset(PairDataset):
         self._open(path, (x_key, y_key), (dtype_x, dtype_y), transforms, kept_bytes=0, **options)
         self.mode, self.dtype_x, self.dtype_y = mode, dtype_x, dtype_y
         self._where = f"{self.path}, rank {self.rank}"
-        self._row_ids = self._rows(len(self._source))
+        self._total = len(self._source)
+        if mode == "contiguous":
+            self._row_ids = np.arange(*_balanced_contiguous_shard(self._total, self.world_size, self.rank))
+        else:
+            self._row_ids = _interleaved_indices(self._total, self.world_size, self.rank)
         self._tensors = _preloaded(self._source, self._row_ids, _memory(pin_host_memory, share_memory, log_fn))
         self._source.release()
         nbytes = sum(tensor.nbytes for tensor in self._tensors)
@@ -174,24 +178,12 @@ class RankMemCachedH5Dataset(PairDataset):
 
     def _read(self, rows: np.ndarray) -> list[np.ndarray]:
         # Copies: what is changed in place stays as it is in memory.
-        shapes = {i: (len(rows), *tensor.shape[1:]) for i, tensor in enumerate(self._tensors)}
-        if get_worker_info() is None and self.x.is_pinned():
-            # A batch of pinned samples is pinned too: it is what is copied to the GPU.
-            pinned = [torch.empty(shapes[i], dtype=each.dtype, pin_memory=True) for i, each in enumerate(self._tensors)]
-            arrays = [tensor.numpy() for tensor in pinned]
-        else:
-            specs = {i: (shapes[i], each.numpy().dtype) for i, each in enumerate(self._tensors)}
-            arrays = list(new_arrays(specs).values())
+        specs = {i: ((len(rows), *each.shape[1:]), each.numpy().dtype) for i, each in enumerate(self._tensors)}
+        # A batch of pinned samples is pinned too: it is what is copied to the GPU.
+        arrays = list(new_arrays(specs, pinned=get_worker_info() is None and self.x.is_pinned()).values())
         for tensor, array in zip(self._tensors, arrays, strict=True):
             np.take(tensor.numpy(), rows, axis=0, out=array, mode="clip")
         return arrays
-
-    def _rows(self, num_rows: int) -> np.ndarray:
-        """Return the rows of this rank."""
-        self._total = num_rows
-        if self.mode == "contiguous":
-            return np.arange(*_balanced_contiguous_shard(num_rows, self.world_size, self.rank), dtype=np.int64)
-        return _interleaved_indices(num_rows, self.world_size, self.rank)
 
 
 def _distributed() -> tuple[int, int]:
