@@ -156,6 +156,7 @@ def ragged_layout(
         nullable=as_list and array.kind in {"category", "optional"},
         enum=() if array.kind == "category" else array.enum,
         item_bytes=int(sizes.mean()) if len(sizes) else 0,
+        sources=array.sources,
         direct=array.direct,
         path=path,
     )

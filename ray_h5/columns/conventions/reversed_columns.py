@@ -34,17 +34,16 @@ class Reversed(Decoded):
         return self if axes == 1 else replace(self, values=self.values.over(axes), array=flattened(self.array, axes))
 
     def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:  # noqa: ARG002  as CF has it
-        values = stored
         if self.is_text:
-            return texts_of(values)
+            return texts_of(stored)
         if self.array.kind == "bool":
-            values = values != 0
-        if self.array.dtype.kind == "c" and values.dtype.names:
-            parts = next(names for names in _COMPLEX if set(names) == set(values.dtype.names))
-            found = np.empty(values.shape, self.array.dtype)
-            found.real, found.imag = values[parts[0]], values[parts[1]]
-            values = found
-        return values.reshape(len(values), *self.array.row_shape)
+            stored = stored != 0
+        if self.array.dtype.kind == "c" and stored.dtype.names:
+            parts = next(names for names in _COMPLEX if set(names) == set(stored.dtype.names))
+            found = np.empty(stored.shape, self.array.dtype)
+            found.real, found.imag = stored[parts[0]], stored[parts[1]]
+            stored = found
+        return stored.reshape(len(stored), *self.array.row_shape)
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:
