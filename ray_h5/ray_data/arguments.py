@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import math
@@ -13,6 +12,7 @@ import numpy as np
 from ray.data import FileShuffleConfig
 
 from ray_h5.errors import OptionError
+from ray_h5.messages import near_names
 from ray_h5.options import as_integer, is_number
 from ray_h5.order.blocks import Tail
 from ray_h5.order.draws import shuffle as shuffling
@@ -55,10 +55,7 @@ def _as_file_shuffle(config: FileShuffleConfig) -> Shuffle:
 def as_tail(rule: str, rows: int | None) -> Tail | None:
     """Return the value of the arguments `tail` and `tail_rows`."""
     if rule not in _TAILS:
-        near = difflib.get_close_matches(str(rule), _TAILS, n=1)
-        raise OptionError(
-            f"tail={rule!r}: expected 'keep', 'drop' or 'pad'" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
+        raise OptionError(f"tail={rule!r}: expected 'keep', 'drop' or 'pad'.{near_names(str(rule), _TAILS)}")
     if rule == "keep":
         if rows is not None:
             raise OptionError(f"tail_rows={rows}: is used only with tail='drop' or tail='pad'")
@@ -108,21 +105,9 @@ def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> 
     if "ray_remote_args" not in parameters:
         raise OptionError(
             f"ray_remote_args: {', '.join(others)}: this release of Ray has no such option for {function.__name__}; "
-            f"expected {', '.join(name for name in _NAMED if name in parameters)}"
+            f"expected some of {', '.join(parameters)}"
         )
     return {**named, "ray_remote_args": others}
-
-
-_NAMED = (
-    "num_gpus",
-    "label_selector",
-    "fallback_strategy",
-    "max_calls",
-    "resources",
-    "accelerator_type",
-    "runtime_env",
-)
-"""Options of tasks for which Ray has named parameters."""
 
 
 def _as_amount(name: str, value: Any) -> float | None:

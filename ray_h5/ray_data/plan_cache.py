@@ -44,10 +44,7 @@ class PlanCache:
         return b"" if predicate is None else fingerprint(predicate), names
 
     def get(
-        self,
-        predicate: pc.Expression | None,
-        names: tuple[str, ...],
-        make: Callable[[tuple[str, ...]], ReadPlan],
+        self, predicate: pc.Expression | None, names: tuple[str, ...], make: Callable[[tuple[str, ...]], ReadPlan]
     ) -> ReadPlan:
         """Return the plan for a predicate and columns; call `make` if it is not in the cache."""
         wanted = self.key(predicate, names)

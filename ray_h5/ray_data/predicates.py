@@ -33,16 +33,13 @@ class RowChooser:
     def __call__(self, *columns: BlockColumn) -> BlockColumn:
         """Return a boolean for each row, as a column of the same type of block."""
         criterion = self.criterion
-        if isinstance(criterion.wanted, RowMask):
+        if isinstance(criterion.wanted, (RowMask, RowFold, FileFold)):
+            group = "path" if isinstance(criterion.wanted, FileFold) else None
+            is_mask = isinstance(criterion.wanted, RowMask)
             raise PredicateError(
-                f"row_mask(): {criterion.column!r} says which rows of a file to take, and this filter gets the blocks "
-                "of another operator. Put the filter directly after read_h5, before map_batches and the like."
-            )
-        if isinstance(criterion.wanted, (RowFold, FileFold)):
-            group = None if isinstance(criterion.wanted, RowFold) else "path"
-            raise PredicateError(
-                f"kfold(group={group!r}): a fold says which rows of the files to take, and this filter gets the blocks "
-                "of another operator. Put the filter directly after read_h5, before map_batches and the like."
+                f"{f'row_mask(): {criterion.column!r}' if is_mask else f'kfold(group={group!r}): a fold'} says which "
+                "rows of a file to take, and this filter gets the blocks of another operator. Put the filter "
+                "directly after read_h5, before map_batches and the like."
             )
         if isinstance(criterion.wanted, DatedText):
             return _like(

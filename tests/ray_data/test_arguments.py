@@ -83,9 +83,9 @@ def test_an_order_that_never_changes_is_not_promised():
 
 @pytest.mark.parametrize("rows", [None, 4])
 def test_a_tail_that_is_misspelt_says_so(rows):
-    with pytest.raises(OptionError, match=r"tail='dropp': expected 'keep', 'drop' or 'pad'; did you mean 'drop'\?"):
+    with pytest.raises(OptionError, match=r"tail='dropp': expected 'keep', 'drop' or 'pad'. Did you mean 'drop'\?"):
         as_tail("dropp", rows)
-    with pytest.raises(OptionError, match=r"tail=None: expected 'keep', 'drop' or 'pad'$"):
+    with pytest.raises(OptionError, match=r"tail=None: expected 'keep', 'drop' or 'pad'\."):
         as_tail(None, rows)
 
 

@@ -10,7 +10,7 @@ from ray.data.extensions import ArrowVariableShapedTensorType
 import ray_h5
 from ray_h5 import Files, Groups, Windows, between, row_mask, where
 from ray_h5.columns.varying.padding import Padding
-from ray_h5.errors import CastError, UnknownColumnError
+from ray_h5.errors import CastError, SchemaMismatchError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset
 
@@ -235,3 +235,24 @@ def test_lengths_have_a_shape_that_does_not_depend_on_the_batch(pictures, size, 
     batches = list(ds.iter_torch_batches(batch_size=size, collate_fn=TorchCollate(padding=Padding.of(True))))
     assert torch.cat([each["image_length"] for each in batches]).tolist() == [list(shape) for shape in shapes]
     assert torch.cat([each["steps_length"] for each in batches]).tolist() == [shape[0] for shape in shapes]
+
+
+@pytest.mark.parametrize("first", [3, 5])
+def test_lengths_of_rows_that_a_function_made_equally_long(pictures, first):
+    """Ray makes a tensor of one shape of the rows of a block that agree."""
+
+    def cut(batch):
+        heights = [len(each) for each in batch["image"]]
+        made = np.empty(len(heights), object)
+        made[:] = [np.arange(first if heights == [2, 3, 3] else height) for height in heights]
+        return {"x": made}
+
+    ds = ray_h5.read_h5(pictures[0], columns=["image"], rows=Groups("s*"), block_rows=3).map_batches(cut, batch_size=3)
+    lengths = [first] * 3 + [4, 1, 2]
+    batches = list(ds.iter_torch_batches(batch_size=3, collate_fn=TorchCollate(padding=Padding({"x": 0}))))
+    assert [each["x_length"].tolist() for each in batches] == [lengths[:3], lengths[3:]]
+    for batch, expected in zip(batches, (lengths[:3], lengths[3:]), strict=True):
+        for row, length in zip(batch["x"], expected, strict=True):
+            assert row.tolist() == [*range(length), *[0] * (max(expected) - length)]
+    with pytest.raises(SchemaMismatchError, match=r"'x' vary in length in one batch.* pad={'x': 0}"):
+        list(ds.iter_torch_batches(batch_size=3, collate_fn=TorchCollate(padding=Padding.of(True))))

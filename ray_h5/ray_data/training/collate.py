@@ -39,7 +39,8 @@ class TorchCollate(ArrowBatchCollateFn):
     """Converts a batch to tensors. They are views, except where a dtype or pinning needs a copy.
 
     Columns of strings and of other values that torch does not have stay numpy arrays. A column whose rows vary in shape
-    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``. If all columns are such
+    becomes a list of tensors, or with `padding` one tensor and the column ``<column>_length``: a column that `padding`
+    names has lengths in each batch, also where a function made its rows equally long. If all columns are such
     lists, ``<column>_length`` is there too: Ray would concatenate the tensors of a batch that has lists of tensors
     alone. A column of integers or booleans that a file stores with a mask, or as categories, becomes a list, with None
     for a missing value; with a floating dtype in `dtypes` a tensor, with NaN.
@@ -73,6 +74,7 @@ class TorchCollate(ArrowBatchCollateFn):
     ) -> None:
         self._is_checked = as_casting(casting) == "checked"
         self._padding = Padding.of(padding)
+        self._varies: dict[str, bool] = {}
         self._dtypes: torch.dtype | dict[str, torch.dtype] | None
         if isinstance(dtypes, Mapping):
             self._dtypes = {name: _as_dtype(dtype, f" for column {name!r}") for name, dtype in dtypes.items()}
@@ -98,13 +100,13 @@ class TorchCollate(ArrowBatchCollateFn):
             # A placeholder keeps the order of the columns; lists of objects would take long to make.
             others = batch.drop_columns(list(made)) if made else batch
             arrays = BlockAccessor.for_block(others).to_batch_format("numpy") if others.num_columns else {}
-            arrays = {name: arrays.get(name, _NOTHING) for name in batch.column_names} if made else arrays
+            arrays = {name: arrays.get(name, np.empty(0)) for name in batch.column_names} if made else arrays
         if isinstance(self._dtypes, Mapping):
             for name in self._dtypes.keys() - arrays.keys():
                 raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
         if self._padding is not None:
             self._padding.check_names(arrays)
-            for name in [*ragged, *lists]:
+            for name in {*ragged, *lists, *self._padding.names}:
                 if self._padding.value(name) is not None:
                     check_length_name(name, arrays)
         found: TorchBatch = {}
@@ -117,6 +119,9 @@ class TorchCollate(ArrowBatchCollateFn):
                 found.update(self._listed(name, batch[name], lists[name]))
             else:
                 found[name] = self._convert(name, values)
+                if values.ndim > 1 and self._fill(name, varies=False) is not None:
+                    lengths = lengths_of(list(values), values.ndim - 1)
+                    found[name + LENGTH] = self._convert(name + LENGTH, lengths)
         return self._with_lengths(found, ragged) if ragged.keys() == found.keys() else found
 
     def _made(self, batch: pa.Table, padded: Collection[str]) -> TorchBatch:
@@ -159,8 +164,24 @@ class TorchCollate(ArrowBatchCollateFn):
             found[torch.from_numpy(absent)] = torch.nan
         return found.reshape(len(column), *steps)
 
-    def _ragged(self, name: str, rows: list[np.ndarray | None], column: pa.Field) -> TorchBatch:
+    def _fill(self, name: str, *, varies: bool) -> float | None:
+        """Return what fills up rows of a column; None for one that has no lengths in this batch.
+
+        A column that is not named has them if its rows vary in shape, which may not depend on the batch.
+        """
         fill = None if self._padding is None else self._padding.value(name)
+        if fill is None or self._padding is None or self._padding.names:
+            return fill
+        if self._varies.setdefault(name, varies) != varies:
+            raise SchemaMismatchError(
+                f"pad: rows of column {name!r} vary in length in one batch, and are equally long in another, where Ray "
+                f"made one tensor of what a function returned. Name the column, and each batch has its lengths: "
+                f"pad={{{name!r}: 0}}."
+            )
+        return fill if varies else None
+
+    def _ragged(self, name: str, rows: list[np.ndarray | None], column: pa.Field) -> TorchBatch:
+        fill = self._fill(name, varies=True)
         if fill is None:
             return {name: [None if row is None else self._convert(name, row) for row in rows]}
         dtype = np.dtype(column.type.value_type.to_pandas_dtype())
@@ -226,27 +247,20 @@ class TorchCollate(ArrowBatchCollateFn):
         return tensor.pin_memory() if self._pin else tensor
 
 
-_NOTHING = np.empty(0)
-
-
 def _without_steps(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[int]]:
     """Return the values of a column with several a row, as windows have them, one after the other, and how many."""
     steps = []
     while pa.types.is_fixed_size_list(column.type):
         steps.append(column.type.list_size)
-        column = _flattened(column)
+        column = pc.list_flatten(column)
     return column, steps
-
-
-def _flattened(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type)
 
 
 def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of all lists of a column, one after the other."""
     item = item_type(column.type)
     while column.type != item:
-        column = _flattened(column)
+        column = pc.list_flatten(column)
     return column
 
 
