@@ -28,6 +28,7 @@ from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
 from ray_h5.index.select_rows import select
 from ray_h5.index.stored.memory import MEMORY
+from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.plan_reads import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import any_equal, row_mask, where
@@ -211,6 +212,18 @@ def test_a_selection_is_of_the_source_that_it_was_made_of(tmp_path, predicate, c
         rows_of(plan)
     check_named(caught, world, "x" if predicate != "mask" or "x" in columns else "m")
     assert planned_anew().selection.tolist() == ([1] if predicate == "derived" else [1, 3, 5])
+
+
+@pytest.mark.parametrize("option", ["weights", "by_length"])
+def test_an_order_is_of_the_source_that_it_was_made_of(tmp_path, option):
+    write(tmp_path / "s.h5", x=ROWS + 1)
+    main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"))
+    options = {"columns": ["own"], "allow_external": [str(tmp_path)], "shuffle": Shuffle("rows", **{option: "x"})}
+    plan = plan_files([main], **options)[1]
+    assert {*rows_of(plan)["own"]} <= {*ROWS.tolist()}
+    write(tmp_path / "s.h5", x=ROWS + 2)
+    with pytest.raises(StaleIndexError, match="column 'x' leads to"):
+        rows_of(plan)
 
 
 def test_sources_of_other_columns_may_change(tmp_path):

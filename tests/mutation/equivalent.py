@@ -3,6 +3,17 @@
 import os
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
+    ("order/left.py", "turns = range(-(-wanted // count) if count else 0)", "0 -> 1"): (
+        "no rows that come once more are none"
+    ),
+    (
+        "order/draws/length_runs.py",
+        "if found is None:  # it is not read: its shapes are not known yet",
+        "found is None -> found is not None",
+    ): "lengths that are not known are counted below, row by row",
+    ("torch_data/samplers.py", "self._counted_runs: tuple[Any, int] = (None, 0)", "0 -> 1"): (
+        "nothing is asked for by None, so that the number beside it is never returned"
+    ),
     (
         "order/draws/values_of_rows.py",
         "return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()",
