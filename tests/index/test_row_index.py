@@ -3,7 +3,6 @@ import os
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 from pathlib import Path
 
 import h5py
@@ -12,12 +11,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ray_h5.columns.schema import Cast, ColumnSpec
+from ray_h5.columns.schema import Cast
 from ray_h5.errors import (
     MissingSourceError,
     NotHDF5Error,
     OptionError,
-    PredicateError,
     RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
@@ -34,8 +32,8 @@ from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.plan_reads import read_rows
-from ray_h5.predicates.criteria import between, where
-from ray_h5.predicates.evaluate import check_names, evaluate
+from ray_h5.predicates.criteria import where
+from ray_h5.predicates.evaluate import evaluate
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
@@ -449,40 +447,6 @@ def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
         _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
 
 
-def test_predicates_are_checked_by_name():
-    columns = {
-        "label": ColumnSpec("label", "number", np.dtype("u1"), ()),
-        "signal": ColumnSpec("signal", "number", np.dtype("f4"), (2, 3)),
-        "z": ColumnSpec("z", "number", np.dtype("c8"), ()),
-    }
-    check_names(["label"], columns)
-    for name in ("signal", "z"):
-        with pytest.raises(PredicateError, match=r"an array of shape.*ds.map.* in Ray, and .*Subset in PyTorch"):
-            check_names([name], columns)
-
-
-def test_a_predicate_that_compares_the_incomparable_says_what_with_what():
-    columns = {"label": [1, 2]}
-    assert evaluate(pa.compute.field("label") > 1, columns, 2).tolist() == [1]
-    with pytest.raises(PredicateError, match=r"label: int64"):
-        evaluate(pa.compute.field("label") > "x", columns, 2)
-    with pytest.raises(PredicateError, match=r"expected a boolean a row, found int64"):
-        evaluate(pa.compute.field("label") + 1, columns, 2)
-
-
-def test_text_compared_with_numbers_says_how_to_write_the_value():
-    names = pa.array(["a"], pa.large_string())
-    columns = {"epoch": pa.array([1.0], "f4"), "guid": names, "day": [date(2020, 1, 1)]}
-    for criterion in ({"epoch": "10"}, {"epoch": ["x"]}):
-        with pytest.raises(PredicateError, match=r"holds numbers, which are compared with numbers only"):
-            evaluate(where(**criterion), columns, 1)
-    for criterion in ({"guid": 3}, {"guid": [3, 4]}, {"guid": between(3, 4)}):
-        with pytest.raises(PredicateError, match="which is compared with text only: write '3' in place of 3"):
-            evaluate(where(**criterion), columns, 1)
-    with pytest.raises(PredicateError, match="'day' holds times, which are compared with times only"):
-        evaluate(where(day="x"), columns, 1)
-
-
 def test_the_rows_that_pass_are_found_without_a_copy_of_the_columns():
     column = pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])
     pool = pa.proxy_memory_pool(pa.default_memory_pool())
@@ -492,12 +456,6 @@ def test_the_rows_that_pass_are_found_without_a_copy_of_the_columns():
     finally:
         pa.set_memory_pool(previous)
     assert 0 < pool.max_memory() < column.nbytes / 2
-
-
-def test_null_passes_nothing():
-    columns = {"a": pa.array([1, None, 3])}
-    assert evaluate(pa.compute.field("a") > 1, columns, 3).tolist() == [2]
-    assert evaluate(~(pa.compute.field("a") > 1), columns, 3).tolist() == [0]
 
 
 def test_threads_share_an_index(five_files, tmp_path):
