@@ -7,26 +7,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ray_h5.buffers import empty
+from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, composed, flattened, picked, reshaped
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import RowRequest, request_of
 from ray_h5.messages import near_names
-from ray_h5.read.arrays.grid_column import GridAddress
-from ray_h5.read.arrays.last_axis import LastAxis
-from ray_h5.read.arrays.taken_column import TakenAddress, runs_of_positions
+from ray_h5.read.arrays.selection import Selection, TakenJoinedArray, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
-
-if TYPE_CHECKING:
-    from ray_h5.read.arrays.block_column import BlockAddress
-
-from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, composed, flattened, picked, reshaped
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
 
@@ -124,16 +118,15 @@ class Stored(OneAxis):
     def over(self, axes: int) -> Stored:
         if axes == 1:
             return self
-        assert isinstance(self.address, (str, LastAxis, TakenAddress))
         assert not self.taken
-        is_last = isinstance(self.address, LastAxis)
-        name = self.address if isinstance(self.address, str) else self.address.name
-        address = LastAxis(name, axes) if is_last else GridAddress(name, axes)
-        return replace(self, layout=flattened(self.layout, axes), address=address)
+        rows = self._selection
+        last = len(self.layout.shape) - 1
+        rows = replace(rows, axes=tuple(last - at if rows.is_reversed else at for at in range(axes)))
+        return replace(self, layout=flattened(self.layout, axes), address=rows)
 
     def take(self, taken: tuple[np.ndarray | None, ...]) -> Values:
         """Return the values at some positions along the axes of a unit."""
-        if isinstance(self.address, LastAxis) or len(taken) > len(self.layout.row_shape):
+        if self._is_reversed or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
 
@@ -160,7 +153,19 @@ class Stored(OneAxis):
         return self.field is not None or bool(self.fields) or bool(self.taken)
 
     @property
-    def _taken_address(self) -> TakenAddress | BlockAddress | None:
+    def _selection(self) -> Selection:
+        """What is selected of a dataset, or of many, if all values are read."""
+        if isinstance(self.address, Selection):
+            return self.address
+        assert not isinstance(self.address, TakenJoinedArray)
+        return Selection(self.address if isinstance(self.address, str) else self.address.name)
+
+    @property
+    def _is_reversed(self) -> bool:
+        return isinstance(self.address, Selection) and self.address.is_reversed
+
+    @property
+    def _taken_address(self) -> Selection | None:
         """The parts alone, where this package decodes the datasets itself; None if whole values are read."""
         many = self.address if isinstance(self.address, JoinedArray) else None
         of = (self.layout,) if many is None else many.layouts
@@ -168,31 +173,24 @@ class Stored(OneAxis):
             each.direct and each.storage in {"contiguous", "chunked"} for each in of
         )
         is_alike = len({(each.stored_dtype, each.row_shape) for each in of}) == 1
-        if not (self._is_part and is_decoded and is_alike) or isinstance(self.address, LastAxis):
+        if not (self._is_part and is_decoded and is_alike) or self._is_reversed:
             return None
         dtype = of[0].stored_dtype
-        of_value = [(0, dtype.itemsize)]
+        of_value: list[tuple[int, int]] = []
         if members := self._members_of(dtype):  # that of many datasets of other chunks is not as they are stored
             is_alike = len({each for each, _ in members}) == 1
             of_value = [(at, each.itemsize) for each, at in members]
             dtype = split_array(members[0][0])[0] if is_alike else np.dtype([("", each) for each, _ in members])
-        if not isinstance(self.address, (str, GridAddress, JoinedArray)):
-            from ray_h5.read.arrays.block_column import BlockAddress
+        rows = replace(self._selection, of_value=tuple(of_value), dtype=dtype)
+        if rows.shape:
+            return rows
+        taken = (None if at is None else runs_of_positions(at) for at in self._positions(self.layout))
+        return replace(rows, taken=(*[None] * len(rows.axes), *taken))
 
-            assert isinstance(self.address, BlockAddress)
-            return replace(self.address, of_value=tuple(of_value), dtype=dtype)
-        positions = zip(self.layout.row_shape, self._positions(self.layout), strict=True)
-        taken = tuple(((0, n),) if at is None else runs_of_positions(at) for n, at in positions)
-        axes = self.address.axes if isinstance(self.address, GridAddress) else 1
-        return TakenAddress(self.layout.name if many is None else many.name, axes, (*taken, tuple(of_value)), dtype)
-
-    def _part(self, address: TakenAddress | BlockAddress, units: Units, out: np.ndarray) -> Part:
-        if not isinstance(self.address, JoinedArray):
-            return Part(address, units, out)
-        assert isinstance(address, TakenAddress)
-        from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
-
-        return Part(TakenJoinedArray(self.address, address), units, out)
+    def _part(self, selection: Selection, units: Units, out: np.ndarray) -> Part:
+        if isinstance(self.address, JoinedArray):
+            return Part(TakenJoinedArray(self.address, selection), units, out)
+        return Part(selection, units, out)
 
     def read(
         self, units: Units, shape: tuple[int, ...] | None = None

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import h5py
@@ -29,11 +29,16 @@ from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
+from ray_h5.read.arrays.box_column import BoxColumn, column_of
+from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn
+from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources
+from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
 from ray_h5.read.jobs import Job
 from ray_h5.read.kernel.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address, joined_of
+from ray_h5.read.read_parts import Address
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -42,15 +47,10 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.files.links import Sources
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
-    from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
+    from ray_h5.manifest.joined_arrays import GroupTable
     from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.read.arrays.block_column import BlockAddress
-    from ray_h5.read.arrays.grid_column import GridAddress, GridColumn
-    from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn
     from ray_h5.read.arrays.joint_columns import JointColumn
-    from ray_h5.read.arrays.last_axis import LastAxis, LastAxisColumn
-    from ray_h5.read.arrays.taken_column import TakenAddress
     from ray_h5.read.read_parts import FileRead
     from ray_h5.read.through_h5py.h5py_column import H5pyColumn
     from ray_h5.read.through_h5py.selected_columns import SelectedThroughH5py
@@ -70,12 +70,7 @@ MAX_INDEX_BYTES = 256 << 20
 SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
 NO_SOURCES: SourcesRead = {}
 
-ColumnReader: TypeAlias = (
-    "DirectColumn | H5pyColumn | GridColumn | JoinedArrayColumn | LastAxisColumn | SelectedThroughH5py"
-)
-
-
-RowsAddress: TypeAlias = "GridAddress | LastAxis | BlockAddress | TakenAddress"
+ColumnReader: TypeAlias = "DirectColumn | BoxColumn | H5pyColumn | JoinedArrayColumn | SelectedThroughH5py"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -118,9 +113,8 @@ class OpenFile(ABC):
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[str | GridAddress | LastAxis | TakenAddress | BlockAddress, ColumnReader] = {}
-        self._readers_for: dict[tuple[str, str], DirectColumn] = {}
-        self._joined_arrays: WeakKeyDictionary[JoinedArray, tuple[list[DirectColumn], ChunkIndex | None]] = (
+        self._readers: dict[str | Selection | tuple[str, str], ColumnReader] = {}
+        self._joined_arrays: WeakKeyDictionary[JoinedArray, tuple[list[ChunkSource], ChunkIndex | None]] = (
             WeakKeyDictionary()
         )
         self._indexes: dict[str, ChunkIndex] = {}
@@ -383,9 +377,9 @@ class OpenFile(ABC):
         if not isinstance(address, str) or not self.column(address, library).direct:
             return self.reader(address, library)
         with self._lock:
-            if (where, address) not in self._readers_for:
-                self._readers_for[where, address] = self._direct(self.column(address, library), library, where)
-            return self._readers_for[where, address]
+            if (where, address) not in self._readers:
+                self._readers[where, address] = self._reader_of(Selection(address), library, where)
+            return self._readers[where, address]
 
     def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
         """Return the chunk index of a dataset; it stays in memory."""
@@ -407,12 +401,6 @@ class OpenFile(ABC):
         refers = layout.stored_dtype.hasobject
         guard = ValueGuard(self.path, path, remembers=not self.access.swmr).check if refers else None
         return H5pyColumn(self.path, layout, guard)
-
-    def _direct(self, layout: ColumnLayout, library: OpenLibrary, where: str = "") -> DirectColumn:
-        index = None
-        if layout.storage == "chunked":
-            index = self.index_of(layout.name, library)
-        return DirectColumn(where or self.path, layout, self.byte_source, index)
 
     def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
         from ray_h5.read.through_h5py.column_guards import ColumnGuards
@@ -448,33 +436,39 @@ class OpenFile(ABC):
 
     def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
         """Return the reader of a column."""
-        if (joined := joined_of(address)) is not None:
-            return self._joined_array_reader(joined, getattr(address, "taken", None), library)
-        one = cast("str | RowsAddress", address)
+        if isinstance(address, (JoinedArray, TakenJoinedArray)):
+            return self._joined_array_reader(address, library)
         with self._lock:
-            if one not in self._readers:
-                if isinstance(one, str):
-                    layout = self.column(one, library)
-                    self._readers[one] = (self._direct if layout.direct else self.through_h5py)(layout, library)
-                else:  # rows are no indices of the first axis
-                    from ray_h5.read.column_readers import reader_of
+            if address not in self._readers:
+                selection = Selection(address) if isinstance(address, str) else address
+                self._readers[address] = self._reader_of(selection, library)
+            return self._readers[address]
 
-                    self._readers[one] = reader_of(self, one, library)
-            return self._readers[one]
+    def _reader_of(
+        self, selection: Selection, library: OpenLibrary, where: str = ""
+    ) -> DirectColumn | BoxColumn | H5pyColumn | SelectedThroughH5py:
+        """Return the reader of a selection; errors of a file that `where` leads to begin with it."""
+        layout = self.column(selection.name, library)
+        if layout.direct:
+            index = self.index_of(layout.name, library) if layout.storage == "chunked" else None
+            return column_of(ChunkSource(where or self.path, layout, self.byte_source, index), selection)
+        column = self.through_h5py(layout, library)
+        if selection == Selection(selection.name):
+            return column
+        from ray_h5.read.through_h5py.selected_columns import selected_through_h5py
 
-    def _joined_array_reader(
-        self, joined: JoinedArray, taken: TakenAddress | None, library: OpenLibrary
-    ) -> JoinedArrayColumn:
-        from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_columns
+        return selected_through_h5py(column, selection)
 
+    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
+        joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
         index_of = partial(self.index_of, library=library)
         reader_of = partial(self._dataset_reader, library=library)
         if (known := self._joined_arrays.get(joined)) is None:
-            columns, chunks = class_columns(self.path, joined, self.byte_source), None
+            sources, chunks = class_sources(self.path, joined, self.byte_source), None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
-            known = self._joined_arrays[joined] = columns, chunks
+            known = self._joined_arrays[joined] = sources, chunks
         return JoinedArrayColumn(self.path, joined, self.byte_source, known[0], index_of, reader_of, known[1], taken)
 
 

@@ -13,6 +13,8 @@ from ray_h5.hdf5.files.access import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
+from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import FILES, MAX_OTHERS, NO_SOURCES, OTHERS, OpenFile, SourcesRead, max_open
 from ray_h5.read.read_parts import FileRead, Part, jobs_of, joined_of, name_of
@@ -224,7 +226,6 @@ class FileOnDisk(OpenFile):
                 self.identity, self._headers = found, None
                 # They were made of what is not compared.
                 self._readers.clear()
-                self._readers_for.clear()
                 self._joined_arrays.clear()
             elif is_planned:
                 raise StaleIndexError(
@@ -272,29 +273,21 @@ class FileOnDisk(OpenFile):
 
 
 def _taken_together(parts: Sequence[Part]) -> dict[int, list[Part]]:
-    """Return the parts that take fields or positions of the same dataset, for each such part by its id."""
-    if sum(not isinstance(part.address, str) for part in parts) < 2:
-        return {}
-    from ray_h5.read.arrays.block_column import BlockAddress
-    from ray_h5.read.arrays.taken_column import TakenAddress
-
+    """Return the parts that take fields, positions or boxes of the same dataset, for each such part by its id."""
     by_name: dict[str, list[Part]] = {}
     for part in parts:
-        is_taken = isinstance(part.address, TakenAddress) and part.address.axes == 1
-        if is_taken or isinstance(part.address, BlockAddress):
-            by_name.setdefault(str(name_of(part.address)), []).append(part)
+        if isinstance(part.address, Selection):
+            by_name.setdefault(part.address.name, []).append(part)
     return {id(part): found for found in by_name.values() if len(found) > 1 for part in found}
 
 
 def _shared_jobs_of(file: OpenFile, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
     """Return the work of parts of a read that take fields or positions of one dataset: each chunk is decoded once."""
-    from ray_h5.read.arrays.taken_column import TakenColumn, shared_jobs, sharing
-
     readers = [file.reader(part.address, library) for part in parts]
-    columns = [each for each in readers if isinstance(each, TakenColumn)]
+    columns = [each for each in readers if isinstance(each, BoxColumn)]
     if len(columns) == len(parts):
-        return shared_jobs(columns, [part.request.listed() for part in parts], [part.out for part in parts], library)
-    return sharing([job for reader, part in zip(readers, parts, strict=True) for job in jobs_of(reader, part, library)])
+        return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
+    return [job for reader, part in zip(readers, parts, strict=True) for job in jobs_of(reader, part, library)]
 
 
 def open_file(

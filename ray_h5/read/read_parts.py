@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from ray_h5.errors import CastError
+from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RunRequest
+from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
 from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from ray_h5.hdf5.files.open_library import OpenLibrary
-    from ray_h5.manifest.joined_arrays import JoinedArray
-    from ray_h5.read.arrays.block_column import BlockAddress
-    from ray_h5.read.arrays.grid_column import GridAddress
-    from ray_h5.read.arrays.last_axis import LastAxis
-    from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_joined_array import TakenJoinedArray
     from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.read.jobs import Job, ReadStats
     from ray_h5.storage.byte_source import Identity
 
 
-Address: TypeAlias = "str | GridAddress | LastAxis | BlockAddress | TakenAddress | JoinedArray | TakenJoinedArray"
-"""What a column is made of: a dataset, one whose leading axes, last axis or blocks are rows, parts of its rows, or many
-datasets."""
+Address: TypeAlias = str | Selection | JoinedArray | TakenJoinedArray
+"""What a column is made of: rows of a dataset, other selections of it, or many datasets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,9 +39,7 @@ class Part:
 
 def joined_of(address: Address) -> JoinedArray | None:
     """Return the datasets of a column of many; None for one."""
-    from ray_h5.manifest.joined_arrays import JoinedArray
-
-    found = getattr(address, "joined", address)
+    found = address.joined if isinstance(address, TakenJoinedArray) else address
     return found if isinstance(found, JoinedArray) else None
 
 
@@ -54,7 +47,7 @@ def name_of(address: Address) -> str | None:
     """Return the dataset of a column; None for many."""
     if isinstance(address, str):
         return address
-    return None if joined_of(address) is not None else cast("GridAddress", address).name
+    return address.name if isinstance(address, Selection) else None
 
 
 class ReadsParts(Protocol):

@@ -10,7 +10,7 @@ from ray_h5.columns.stored_values import Decoded, Stored
 from ray_h5.columns.values import flattened
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Kind
-from ray_h5.read.arrays.last_axis import LastAxis
+from ray_h5.read.arrays.selection import Selection
 
 _COMPLEX = (("real", "imag"), ("r", "i"))
 
@@ -76,7 +76,8 @@ def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
 
     def found(shape: tuple[int, ...], kind: Kind, dtype: np.dtype, is_text: bool = False) -> Reversed:
         plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
-        values = Stored(replace(plain, shape=stored.shape[::-1]), LastAxis(stored.name))
+        rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
+        values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
         return Reversed(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
 
     kind, dtype = stored.kind, stored.dtype

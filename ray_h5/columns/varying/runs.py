@@ -13,7 +13,7 @@ from ray_h5.columns.values import Reading, Values, read_apart
 from ray_h5.errors import UnknownColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.row_requests import RunRequest, units_of
-from ray_h5.read.arrays.taken_column import runs_of_positions
+from ray_h5.read.arrays.selection import runs_of_positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

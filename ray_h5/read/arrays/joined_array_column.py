@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.manifest.chunk_index import ChunkIndex
+from ray_h5.manifest.chunk_index import ChunkGrid, ChunkIndex
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, by_part, units_of
+from ray_h5.read.arrays.box_column import BoxColumn, column_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, Where, joined_indexes
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.arrays.joined_chunks import JoinedChunks, joined_indexes
+from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
 from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
-
-if TYPE_CHECKING:
-    from ray_h5.read.arrays.taken_column import TakenAddress
-    from ray_h5.read.arrays.taken_joined_array import TakenOfJoined
 
 IndexOf = Callable[[str], ChunkIndex]
 """Returns the chunk index of a dataset, given its path."""
@@ -51,13 +49,13 @@ class JoinedArrayColumn:
         The datasets.
     byte_source : ByteSource
         The bytes of the file.
-    columns : sequence of DirectColumn
-        The readers of each class whose datasets are contiguous; see `class_columns`.
+    sources : sequence of ChunkSource
+        The classes of datasets; see `class_sources`.
     index_of, reader_of : callable
         Open one dataset: for its chunks, or to read it through h5py.
     chunks : ChunkIndex, optional
         The chunks of all datasets, if they are known.
-    taken : TakenAddress, optional
+    taken : Selection, optional
         The parts of a unit that are read; None for whole units.
     """
 
@@ -66,16 +64,16 @@ class JoinedArrayColumn:
         path: str,
         joined: JoinedArray,
         byte_source: ByteSource,
-        columns: Sequence[DirectColumn],
+        sources: Sequence[ChunkSource],
         index_of: IndexOf,
         reader_of: ReaderOf,
         chunks: ChunkIndex | None = None,
-        taken: TakenAddress | None = None,
+        taken: Selection | None = None,
     ) -> None:
         self._path = path
         self._array = joined
         self._byte_source = byte_source
-        self._columns = columns
+        self._sources = sources
         self._index_of = index_of
         self._reader_of = reader_of
         self._chunks = chunks
@@ -113,67 +111,58 @@ class JoinedArrayColumn:
 
     def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work for whole datasets, or parts of them."""
-        at = self._array.datasets_of(request.firsts) if request.datasets is None else request.datasets
         if len(self._array.layouts) == 1:
-            return self._class_run_jobs(0, request, at, out, library)
-        classes = self._array.class_of[at]
+            return self._jobs_of(0, request, out, library)
+        at = self._array.datasets_of(request.firsts) if request.datasets is None else request.datasets
         jobs: list[Job] = []
-        for number, chosen in by_part(classes):
-            jobs += self._class_run_jobs(number, request.select(chosen), at[chosen], out, library)
+        for number, chosen in by_part(self._array.class_of[at]):
+            jobs += self._jobs_of(number, request.select(chosen), out, library)
         return jobs
 
-    def _class_run_jobs(
-        self, number: int, runs: RunRequest, at: np.ndarray, out: np.ndarray, library: Library
-    ) -> list[Job]:
-        """Return the work for runs that are in the datasets `at`, which are of one class."""
-        layout, offsets = self._array.layouts[number], self._array.offsets[at]
-        in_place = self._taken is None and out.dtype == layout.stored_dtype and bool(out.flags.c_contiguous)
-        if layout.direct and layout.storage == "contiguous" and in_place and (offsets != NOT_WRITTEN).all():
-            offsets += (runs.firsts - self._array.starts[at]) * layout.row_bytes
-            return self._columns[number].copy_runs(runs, offsets, out) if layout.row_bytes else []
-        return self._jobs_of(number, runs.listed(), out, library)
-
-    def _jobs_of(self, number: int, request: Request, out: np.ndarray, library: Library) -> list[Job]:
+    def _jobs_of(self, number: int, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+        """Return the work for units of datasets of one class."""
         layout = self._array.layouts[number]
         if not layout.row_bytes:
             return []
         if not layout.direct:
             return self._h5py_jobs(request.listed(), out, library)
-        if layout.storage == "contiguous" and self._taken is not None:
-            return self._taken_jobs(layout, self._taken, request.listed(), out, library)
-        if layout.storage == "contiguous":
-            return self._contiguous_jobs(number, request.listed(), out, library)
-        return self._chunked_jobs(layout, request.listed(), out, library)
+        if layout.storage == "chunked":
+            return self._chunked_jobs(layout, request.listed(), out)
+        if self._taken is not None:
+            return self._taken_jobs(layout, self._taken, request.listed(), out)
+        return self._contiguous_jobs(number, request, out)
 
-    def _contiguous_jobs(self, number: int, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        layout, column = self._array.layouts[number], self._columns[number]
-        at = self._array.datasets_of(request.rows)
-        bases = self._array.offsets[at]
-        offsets = bases + (request.rows - self._array.starts[at]) * layout.row_bytes
-        absent = bases == NOT_WRITTEN
-        jobs = column.jobs(request.select(absent), out, library)  # a layout without an offset: the fill value
-        return jobs if absent.all() else jobs + column.copy_rows(request.select(~absent), offsets[~absent], out)
+    def _contiguous_jobs(self, number: int, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+        if isinstance(request, RunRequest):
+            at = self._array.datasets_of(request.firsts) if request.datasets is None else request.datasets
+        else:
+            request = request.listed()
+            at = self._array.datasets_of(request.rows)
+        source = self._sources[number]
+        column, absent = DirectColumn(source, self._units_at), self._array.offsets[at] == NOT_WRITTEN
+        if not absent.any():
+            return column.jobs(request, out)
+        # Without an offset, all values are the fill value.
+        return DirectColumn(source).jobs(request.select(absent), out) + column.jobs(request.select(~absent), out)
 
-    def _taken_jobs(
-        self, layout: ColumnLayout, taken: TakenAddress, request: RowRequest, out: np.ndarray, library: Library
-    ) -> list[Job]:
+    def _units_at(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray, int | np.ndarray]:
+        """Return where units of contiguous datasets lie; each run is in one dataset."""
+        at = self._array.datasets_of(runs.firsts) if runs.datasets is None else runs.datasets
+        source = self._sources[int(self._array.class_of[at[0]])]
+        offsets = self._array.offsets[at] + (runs.firsts - self._array.starts[at]) * source.layout.row_bytes
+        return runs, offsets, source.file
+
+    def _taken_jobs(self, layout: ColumnLayout, taken: Selection, request: RowRequest, out: np.ndarray) -> list[Job]:
         """Return the work for parts of units of contiguous datasets, one after the other."""
-        from ray_h5.read.arrays.taken_column import TakenColumn
-
-        of = self._array.datasets_of(request.rows)
-        runs = RowRuns.split(of[1:] != of[:-1])
         jobs: list[Job] = []
-        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            dataset = int(of[start])
+        for dataset, local in self._by_dataset(request):
             shape, offset = (int(self._array.lengths[dataset]), *layout.row_shape), self._array.offsets[dataset]
             at = None if offset == NOT_WRITTEN else int(offset)
             own = replace(layout, name=self._array.paths[dataset], shape=shape, offset=at)
-            part = request.select(slice(start, stop))
-            local = RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
-            jobs += TakenColumn(self._path, own, self._byte_source, None, taken).jobs(local, out, library)
+            jobs += BoxColumn(ChunkSource(self._path, own, self._byte_source), taken).jobs(local, out)
         return jobs
 
-    def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray) -> list[Job]:
         """Return the work for the datasets concerned, as one column: each dataset begins with a chunk."""
         assert layout.chunk_shape is not None
         chunk_rows = layout.chunk_shape[0]
@@ -185,24 +174,21 @@ class JoinedArrayColumn:
         first_chunk = np.concatenate([[0], np.cumsum(chunks)])
         shift = first_chunk[:-1] * chunk_rows - self._array.starts[touched]
         moved = RowRequest(request.rows + np.repeat(shift, runs.stop - runs.start), request.places)
-        shape = (int(first_chunk[-1]) * chunk_rows, *layout.row_shape)
+        whole = replace(layout, shape=(int(first_chunk[-1]) * chunk_rows, *layout.row_shape))
         paths = [self._array.paths[dataset] for dataset in touched.tolist()]
-        per_row = int(np.prod([-(-n // c) for n, c in zip(layout.row_shape, layout.chunk_shape[1:], strict=False)]))
+        first_number = first_chunk * ChunkGrid.of(whole).per_row
         index = (
-            joined_indexes(gather(self._index_of, paths), first_chunk[:-1] * per_row)
+            joined_indexes(gather(self._index_of, paths), first_number)
             if self._chunks is None
-            else self._known_chunks(self._chunks, touched, first_chunk[:-1] * per_row)
+            else self._known_chunks(self._chunks, touched, first_number[:-1])
         )
-        joined = self._joined(replace(layout, shape=shape), index)
-        joined.name_datasets(paths, first_chunk * per_row, lengths)
-        return joined.jobs(moved, out, library)
 
-    def _joined(self, layout: ColumnLayout, index: ChunkIndex) -> JoinedChunks | TakenOfJoined:
-        if self._taken is None:
-            return JoinedChunks(self._path, layout, self._byte_source, index)
-        from ray_h5.read.arrays.taken_joined_array import TakenOfJoined
+        def where(number: int) -> Where:
+            at = int(np.searchsorted(first_number, number, side="right")) - 1
+            own = replace(layout, name=paths[at], shape=(int(lengths[at]), *layout.row_shape))
+            return self._path, own, number - int(first_number[at])
 
-        return TakenOfJoined(self._path, layout, self._byte_source, index, self._taken)
+        return column_of(ChunkSource(self._path, whole, self._byte_source, index, where), self._taken).jobs(moved, out)
 
     def _known_chunks(self, chunks: ChunkIndex, datasets: np.ndarray, first_numbers: np.ndarray) -> ChunkIndex:
         """Return the chunks of some datasets, those of the i-th numbered from ``first_numbers[i]``."""
@@ -213,17 +199,21 @@ class JoinedArrayColumn:
         return ChunkIndex(numbers, chunks.offsets[at], chunks.sizes[at], chunks.masks[at])
 
     def _h5py_jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        of = self._array.datasets_of(request.rows)
-        runs = RowRuns.split(of[1:] != of[:-1])
         jobs: list[Job] = []
-        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            dataset = int(of[start])
-            part = request.select(slice(start, stop))
-            local = RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
+        for dataset, local in self._by_dataset(request):
             jobs += self._reader_of(self._array.paths[dataset]).jobs(local, out, library)
         return jobs
 
+    def _by_dataset(self, request: RowRequest) -> Iterator[tuple[int, Request]]:
+        """Yield the datasets that units are in, and their rows there."""
+        of = self._array.datasets_of(request.rows)
+        runs = RowRuns.split(of[1:] != of[:-1])
+        for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
+            dataset = int(of[start])
+            part = request.select(slice(start, stop))
+            yield dataset, RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
 
-def class_columns(path: str, joined: JoinedArray, byte_source: ByteSource) -> list[DirectColumn]:
-    """Return a reader for each class. Without an offset, it reads fill values, or rows whose offsets it is given."""
-    return [DirectColumn(path, layout, byte_source, None) for layout in joined.layouts]
+
+def class_sources(path: str, joined: JoinedArray, byte_source: ByteSource) -> list[ChunkSource]:
+    """Return each class of datasets as an array, without an offset."""
+    return [ChunkSource(path, layout, byte_source) for layout in joined.layouts]

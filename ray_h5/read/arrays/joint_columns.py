@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ray_h5.errors import CorruptChunkError
-from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.manifest.row_requests import Request, RunRequest, request_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, StoredChunks, Where, joined_indexes
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job, TableJob
 from ray_h5.read.kernel.job_table import (
@@ -38,7 +37,7 @@ _WHOLE_CHUNKS, _WHOLE_BYTES = 1 << 18, 1 << 20
 """Jobs are kept for at most that many chunks of a column, of 72 bytes each, which are read by one request each."""
 
 
-class JointColumn(DirectColumn):
+class JointColumn:
     """A column that is alike in several files, with rows of all of them: those of file k begin at ``starts[k]``.
 
     Chunks of file k are numbered from ``first[k]``, and its rows from that chunk on.
@@ -46,97 +45,89 @@ class JointColumn(DirectColumn):
     Parameters
     ----------
     columns : sequence of DirectColumn
-        The column in each file; `is_alike` holds for each.
+        The column in each file; `are_alike` holds for them.
     """
 
     def __init__(self, columns: Sequence[DirectColumn]) -> None:
-        one = columns[0]
         self._columns = columns  # their descriptors stay open
-        self._descriptors = np.array([each.file for each in columns], np.int64)
-        self._byte_sources = {each.file: each.byte_source for each in columns}
-        if one.index is None:
-            self._bases = np.array([each.layout.offset for each in columns], np.int64)
-            self.starts = np.cumsum([0, *(each.layout.shape[0] for each in columns)])
-            layout = replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape))
-            super().__init__(one._path, layout, one.byte_source, None)
-            return
-        chunks = np.array([each.grid.counts[0] for each in columns], np.int64)
-        self.first = np.concatenate([[0], np.cumsum(chunks)])
-        self.starts = self.first * one.grid.chunk_rows
-        indexes = [each.index for each in columns if each.index is not None]
-        index = ChunkIndex(
-            np.concatenate([each.numbers + first for each, first in zip(indexes, self.first, strict=False)]),
-            np.concatenate([each.offsets for each in indexes]),
-            np.concatenate([each.sizes for each in indexes]),
-            np.concatenate([each.masks for each in indexes]),
+        sources = [each.source for each in columns]
+        one, index = sources[0], None
+        rows = [each.layout.num_rows for each in sources]
+        self.first = np.cumsum([0, *([1] * len(rows) if one.index is None else [s.grid.counts[0] for s in sources])])
+        self.starts = np.cumsum([0, *rows]) if one.index is None else self.first * one.grid.chunk_rows
+        if one.index is not None:
+            index = joined_indexes([each.index for each in sources if each.index is not None], self.first)
+        self._offsets = np.array([each.layout.offset or 0 for each in sources], np.int64)
+        self.source = ChunkSource(
+            one.path,
+            replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape), offset=None),
+            one.byte_source,
+            index,
+            self._where,
+            self.first,
+            np.array([each.file for each in sources], np.int64),
+            {each.file: each.byte_source for each in sources},
         )
-        layout = replace(one.layout, shape=(int(self.starts[-1]), *one.layout.row_shape))
-        super().__init__(one._path, layout, one.byte_source, index)
+        self._column = DirectColumn(self.source, self._rows_at)
+        self.lands_in_place = self._column.lands_in_place
+
+    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        return self._column.jobs(request, out)
 
     def table(self, files: np.ndarray, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> JobTable | None:
         """Return the jobs that fill ``out[places]`` with rows of files; None if the loop does not read all of them."""
         if not self.lands_in_place(out):
             return None
-        if self.index is None:
-            offsets = self._bases[files] + rows * self._row_bytes
-            table = self._copies(self._descriptors[files], offsets, places, np.ones(len(rows), np.int64), out)
-            return self._table(table, NO_PIECES, out, files)
-        request = request_of(self.starts[files] + rows, places)
-        jobs = self.jobs(request, out, None)  # type: ignore[arg-type]  # nothing is read by libhdf5
+        jobs = self.jobs(request_of(self.starts[files] + rows, places), out)
         return jobs[0].table if len(jobs) == 1 and isinstance(jobs[0], TableJob) else None
 
     @property
     def nbytes(self) -> int:
         """Bytes of its chunk index."""
-        return 0 if self.index is None else self.index.nbytes
+        return 0 if self.source.index is None else self.source.index.nbytes
 
     def __len__(self) -> int:
         return len(self._columns)
 
     def whole_jobs(self) -> np.ndarray | None:
         """Return the jobs of all chunks, without destinations, if each chunk is one row and all of them are there."""
-        index = self.index
-        if index is None or self.grid.chunk_rows != 1 or not self.by_row or self._chunk_bytes > _WHOLE_BYTES:
+        source, index = self.source, self.source.index
+        if index is None or source.grid.chunk_rows != 1 or source.chunk_bytes > _WHOLE_BYTES:
             return None
         if len(index.numbers) > _WHOLE_CHUNKS or not np.array_equal(index.numbers, np.arange(self.first[-1])):
             return None
-        raw = self._decoder.stores_raw(index.masks)
-        if np.any(raw & (index.sizes != self._chunk_bytes)):
+        raw = source.decoder.stores_raw(index.masks)
+        if np.any(raw & (index.sizes != source.chunk_bytes)):
             return None  # an error of the chunk, where it is read
-        return self._decoded(index.numbers, index.offsets, index.sizes, index.masks, raw)
+        return source.decoded(StoredChunks(index.numbers, index.offsets, index.sizes, index.masks, raw))
 
-    def _contiguous_jobs(self, runs: RunRequest, out: np.ndarray) -> list[Job]:
+    def _rows_at(self, runs: RunRequest) -> tuple[RunRequest, np.ndarray, int | np.ndarray]:
+        """Return where rows of contiguous arrays lie."""
         runs = runs.cut(
             np.searchsorted(self.starts, runs.firsts, side="right") - 1,
             np.searchsorted(self.starts, runs.firsts + runs.counts - 1, side="right") - 1,
             self.starts.take,
         )
         files = np.searchsorted(self.starts, runs.firsts, side="right") - 1
-        offsets = self._bases[files] + (runs.firsts - self.starts[files]) * self._row_bytes
-        return self.copy_runs(runs, offsets, out, self._descriptors[files])
+        offsets = self._offsets[files] + (runs.firsts - self.starts[files]) * self.source.layout.row_bytes
+        return runs, offsets, self.source.files_of(files)
 
-    def _files_of(self, numbers: np.ndarray) -> np.ndarray:
-        return self._descriptors[np.searchsorted(self.first, numbers, side="right") - 1]
-
-    def _least_bytes(self, number: int) -> int:
+    def _where(self, number: int) -> Where:
         file = int(np.searchsorted(self.first, number, side="right")) - 1
-        return self._columns[file]._least_bytes(number - int(self.first[file]))
-
-    def _corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
-        file = int(np.searchsorted(self.first, number, side="right")) - 1
-        return self._columns[file]._corrupt(number - int(self.first[file]), offset, size, reason)
+        source = self._columns[file].source
+        return source.path, source.layout, number - int(self.first[file])
 
 
 def are_alike(columns: Sequence[DirectColumn]) -> bool:
     """Return whether columns differ in their files and lengths alone, and can be one."""
-    return all(_is_plain(each) for each in columns) and len({_facts(each.layout) for each in columns}) == 1
+    return all(_is_plain(each) for each in columns) and len({_facts(each.source.layout) for each in columns}) == 1
 
 
 def _is_plain(column: DirectColumn) -> bool:
     """Return whether a column has whole rows in a file that has a descriptor."""
-    is_there = column.index is not None or column.layout.offset is not None
-    plain = type(column) is DirectColumn and column.by_row and column.layout.row_bytes > 0
-    return plain and is_there and column.file != NO_DESCRIPTOR
+    source = column.source
+    return source.layout.row_bytes > 0 and not source.is_unwritten and source.file != NO_DESCRIPTOR
 
 
 def _facts(layout: ColumnLayout) -> tuple[object, ...]:
@@ -167,7 +158,8 @@ def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
             return []
         found.append(column)
     one = found[0]
-    return found if one.index is None or pipeline_number(one.layout.pipeline) != IN_PYTHON else []
+    decodes = one.source.index is None or pipeline_number(one.source.layout.pipeline) != IN_PYTHON
+    return found if decodes else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +199,7 @@ class WholeChunks:
             return None
         starts = np.cumsum([0, *(each.shape[1] for each in found.values())]).tolist()
         first = [columns[name].first[:-1] + start for name, start in zip(found, starts, strict=False)]
-        row_bytes = np.array([columns[name].layout.row_bytes for name in found], np.int64)
+        row_bytes = np.array([columns[name].source.layout.row_bytes for name in found], np.int64)
         whole = {name: columns[name] for name in found}
         jobs = np.ascontiguousarray(np.concatenate([*found.values()], axis=1).T)
         return cls(whole, jobs, np.array(first, np.int64), row_bytes)
@@ -257,9 +249,9 @@ class JointFiles:
     @property
     def decodes_parts(self) -> bool:
         """Whether rows lie in chunks of several rows that have to be decoded."""
-        columns = self.columns.values()
+        sources = [each.source for each in self.columns.values()]
         return any(
-            each.index is not None and each.grid.chunk_rows > 1 and each.layout.pipeline.steps for each in columns
+            each.index is not None and each.grid.chunk_rows > 1 and each.layout.pipeline.steps for each in sources
         )
 
     @classmethod
@@ -273,7 +265,7 @@ class JointFiles:
             found = _alike(files, name)
             if not found or not found[0].lands_in_place(array):
                 continue
-            chunks += sum(len(each.index.numbers) for each in found if each.index is not None)
+            chunks += sum(len(each.source.index.numbers) for each in found if each.source.index is not None)
             if chunks > MOST_CHUNKS:
                 break
             columns[name] = JointColumn(found)

@@ -248,3 +248,35 @@ class JobTable:
         keeps = [array for each in tables for array in each.keeps]
         rows = [each.boxes for each in tables if len(each.boxes)]
         return cls(jobs, joined, np.concatenate(rows) if rows else NO_BOXES, origins, keeps)
+
+    @classmethod
+    def shared(cls, tables: Sequence[JobTable]) -> JobTable:
+        """Return the jobs of several tables as one, where jobs with the same bytes are one job with the pieces of each.
+
+        All are of one file, and none has a destination of its own.
+        """
+        whole = cls.join(tables)
+        jobs = whole.jobs
+        order = np.lexsort((jobs[Field.SIZE], jobs[Field.OFFSET]))
+        new = np.ones(len(order), bool)
+        new[1:] = np.any(np.diff(jobs[Field.OFFSET : Field.SIZE + 1, order]) != 0, axis=0)
+        first = order[new]
+        counts = (jobs[Field.END] - jobs[Field.BEGIN])[order]
+        begins = jobs[Field.BEGIN, order]
+        ends = np.cumsum(counts)
+        # The loop needs arrays in C order, which indexing does not return.
+        pieces = whole.pieces.take(np.arange(ends[-1]) + np.repeat(begins - (ends - counts), counts), axis=1)
+        once = jobs.take(first, axis=1)
+        once[Field.END] = ends[np.flatnonzero(np.append(new[1:], True))]
+        once[Field.BEGIN] = np.concatenate([[0], once[Field.END, :-1]])
+
+        def corrupt(job: int, reason: str) -> Exception:
+            origin, number = whole.origin_of(int(first[job]))
+            return origin.corrupt(number, reason)
+
+        def least(job: int) -> int:
+            origin, number = whole.origin_of(int(first[job]))
+            return int(jobs[Field.DECODED, first[job]]) if origin.least is None else origin.least(number)
+
+        origin = replace(whole.origins[0], stop=len(first), corrupt=corrupt, least=least)
+        return cls(once, pieces, whole.boxes, [origin], whole.keeps)

@@ -14,9 +14,11 @@ from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.known_columns import Elsewhere
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RunRequest, request_of
-from ray_h5.manifest.selections import Along, Selection, size_of
+from ray_h5.manifest.selections import Along, size_of
+from ray_h5.manifest.selections import Selection as Indices
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joint_columns import JointColumn, are_alike
+from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.read_parts import Address, Part
@@ -45,8 +47,8 @@ def spread(
     if elsewhere.how == "link":
         (column,) = elsewhere.columns
         address: Address = column.name
-        if not isinstance(part.address, str):
-            address = replace(part.address, name=column.name)  # type: ignore[arg-type]  # of one dataset
+        if isinstance(part.address, Selection):
+            address = replace(part.address, name=column.name)
         return [(file.file_of(column.path), Part(address, part.request, part.out))]
     if not isinstance(part.address, str):
         raise UnsupportedColumnError(
@@ -163,7 +165,7 @@ class VirtualColumn:
             out[request.places[alone]] = self.fill
             request, owner = request.select(~alone), owner[~alone]
         rows = request.rows + (joint.starts[owner] + self._shifts[owner])
-        return joint.jobs(request_of(rows, request.places), out, None)  # type: ignore[arg-type]  # without libhdf5
+        return joint.jobs(request_of(rows, request.places), out)
 
     def paths_of(self, request: Request | RunRequest) -> set[str]:
         """Return the files that rows come from, as far as these are on one axis."""
@@ -221,7 +223,7 @@ def _axes(found: ColumnLayout, layout: ColumnLayout, axes: int) -> int:
     return len(found.shape) - (len(layout.shape) - axes)
 
 
-def _check(layout: ColumnLayout, found: ColumnLayout, here: Selection, there: Selection) -> None:
+def _check(layout: ColumnLayout, found: ColumnLayout, here: Indices, there: Indices) -> None:
     """Raise unless the values that a mapping selects in a source can be those that it selects in the column."""
     leads = f"{layout.where} leads to {found.where}"
     if (layout.kind, layout.dtype) != (found.kind, found.dtype):

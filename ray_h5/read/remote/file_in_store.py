@@ -225,7 +225,7 @@ class FileInStore(OpenFile):
             there = self._file_of(joined)
             with there.library() as opened:
                 return there._with_chunks(joined, opened)
-        from ray_h5.read.arrays.joined_chunks import joined_indexes
+        from ray_h5.read.arrays.chunk_source import joined_indexes
 
         def index_of(number: int) -> ChunkIndex:
             stored = joined.layouts[joined.class_of[number]]

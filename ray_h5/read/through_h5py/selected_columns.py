@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from ray_h5.errors import CorruptChunkError, TransientIOError
 from ray_h5.hdf5.columns.value_types import AsDescribed
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
-from ray_h5.read.arrays.block_column import BlockAddress, slices
+from ray_h5.read.arrays.selection import Runs, Selection
 from ray_h5.read.jobs import InTurn, Job, Worker
 from ray_h5.read.through_h5py.h5py_column import H5pyColumn, Library
 
@@ -105,27 +106,42 @@ class BlocksThroughH5py(SelectedThroughH5py):
     ----------
     column
         As in `SelectedThroughH5py`.
-    address : BlockAddress
+    selection : Selection
         Which blocks.
     """
 
-    def __init__(self, column: H5pyColumn, address: BlockAddress) -> None:
+    def __init__(self, column: H5pyColumn, selection: Selection) -> None:
         super().__init__(column)
-        self._address = address
+        self._selection = selection
 
     def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:
-        layout = self._column.layout
-        corners = self._address.corners(request.rows, layout)
-        shape = np.array(self._address.block_shape(layout.shape))
+        layout, selection = self._column.layout, self._selection
+        corners = selection.corners(request.rows, layout)
+        shape = np.array(selection.box_shape(layout.shape))
         lengths = np.minimum(shape, np.array(layout.shape) - corners)
         out[request.places[(lengths < shape).any(axis=1)]] = np.zeros((), out.dtype)
-        boxes = self._address.boxes(corners, lengths, request.places)
-        parts = (boxes.places, boxes.corners, boxes.lengths, boxes.begins)
-        for place, corner, count, begin in zip(*(each.tolist() for each in parts), strict=True):
-            selection = slices(corner, count)[: dataset.ndim]
-            out[(place, *slices(begin, count))] = self._selected(
-                dataset, selection, f"block at {tuple(corner)}", worker
-            )
+        taken = [*selection.taken, *[None] * (len(layout.shape) - len(selection.taken))]
+        for place, corner, count in zip(request.places.tolist(), corners.tolist(), lengths.tolist(), strict=True):
+            runs = [((low, n),) if each is None else each for low, n, each in zip(corner, count, taken, strict=True)]
+            for box in itertools.product(*map(_placed, runs)):
+                there = tuple(slice(low, low + n) for low, n, _ in box)[: dataset.ndim]
+                here = tuple(slice(begin, begin + n) for _, n, begin in box)
+                out[(place, *here)] = self._selected(dataset, there, f"block at {tuple(corner)}", worker)
+
+
+def _placed(runs: Runs) -> list[tuple[int, int, int]]:
+    """Return the first position, the length and the place of each run."""
+    begins = itertools.accumulate((count for _, count in runs), initial=0)
+    return [(first, count, begin) for (first, count), begin in zip(runs, begins, strict=False)]
+
+
+def selected_through_h5py(column: H5pyColumn, selection: Selection) -> SelectedThroughH5py:
+    """Return what reads a selection through h5py."""
+    if selection.is_reversed:
+        return LastAxisThroughH5py(column, len(selection.axes))
+    if selection.shape:
+        return BlocksThroughH5py(column, selection)
+    return GridThroughH5py(column, len(selection.axes))
 
 
 class GridThroughH5py(SelectedThroughH5py):

@@ -15,7 +15,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.read.arrays.grid_column import is_in_order
+from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import RowColumn
@@ -237,7 +237,7 @@ class GridRows(EpisodesOfFile):
         if layout.chunk_shape is None:
             return 1
         axes = self._kind.axes
-        if is_in_order(layout, axes):
+        if rows_in_order(layout, axes) is not None:
             return layout.chunk_shape[axes - 1]
         return layout.chunk_shape[0] * math.prod(self.lengths[1:])
 

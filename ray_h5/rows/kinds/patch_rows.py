@@ -21,8 +21,7 @@ from ray_h5.hashing import below, mix, word_at
 from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.read.arrays.block_column import BlockAddress, block_layout
-from ray_h5.read.arrays.taken_column import runs_of_positions
+from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.reader import RowReader
 from ray_h5.read.unequal_rows import groups_with, pattern_of_groups
 from ray_h5.rows.kinds.file_rows import name_column
@@ -207,8 +206,8 @@ class PatchRows(RowsOfKind):
         taken, drawn = self._columns.block_part(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         runs = tuple(None if at is None else runs_of_positions(at) for at in taken[:own])
-        address = BlockAddress(stored.address, axes, self._kind.block, runs)
-        cut = replace(stored, layout=block_layout(layout, address), address=address)
+        address = Selection(stored.address, axes, self._kind.block, runs)
+        cut = replace(stored, layout=layout_of_boxes(layout, address), address=address)
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
         if not taken[own:] and drawn is None:
             return blocks

@@ -1,4 +1,4 @@
-"""Parts of rows equal what numpy takes of whole rows; only the chunks that hold them are read."""
+"""Selections of arrays equal what numpy takes of whole arrays; only the chunks that hold them are read."""
 
 import math
 
@@ -9,12 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import RunRequest, request_of
-from ray_h5.read.arrays.taken_column import TakenAddress, runs_of_positions
+from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.kernel import run_tables as steps
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
 
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
+
+
+def taken_of(runs, dtype):
+    """Return a selection of a part of each row: runs along its axes, and of the bytes of values."""
+    return Selection("x", taken=(None, *runs[:-1]), of_value=runs[-1], dtype=dtype)
 
 
 def read(path, parts):
@@ -76,13 +81,71 @@ def test_equal_to_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
             of_value = tuple((dtype.fields[name][1], dtype[name].itemsize) for name in names)
             whole = np.stack([whole[name] for name in names], axis=-1) if len(names) > 1 else whole[names[0]]
             kind = dtype[names[0]].base
-        address = TakenAddress("x", 1, (*(runs_of_positions(at) for at in taken), of_value), kind)
+        address = taken_of((*(runs_of_positions(at) for at in taken), of_value), kind)
         wanted = data.draw(st.sampled_from([kind, kind.newbyteorder("=")]))
         parts.append((address, rows, wanted, whole.shape[1:]))
         expected.append(whole)
     found, _ = read(path, parts)
     for one, other in zip(found, expected, strict=True):
         assert one.tobytes() == other.astype(one.dtype).tobytes()
+
+
+def boxes_by_numpy(values, selection, rows):
+    """Return the boxes of an array that a selection has as its rows."""
+    lengths = selection.shape or (1,) * len(selection.axes)
+    found = []
+    for corner in zip(*np.unravel_index(rows, [values.shape[axis] for axis in selection.axes]), strict=True):
+        box = np.pad(values, [(0, length) for length in values.shape])  # with zeros after the end of each axis
+        for axis, length in enumerate(values.shape):
+            at = np.arange(length)
+            if axis in selection.axes:
+                begin = corner[selection.axes.index(axis)]
+                at = np.arange(begin, begin + lengths[selection.axes.index(axis)])
+            elif axis < len(selection.taken) and selection.taken[axis] is not None:
+                at = np.concatenate([np.arange(first, first + count) for first, count in selection.taken[axis]])
+            box = box.take(at, axis=axis)
+        box = box if selection.shape else box.squeeze(selection.axes)
+        found.append(box.transpose() if selection.is_reversed else box)
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_boxes_equal_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
+    if not is_compiled:
+        monkeypatch.setattr(steps, "compiled_loop", lambda: None)
+    path = tmp_path_factory.mktemp("t") / "a.h5"
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
+    dtype = data.draw(st.sampled_from([np.dtype("<f4"), np.dtype(">u2"), np.dtype("u1")]))
+    chunks = data.draw(st.one_of(st.none(), st.tuples(*(st.integers(1, n) for n in shape))))
+    filters = {} if chunks is None else {"compression": data.draw(st.sampled_from([None, "gzip", "lzf"]))}
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", shape, dtype, chunks=chunks, fillvalue=7, **filters)
+        part = tuple(slice(0, data.draw(st.integers(0, n))) for n in shape)
+        dataset[part] = rng.integers(0, 99, dataset[part].shape)
+        values = dataset[()]
+    if data.draw(st.booleans()):
+        axes = tuple(data.draw(st.permutations(range(len(shape)))))[: data.draw(st.integers(1, len(shape)))]
+        box = tuple(data.draw(st.integers(1, shape[axis] + 1)) for axis in axes)
+        taken = tuple(
+            None if axis in axes or data.draw(st.booleans()) else runs_of_positions(data.draw(positions(n)))
+            for axis, n in enumerate(shape)
+        )
+        selection = Selection("x", axes, box, taken)
+    else:
+        count, is_reversed = data.draw(st.integers(1, len(shape))), data.draw(st.booleans())
+        axes = tuple(len(shape) - 1 - at if is_reversed else at for at in range(count))
+        selection = Selection("x", axes, is_reversed=is_reversed)
+    most = math.prod(shape[axis] for axis in selection.axes)
+    rows = np.array(data.draw(st.lists(st.integers(0, most - 1), min_size=1, max_size=12)), np.int64)
+    if data.draw(st.booleans()):
+        rows = np.arange(rows.min(), rows.max() + 1)
+    expected = boxes_by_numpy(values, selection, rows)
+    wanted = data.draw(st.sampled_from([dtype, np.dtype("f8")]))
+    (found,), _ = read(path, [(selection, rows, wanted, expected.shape[1:])])
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("chunks", [None, (2, 1)])
@@ -92,8 +155,8 @@ def test_arrays_in_fields_that_were_never_written(tmp_path, chunks):
     with h5py.File(path, "w") as file:
         stored = file.create_dataset("x", (5, 2), dtype, chunks=chunks, fillvalue=fill)[()]
     rows = np.arange(5)
-    one = TakenAddress("x", 1, (((0, 2),), ((1, 32),)), np.dtype("<f8"))
-    two = TakenAddress("x", 1, (((1, 1),), ((33, 32), (1, 32))), np.dtype("<f8"))
+    one = taken_of((((0, 2),), ((1, 32),)), np.dtype("<f8"))
+    two = taken_of((((1, 1),), ((33, 32), (1, 32))), np.dtype("<f8"))
     found, _ = read(path, [(one, rows, "<f8", (2, 2, 2)), (two, rows, "<f8", (1, 2, 2, 2))])
     assert found[0].tobytes() == stored["m"].tobytes()
     assert found[1].tobytes() == np.stack([stored["n"], stored["m"]], axis=2)[:, 1:].tobytes()
@@ -107,7 +170,7 @@ def test_only_their_chunks_are_read(tmp_path):
         sizes = [file["x"].id.get_chunk_info(i).size for i in range(6 * 73)]
     channels = np.random.default_rng(1).permutation(73)[:20]
     whole = tuple(((0, n),) for n in (32, 32, 4))
-    address = TakenAddress("x", 1, (runs_of_positions(channels), *whole), np.dtype("<f4"))
+    address = taken_of((runs_of_positions(channels), *whole), np.dtype("<f4"))
     (found,), stats = read(path, [(address, np.arange(6), "f4", (20, 32, 32))])
     assert np.array_equal(found, values[:, channels])
     assert stats.bytes_read <= 1.05 * np.array(sizes).reshape(6, 73)[:, channels].sum()
@@ -119,7 +182,7 @@ def test_of_contiguous_rows_only_their_bytes_are_read(tmp_path):
     values = np.random.default_rng(0).random((6, 73, 4096)).astype("f4")
     with h5py.File(path, "w") as file:
         file["x"] = values
-    address = TakenAddress("x", 1, (((3, 10), (40, 10)), ((0, 4096),), ((0, 4),)), np.dtype("<f4"))
+    address = taken_of((((3, 10), (40, 10)), ((0, 4096),), ((0, 4),)), np.dtype("<f4"))
     (found,), stats = read(path, [(address, np.array([4, 1]), "f4", (20, 4096))])
     assert np.array_equal(found, values[[4, 1]][:, [*range(3, 13), *range(40, 50)]])
     assert stats.bytes_read == 2 * 20 * 4096 * 4
@@ -132,7 +195,7 @@ def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
         file.create_dataset("x", data=values, chunks=(10, 4), compression="gzip")
     rows, parts = np.array([99, 3, 51, 3]), []
     for name in ("a", "c", "d"):
-        address = TakenAddress("x", 1, (((0, 4),), ((COMPOUND.fields[name][1], 4),)), np.dtype("<f4"))
+        address = taken_of((((0, 4),), ((COMPOUND.fields[name][1], 4),)), np.dtype("<f4"))
         parts.append((address, rows, "f4", (4,)))
     found, stats = read(path, parts)
     assert [one.tobytes() for one in found] == [values[rows][name].tobytes() for name in ("a", "c", "d")]
@@ -143,7 +206,7 @@ def test_runs(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.arange(60).reshape(20, 3), chunks=(7, 2))
-    address = TakenAddress("x", 1, (((2, 1), (0, 1)), ((0, 8),)), np.dtype("<i8"))
+    address = taken_of((((2, 1), (0, 1)), ((0, 8),)), np.dtype("<i8"))
     with RowReader(path) as reader:
         out = np.zeros((15, 2), "i8")
         runs = RunRequest(np.array([2, 1]), np.array([0, 10]), np.array([10, 5]))

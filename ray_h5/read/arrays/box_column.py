@@ -1,0 +1,546 @@
+"""Plans reads of boxes of arrays: parts of rows, patches, grids, last axes, and fields of compound values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
+from ray_h5.read.arrays.chunk_source import ChunkSource
+from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
+from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
+from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
+from ray_h5.read.kernel.job_table import (
+    BOX_FIELDS,
+    IN_MEMORY,
+    NO_PIECES,
+    RAW,
+    Field,
+    JobTable,
+    Piece,
+)
+from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.read.through_h5py.h5py_column import Library
+from ray_h5.storage.byte_source import ByteSource
+
+_GAP_BYTES = 4096
+"""Bytes between two parts of a box that are read with them: one read is faster than two."""
+
+_MOST_BYTES = 1 << 20
+"""Bytes of one read, and of values that are put into their places afterwards."""
+
+_MOST_BOXES = 1 << 16
+"""Boxes that are planned together."""
+
+_MOST_PIECES = 64
+"""Of a row that has more parts, what is between them is copied, too, and they are picked by numpy (measured)."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Geometry:
+    """An array and the boxes of it that are rows, along as few axes as possible. The last axis is one of bytes.
+
+    Attributes
+    ----------
+    shape, chunk, counts : numpy.ndarray
+        int64: the shapes of the array and of a chunk, and how many chunks there are along each axis.
+    chunk_strides, number_strides : numpy.ndarray
+        How far indices of a chunk are apart in it, in bytes, and neighbouring chunks in their numbers.
+    origin, box, strides : numpy.ndarray
+        Where a box begins along axes that it does not cut, its shape, and how far its indices are apart in the output,
+        in bytes.
+    scales : numpy.ndarray
+        How many indices one index of an axis of the dataset is here.
+    runs : sequence of (numpy.ndarray or None)
+        For each axis the first and the count of each run that is taken; None if they are one.
+    row_bytes : int
+        Bytes of a row of the output.
+    """
+
+    shape: np.ndarray
+    chunk: np.ndarray
+    counts: np.ndarray
+    chunk_strides: np.ndarray
+    number_strides: np.ndarray
+    origin: np.ndarray
+    box: np.ndarray
+    strides: np.ndarray
+    scales: np.ndarray
+    runs: Sequence[np.ndarray | None]
+    row_bytes: int
+
+    @classmethod
+    def of(cls, source: ChunkSource, selection: Selection) -> _Geometry:
+        layout, item = source.layout, source.layout.stored_dtype.itemsize
+        axes = len(layout.shape)
+        shape, chunk = [*layout.shape, item], [*(layout.chunk_shape or layout.shape), item]
+        taken = [*selection.taken, *[None] * (axes - len(selection.taken)), selection.of_value or None]
+        box = [*selection.box_shape(layout.shape), sum(count for _, count in selection.of_value) or item]
+        strides, scales, row_bytes = [1] * (axes + 1), [1] * (axes + 1), box[-1]
+        for axis in range(axes) if selection.is_reversed else range(axes - 1, -1, -1):
+            strides[axis] = row_bytes
+            row_bytes *= box[axis]
+        if not selection.shape:
+            strides[selection.axes[-1]] = row_bytes  # rows that follow each other are one box
+        runs = [None if each is None else np.array(each, np.int64).reshape(-1, 2) for each in taken]
+        # An axis that boxes have as a whole, and the one before it, are one.
+        last = axes
+        while last and runs[last] is None and last not in selection.axes and chunk[last] == shape[last]:
+            if strides[last - 1] != shape[last] * strides[last]:
+                break
+            length, before = shape.pop(), runs[last - 1]
+            strides[last - 1] = strides.pop()
+            chunk.pop(), box.pop(), runs.pop(), scales.pop()
+            last -= 1
+            for values in (shape, chunk, box, scales):
+                values[last] *= length
+            runs[last] = None if before is None else before * length
+        counts = np.array([-(-n // c) if c else 0 for n, c in zip(shape, chunk, strict=True)], np.int64)
+        return cls(
+            np.array(shape, np.int64),
+            np.array(chunk, np.int64),
+            counts,
+            strides_of(chunk),
+            strides_of(counts.tolist()),
+            np.array([0 if each is None else each[0, 0] for each in runs], np.int64),
+            np.array(box, np.int64),
+            np.array(strides, np.int64),
+            np.array(scales, np.int64),
+            [None if each is None or len(each) == 1 else each for each in runs],
+            row_bytes,
+        )
+
+    @cached_property
+    def takes_chunks(self) -> bool:
+        """Whether the bytes of a chunk lie in the output as they do in the chunk."""
+        wide = self.chunk > 1
+        return bool((self.strides[wide] == self.chunk_strides[wide]).all())
+
+
+class _Boxes(NamedTuple):
+    """Boxes of an array: their corners and lengths, and where they begin in the output, in bytes."""
+
+    corners: np.ndarray
+    lengths: np.ndarray
+    begins: np.ndarray
+
+    def cut(self, axis: int, runs: np.ndarray, stride: int) -> _Boxes:
+        """Return the boxes of some runs of positions along an axis, which lie one after the other in the output."""
+        corners, lengths, begins = (np.repeat(each, len(runs), axis=0) for each in self)
+        ends, times = np.cumsum(runs[:, 1]), len(self.begins)
+        corners[:, axis], lengths[:, axis] = np.tile(runs[:, 0], times), np.tile(runs[:, 1], times)
+        return _Boxes(corners, lengths, begins + np.tile((ends - runs[:, 1]) * stride, times))
+
+
+class _Cells(NamedTuple):
+    """Parts of chunks: the chunk of each, ascending; its shape; where it begins in the chunk and in the output."""
+
+    numbers: np.ndarray
+    lengths: np.ndarray
+    sources: np.ndarray
+    begins: np.ndarray
+
+    def select(self, keep: np.ndarray | slice) -> _Cells:
+        """Return the cells that a mask, a slice or an order keeps."""
+        return _Cells(*(each[keep] for each in self))
+
+
+class BoxColumn:
+    """Reads rows that are boxes of an array, without libhdf5; each chunk is fetched and decoded once.
+
+    Of bytes that are stored as they are, only those of boxes are read, and what is in narrow gaps between them.
+
+    Parameters
+    ----------
+    source : ChunkSource
+        The array.
+    selection : Selection
+        Which boxes.
+    """
+
+    needs_library = False
+    takes_runs = True
+
+    def __init__(self, source: ChunkSource, selection: Selection) -> None:
+        self.source = source
+        self.selection = selection
+        self._dtype = source.layout.stored_dtype if selection.dtype is None else selection.dtype
+
+    @property
+    def byte_source(self) -> ByteSource:
+        """The bytes that its jobs fetch."""
+        return self.source.byte_source
+
+    @cached_property
+    def _geometry(self) -> _Geometry:
+        return _Geometry.of(self.source, self.selection)
+
+    # `library` is for H5pyColumn, which has the same method.
+    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library | None = None) -> list[Job]:  # noqa: ARG002
+        """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``.
+
+        If `out` has another dtype than the values, they are cast about a mebibyte at a time.
+        """
+        if not len(request) or not out.size:
+            return []
+        if (wide := self._wide) is not None:
+            return self._put_later(request, out, *wide)
+        if not self.lands_in_place(out):
+            return self._put_later(request, out, self, lambda values: values)
+        boxes = self._boxes(request, out)
+        if len(boxes.begins) > _MOST_BOXES and len(parts := list(self.parts(request, 0))) > 1:
+            return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
+        cells = self._cells(boxes)
+        if self.source.index is None:
+            if self.source.is_unwritten:
+                self._fill(cells, out)
+                return []
+            return self._raw_jobs(cells, np.full(len(cells.numbers), self.source.layout.offset), out)
+        return self._chunk_jobs(cells, out)
+
+    def lands_in_place(self, out: np.ndarray) -> bool:
+        """Return whether stored values are the bytes of `out`."""
+        return out.dtype == self._dtype and bool(out.flags.c_contiguous)
+
+    # Rows -> boxes -> parts of chunks ---------------------------------------------------------
+
+    def _boxes(self, request: Request | RunRequest, out: np.ndarray) -> _Boxes:
+        """Return the boxes of rows. Rows that follow each other, and go to places that do, are one."""
+        known, selection, layout = self._geometry, self.selection, self.source.layout
+        runs = as_runs(request)
+        if selection.shape:
+            firsts, places = units_of(runs.firsts, runs.counts), units_of(runs.places, runs.counts)
+        else:
+            runs = runs.joined()
+            if len(selection.axes) > 1:
+                runs = runs.pieces(layout.shape[selection.axes[-1]])
+            firsts, places = runs.firsts, runs.places
+        corners, lengths = (np.repeat(each[None], len(firsts), axis=0) for each in (known.origin, known.box))
+        for axis, at in zip(selection.axes, np.unravel_index(firsts, selection.extents(layout)), strict=True):
+            corners[:, axis] = at * known.scales[axis]
+        if not selection.shape:
+            lengths[:, selection.axes[-1]] *= runs.counts
+        else:
+            lengths = np.minimum(lengths, known.shape - corners)
+        if selection.shape and (outside := (lengths < known.box).any(axis=1)).any():
+            out[places[outside]] = np.zeros((), out.dtype)  # now, and not in a job: these run side by side
+        boxes = _Boxes(corners, lengths, places * known.row_bytes)
+        for axis, each in enumerate(known.runs):
+            if each is not None:
+                boxes = boxes.cut(axis, each, int(known.strides[axis]))
+        return boxes
+
+    def _cells(self, boxes: _Boxes) -> _Cells:
+        """Return the parts of chunks that boxes touch; their chunks ascend."""
+        known = self._geometry
+        corners, lengths, begins = boxes
+        if self.source.index is None:
+            return _Cells(np.zeros(len(begins), np.int64), lengths, corners @ known.chunk_strides, begins)
+        first = corners // known.chunk
+        touched = (corners + lengths - 1) // known.chunk - first + 1
+        if (touched == 1).all():
+            numbers, low = first @ known.number_strides, corners
+        else:
+            of, at = _indices_of(touched)
+            first = first[of] + at
+            numbers, corners = first @ known.number_strides, corners[of]
+            low = np.maximum(corners, first * known.chunk)
+            lengths = np.minimum(corners + lengths[of], (first + 1) * known.chunk) - low
+            begins = begins[of] + (low - corners) @ known.strides
+        cells = _Cells(numbers, lengths, (low - first * known.chunk) @ known.chunk_strides, begins)
+        return cells if np.all(numbers[1:] >= numbers[:-1]) else cells.select(np.argsort(numbers, kind="stable"))
+
+    def parts(self, request: Request | RunRequest, row_bytes: int) -> Iterator[Request]:
+        """Yield parts of a mebibyte of rows, or of many; the single indices of one chunk are in one part."""
+        if isinstance(request, RowRange) and self.selection.axes == (0,) and not self.selection.shape:
+            yield from request.pieces(self.source.layout.chunk_rows, row_bytes)
+            return
+        listed, chunk = request.listed(), self.source.layout.chunk_shape
+        at_once = max(1, _MOST_BYTES // row_bytes) if row_bytes else _MOST_BOXES
+        edges = np.arange(at_once, len(listed), at_once)
+        if chunk is not None and self.selection.shape:
+            edges = edges[:0]  # boxes of several chunks
+        elif chunk is not None:
+            lengths, sizes = self.selection.extents(self.source.layout), [chunk[axis] for axis in self.selection.axes]
+            cells = [at // size for at, size in zip(np.unravel_index(listed.rows, lengths), sizes, strict=True)]
+            counts = [-(-length // size) for length, size in zip(lengths, sizes, strict=True)]
+            numbers = np.ravel_multi_index(cells, counts)
+            if np.any(numbers[1:] < numbers[:-1]):
+                listed = listed.select(order := np.argsort(numbers, kind="stable"))
+                numbers = numbers[order]
+            cuts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+            edges = np.searchsorted(cuts, edges)
+            edges = np.unique(cuts[edges[edges < len(cuts)]])
+        for start, stop in itertools.pairwise([0, *edges.tolist(), len(listed)]):
+            yield listed.select(slice(start, stop))
+
+    # Parts of chunks -> jobs --------------------------------------------------------------------
+
+    def _chunk_jobs(self, cells: _Cells, out: np.ndarray) -> list[Job]:
+        runs = RowRuns.split(cells.numbers[1:] != cells.numbers[:-1])
+        written, chunks = self.source.stored(cells.numbers[runs.start])
+        starts, counts = runs.start, runs.stop - runs.start
+        if not written.all():
+            self._fill(cells.select(units_of(starts[~written], counts[~written])), out)
+            starts, counts = starts[written], counts[written]
+        jobs: list[Job] = []
+        if chunks.raw.any():
+            raw = cells.select(units_of(starts[chunks.raw], counts[chunks.raw]))
+            jobs += self._raw_jobs(raw, np.repeat(chunks.offsets[chunks.raw], counts[chunks.raw]), out)
+            starts, counts, chunks = starts[~chunks.raw], counts[~chunks.raw], chunks.select(~chunks.raw)
+        if len(chunks.numbers):
+            known, table = self._geometry, self.source.decoded(chunks)
+            # A chunk that lies in the output as it is stored is decoded into its place.
+            whole = np.zeros(len(counts), bool)
+            if known.takes_chunks:
+                whole = (counts == 1) & (cells.lengths[starts] == known.chunk).all(axis=1)
+            if counts.sum() < len(cells.numbers):
+                cells = cells.select(units_of(starts, counts))
+            jobs.append(self._table(table, chunks.numbers, counts, whole, cells, out))
+        return jobs
+
+    def _raw_jobs(self, cells: _Cells, bases: np.ndarray, out: np.ndarray) -> list[Job]:
+        """Return the work for parts of chunks, or of an array, that are stored as they are from `bases` on."""
+        strides = self._geometry.chunk_strides
+        inner, step = self._read_at_once(cells.lengths.max(axis=0).tolist())
+        lengths, sources, begins = cells.lengths, bases + cells.sources, cells.begins
+        if inner:
+            steps = np.array([1] * (inner - 1) + [step], np.int64)
+            parts = -(-lengths[:, :inner] // steps)
+            ends = np.cumsum(parts.prod(axis=1))
+            if (cuts := np.flatnonzero(np.diff(ends // _MOST_BOXES)) + 1).size:
+                some = [slice(*each) for each in itertools.pairwise([0, *cuts.tolist(), len(ends)])]
+                plan = [partial(self._raw_jobs, cells.select(each), bases[each], out) for each in some]
+                return [Unplanned(self.byte_source, each) for each in plan]
+            of, at = _indices_of(parts)
+            at *= steps
+            sources, begins = sources[of] + at @ strides[:inner], begins[of] + at @ self._geometry.strides[:inner]
+            lengths, bases = lengths[of], bases[of]
+            lengths[:, :inner] = np.minimum(lengths[:, :inner] - at, steps)
+        read = _Cells(bases, lengths, sources, begins)
+        if np.any(sources[1:] < sources[:-1]):
+            read = read.select(np.argsort(sources, kind="stable"))
+        ends = read.sources + (read.lengths - 1) @ strides + 1
+        apart = read.sources[1:] - np.maximum.accumulate(ends)[:-1] > _GAP_BYTES
+        apart |= read.numbers[1:] != read.numbers[:-1]
+        apart |= read.sources[1:] // _MOST_BYTES != read.sources[:-1] // _MOST_BYTES
+        runs = RowRuns.split(apart)
+        table = np.zeros((len(Field), len(runs.start)), np.int64)
+        table[Field.FILE], table[Field.PIPELINE] = self.source.file, RAW
+        table[Field.OFFSET] = read.sources[runs.start]
+        table[Field.SIZE] = table[Field.DECODED] = np.maximum.reduceat(ends, runs.start) - table[Field.OFFSET]
+        counts = runs.stop - runs.start
+        plain = counts == 1
+        plain[plain] = self._is_plain(read.lengths[runs.start[plain]])
+        read = read._replace(sources=read.sources - np.repeat(table[Field.OFFSET], counts))
+        return [self._table(table, np.full(len(counts), -1), counts, plain, read, out)]
+
+    def _read_at_once(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """Return how many outer axes of parts of these lengths are not read as a whole, and how much of the last."""
+        span, strides = 1, self._geometry.chunk_strides.tolist()
+        for axis in range(len(lengths) - 1, -1, -1):
+            if lengths[axis] > 1 and strides[axis] - span > _GAP_BYTES:
+                return axis + 1, 1
+            if (wide := span + (lengths[axis] - 1) * strides[axis]) > _MOST_BYTES and lengths[axis] > 1:
+                return axis + 1, max(1, (_MOST_BYTES - span) // strides[axis] + 1)
+            span = wide
+        return 0, 1
+
+    def _is_plain(self, lengths: np.ndarray) -> np.ndarray:
+        """Return for parts of chunks whether they are one run of bytes, and one in the output."""
+        by, to = self._geometry.chunk_strides, self._geometry.strides
+        run, found = lengths[:, -1], np.ones(len(lengths), bool)
+        for axis in range(lengths.shape[1] - 2, -1, -1):
+            found &= (lengths[:, axis] == 1) | ((by[axis] == run) & (to[axis] == run))
+            run = run * lengths[:, axis]
+        return found
+
+    def _table(
+        self,
+        table: np.ndarray,
+        numbers: np.ndarray,
+        counts: np.ndarray,
+        whole: np.ndarray,
+        cells: _Cells,
+        out: np.ndarray,
+    ) -> TableJob:
+        """Return jobs with the cells that are copied from each: `counts` of them, or none if the job itself has one."""
+        begins = cells.begins + out.ctypes.data
+        ends = np.cumsum(counts)
+        np.multiply(begins[ends - counts], whole, out=table[Field.DESTINATION])
+        counts = counts - whole
+        if whole.any():
+            copied = np.repeat(~whole, counts + whole)
+            cells, begins = cells.select(copied), begins[copied]
+            ends = np.cumsum(counts)
+        table[Field.BEGIN], table[Field.END] = ends - counts, ends
+        if not len(begins):
+            return TableJob(self.source.table(table, NO_PIECES, out, numbers))
+        pieces = np.zeros((len(Piece), len(begins)), np.int64)
+        pieces[Piece.SOURCE], pieces[Piece.DESTINATION] = cells.sources, begins
+        boxes, pieces[Piece.BOX] = _boxes_of(cells.lengths, self._geometry.chunk_strides, self._geometry.strides)
+        return TableJob(self.source.table(table, pieces, out, numbers, boxes))
+
+    def _fill(self, cells: _Cells, out: np.ndarray) -> None:
+        """Fill parts of chunks that were never written. Now, and not in a job."""
+        known, layout = self._geometry, self.source.layout
+        value = np.zeros((), layout.stored_dtype) if layout.fill is None else layout.fill
+        stored = np.frombuffer(value.tobytes(), np.uint8)
+        item, lengths, strides = len(stored), cells.lengths, known.strides
+        if not (lengths[:, -1] % item).any():  # whole values: the last axis is one of values and one of bytes
+            lengths = np.concatenate([lengths, np.full((len(lengths), 1), item)], axis=1)
+            lengths[:, -2] //= item
+            strides = np.append(strides, 1)
+            strides[-2] *= item
+        table = np.zeros((len(Field), 1), np.int64)
+        table[Field.FILE], table[Field.OFFSET], table[Field.PIPELINE] = IN_MEMORY, stored.ctypes.data, RAW
+        table[Field.SIZE] = table[Field.DECODED] = item
+        table[Field.END] = len(lengths)
+        pieces = np.zeros((len(Piece), len(lengths)), np.int64)
+        pieces[Piece.SOURCE] = cells.sources % item
+        pieces[Piece.DESTINATION] = cells.begins + out.ctypes.data
+        unmoved = np.zeros_like(strides)
+        unmoved[-1] = 1
+        boxes, pieces[Piece.BOX] = _boxes_of(lengths, unmoved, strides)
+        run_table(JobTable(table, pieces, boxes, (), [out, stored]), new_times())
+
+    # Values that are put into their places afterwards -----------------------------------------
+
+    @cached_property
+    def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
+        """Of rows with many parts: longer runs with what is between, and what picks the parts; None for few."""
+        selection, layout = self.selection, self.source.layout
+        many = math.prod(len(runs) for runs in selection.taken if runs is not None)
+        if many <= _MOST_PIECES or selection.is_reversed:
+            return None
+        steps = strides_of([*layout.shape, layout.stored_dtype.itemsize]).tolist()
+        wide: list[Runs | None] = []
+        picked: list[np.ndarray | None] = []
+        for axis, runs in enumerate(selection.taken):
+            if runs is None:
+                wide.append(None)
+                picked += [] if axis in selection.axes and not selection.shape else [None]
+                continue
+            positions = np.concatenate([np.arange(at, at + count) for at, count in runs])
+            kept = np.unique(positions)
+            gap = max(1, _GAP_BYTES // steps[axis]) if layout.chunk_shape is None else layout.chunk_shape[axis]
+            split = RowRuns.split(np.diff(kept) > gap)
+            low, counts = kept[split.start], kept[split.stop - 1] + 1 - kept[split.start]
+            wide.append(tuple(zip(low.tolist(), counts.tolist(), strict=True)))
+            picked.append(np.searchsorted(units_of(low, counts), positions))
+        if tuple(wide) == selection.taken:
+            return None
+
+        def pick(values: np.ndarray) -> np.ndarray:
+            for axis, at in enumerate(picked):
+                if at is not None and (len(at) != values.shape[1 + axis] or (np.diff(at) != 1).any()):
+                    values = values.take(at, axis=1 + axis)
+            return values
+
+        return BoxColumn(self.source, replace(selection, taken=tuple(wide))), pick
+
+    def _put_later(
+        self,
+        request: Request | RunRequest,
+        out: np.ndarray,
+        column: BoxColumn,
+        pick: Callable[[np.ndarray], np.ndarray],
+    ) -> list[Job]:
+        """Return the work that reads the boxes of a column as they are stored, and puts them into their places."""
+        selection, layout, dtype = column.selection, self.source.layout, self._dtype
+        lengths = list(selection.box_shape(layout.shape))
+        if not selection.shape:
+            lengths = [length for axis, length in enumerate(lengths) if axis not in selection.axes]
+        row_bytes = column._geometry.row_bytes
+        shape = (*lengths, row_bytes // (math.prod(lengths) * dtype.itemsize))
+        jobs: list[Job] = []
+        for part in self.parts(request, row_bytes):
+            moved, places = moved_to_front(part)
+            put = partial(_put, out, places, pick)
+            jobs.append(Staged(self.byte_source, partial(column.jobs, moved), (len(part), *shape), dtype, put))
+        return jobs
+
+
+def _put(out: np.ndarray, places: Any, pick: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> None:
+    out[places] = pick(values).reshape(len(values), *out.shape[1:])
+
+
+def _indices_of(shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return all indices of arrays of some shapes, in C order: the array that each is of, and the indices."""
+    if (shapes == shapes[0]).all():  # mostly, and this takes less time
+        inside = np.indices(shapes[0]).reshape(shapes.shape[1], -1).T
+        return np.repeat(np.arange(len(shapes)), len(inside)), np.tile(inside, (len(shapes), 1))
+    counts = shapes.prod(axis=1)
+    of = np.repeat(np.arange(len(counts)), counts)
+    numbers, shapes = units_of(np.zeros_like(counts), counts), shapes[of]
+    found = np.empty_like(shapes)
+    for axis in range(shapes.shape[1] - 1, -1, -1):
+        numbers, found[:, axis] = np.divmod(numbers, shapes[:, axis])
+    return of, found
+
+
+def strides_of(shape: Sequence[int]) -> np.ndarray:
+    """Return how far indices along each axis of a C-contiguous array are apart."""
+    return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+
+
+def _boxes_of(lengths: np.ndarray, sources: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boxes of `JobTable` for pieces of these shapes, and the box of each piece.
+
+    `sources` and `places` are how far indices are apart in the source and the destination; along the last axis by 1.
+    """
+    if (lengths == lengths[0]).all():
+        shapes, of = lengths[:1], np.zeros(len(lengths), np.int64)
+    else:  # as numbers: rows of a table take ten times as long to compare
+        numbers = lengths @ strides_of((lengths.max(axis=0) + 1).tolist())
+        _, first, of = np.unique(numbers, return_index=True, return_inverse=True)
+        shapes = lengths[first]
+    boxes = np.zeros((len(shapes), BOX_FIELDS), np.int64)
+    by, to = sources.tolist(), places.tolist()
+    for number, shape in enumerate(shapes.tolist()):
+        # Axes that are one run in both places are copied as one.
+        run, axis = shape[-1], len(shape) - 1
+        while axis and (shape[axis - 1] == 1 or run == by[axis - 1] == to[axis - 1]):
+            axis -= 1
+            run *= shape[axis]
+        kept = [each for each in range(axis) if shape[each] > 1]
+        row = [len(kept), run, *(value for each in kept for value in (shape[each], by[each], to[each]))]
+        boxes[number, : len(row)] = row
+    return boxes, of.reshape(-1)
+
+
+def shared_jobs(
+    columns: Sequence[BoxColumn], requests: Sequence[Request | RunRequest], outs: Sequence[np.ndarray]
+) -> list[Job]:
+    """Return the work of several parts of a read that take boxes of one array: each chunk is decoded once."""
+    one, listed = columns[0], [each for each in requests if isinstance(each, RowRequest)]
+    if len(listed) == len(requests) and len(listed[0]) > _MOST_BOXES:
+        is_same = all(np.array_equal(each.rows, listed[0].rows) for each in listed[1:])
+        several = list(zip(*(one.parts(each, 0) for each in listed), strict=True)) if is_same else []
+        if len(several) > 1:
+            return [Unplanned(one.byte_source, partial(shared_jobs, columns, each, outs)) for each in several]
+    jobs = [job for column, each, out in zip(columns, requests, outs, strict=True) for job in column.jobs(each, out)]
+    # Chunks that are decoded into their places are of no other part.
+    tables = [job.table if isinstance(job, TableJob) else None for job in jobs]
+    alike = [each for each in tables if each is not None and not each.jobs[Field.DESTINATION].any()]
+    if len(alike) < 2:
+        return jobs
+    others = [job for job, each in zip(jobs, tables, strict=True) if not any(each is one for one in alike)]
+    return [*others, TableJob(JobTable.shared(alike))]
+
+
+def column_of(source: ChunkSource, selection: Selection | None = None) -> DirectColumn | BoxColumn:
+    """Return the reader of an array, whose rows are indices of its first axis, or what is selected."""
+    selection = selection or Selection(source.layout.name)
+    if selection == Selection(selection.name, tuple(range(len(selection.axes)))):
+        layout = rows_in_order(source.layout, len(selection.axes))
+        whole = None if layout is None else replace(source, layout=layout)
+        if whole is not None and whole.by_row:
+            return DirectColumn(whole)
+    return BoxColumn(source, selection)

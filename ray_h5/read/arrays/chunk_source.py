@@ -1,0 +1,187 @@
+"""Where the bytes of an array are: what planners look up, and what errors say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.errors import CorruptChunkError
+from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
+from ray_h5.manifest.layout import ColumnLayout
+from ray_h5.read.kernel.job_table import (
+    NO_BOXES,
+    NO_DESCRIPTOR,
+    RAW,
+    Field,
+    JobTable,
+    Origin,
+    pipeline_number,
+)
+from ray_h5.storage.byte_source import ByteSource
+
+Where = tuple[str, ColumnLayout, int]
+"""The file, the array and the number of a chunk."""
+
+
+class StoredChunks(NamedTuple):
+    """Chunks that were written: their numbers, offsets, sizes and filter masks, and whether no filter was applied."""
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    masks: np.ndarray
+    raw: np.ndarray
+
+    def select(self, keep: np.ndarray) -> StoredChunks:
+        """Return the chunks that a mask keeps."""
+        return StoredChunks(*(each[keep] for each in self))
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkSource:
+    """An array that is read without libhdf5; its chunks may be those of several arrays.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    layout : ColumnLayout
+        The array; its `direct` is true.
+    byte_source : ByteSource
+        The bytes of the file; of the first of several.
+    index : ChunkIndex, optional
+        The chunks; None for contiguous data.
+    where : callable, optional
+        Returns the file, the array and the number there of a chunk, where the chunks are those of several arrays.
+    first_of_file, descriptors : numpy.ndarray, optional
+        Of several files on disks: the first chunk of each, and its descriptor.
+    byte_sources : mapping of int to ByteSource
+        These files, by their descriptors.
+    """
+
+    path: str
+    layout: ColumnLayout
+    byte_source: ByteSource
+    index: ChunkIndex | None = None
+    where: Callable[[int], Where] | None = None
+    first_of_file: np.ndarray | None = None
+    descriptors: np.ndarray | None = None
+    byte_sources: Mapping[int, ByteSource] = field(default_factory=dict)
+
+    @cached_property
+    def grid(self) -> ChunkGrid:
+        return ChunkGrid.of(self.layout)
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Bytes of a decoded chunk."""
+        return math.prod(self.grid.chunk_shape) * self.layout.stored_dtype.itemsize
+
+    @cached_property
+    def decoder(self) -> ChunkDecoder:
+        return ChunkDecoder(self.layout.pipeline, self.chunk_bytes)
+
+    @cached_property
+    def file(self) -> int:
+        """The descriptor of the file."""
+        return NO_DESCRIPTOR if self.byte_source.descriptor is None else self.byte_source.descriptor
+
+    @cached_property
+    def by_row(self) -> bool:
+        """Whether each chunk holds whole rows, one after the other."""
+        return self.grid.chunk_shape[1:] == self.layout.row_shape
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether nothing was ever written, so that all values are the fill value."""
+        return self.index is None and self.layout.offset is None
+
+    def files_of(self, numbers: np.ndarray) -> int | np.ndarray:
+        """Return the descriptor of the file that has some chunks, or one for each."""
+        if self.descriptors is None or self.first_of_file is None:
+            return self.file
+        return self.descriptors[np.searchsorted(self.first_of_file, numbers, side="right") - 1]
+
+    def stored(self, numbers: np.ndarray) -> tuple[np.ndarray, StoredChunks]:
+        """Return for each chunk whether it was written, and those that were.
+
+        Raises
+        ------
+        CorruptChunkError
+            If a chunk to which no filter was applied has another size than its values.
+        """
+        assert self.index is not None
+        offsets, sizes, masks = self.index.locate(numbers)
+        written = offsets != UNALLOCATED
+        found = StoredChunks(numbers, offsets, sizes, masks, self.decoder.stores_raw(masks))
+        if not written.all():
+            found = found.select(written)
+        if (other := np.flatnonzero(found.raw & (found.sizes != self.chunk_bytes))).size:
+            for at in other.tolist():
+                number, size = int(found.numbers[at]), int(found.sizes[at])
+                # Other libraries store no more of the last chunk than its rows, and no more is copied.
+                if not self.least_bytes(number) <= size < self.chunk_bytes:
+                    reason = f"expected {self.chunk_bytes} bytes stored without filters, found {size}"
+                    raise self.corrupt(number, int(found.offsets[at]), size, reason)
+        return written, found
+
+    def decoded(self, chunks: StoredChunks) -> np.ndarray:
+        """Return jobs that decode chunks into scratch memory."""
+        jobs = np.zeros((len(Field), len(chunks.numbers)), np.int64)
+        jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = (
+            self.files_of(chunks.numbers),
+            chunks.offsets,
+            chunks.sizes,
+        )
+        jobs[Field.PIPELINE] = np.where(chunks.raw, RAW, pipeline_number(self.layout.pipeline))
+        jobs[Field.MASK], jobs[Field.DECODED] = chunks.masks, self.chunk_bytes
+        return jobs
+
+    def table(
+        self, jobs: np.ndarray, pieces: np.ndarray, out: np.ndarray, numbers: np.ndarray, boxes: np.ndarray = NO_BOXES
+    ) -> JobTable:
+        """Return a table of jobs, of which job i is of chunk ``numbers[i]``."""
+        offsets, sizes = jobs[Field.OFFSET], jobs[Field.SIZE]
+
+        def corrupt(job: int, reason: str) -> CorruptChunkError:
+            return self.corrupt(int(numbers[job]), int(offsets[job]), int(sizes[job]), reason)
+
+        def least(job: int) -> int:
+            return self.least_bytes(int(numbers[job]))
+
+        origin = Origin(jobs.shape[1], self.byte_source, self.decoder, corrupt, self.byte_sources, least=least)
+        return JobTable(jobs, pieces, boxes, [origin], [out])
+
+    def least_bytes(self, number: int) -> int:
+        """Return how many bytes of a chunk hold its rows."""
+        _, layout, number = self._at(number)
+        grid = ChunkGrid.of(layout)
+        rows = min(layout.num_rows - grid.first_row(number), grid.chunk_rows)
+        return rows * (self.chunk_bytes // grid.chunk_rows)
+
+    def corrupt(self, number: int, offset: int, size: int, reason: str) -> CorruptChunkError:
+        """Return the error for a damaged chunk."""
+        path, layout, number = self._at(number)
+        return corrupt_chunk(path, layout, number, offset, size, reason)
+
+    def _at(self, number: int) -> Where:
+        return (self.path, self.layout, number) if self.where is None else self.where(number)
+
+
+def joined_indexes(indexes: Sequence[ChunkIndex], first_numbers: np.ndarray) -> ChunkIndex:
+    """Return the chunks of arrays as those of one; the chunks of array i are numbered from ``first_numbers[i]``."""
+    if len(indexes) == 1:
+        return indexes[0]
+    numbers = [index.numbers + first for index, first in zip(indexes, first_numbers.tolist(), strict=False)]
+    return ChunkIndex(
+        np.concatenate(numbers),
+        np.concatenate([index.offsets for index in indexes]),
+        np.concatenate([index.sizes for index in indexes]),
+        np.concatenate([index.masks for index in indexes]),
+    )
