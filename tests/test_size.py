@@ -50,7 +50,7 @@ LIMITS: dict[str, Size] = {
     "index": Size(4571, 25, 36, 1, 6, 10),
     "inspect": Size(1575, 9, 8, 0, 5, 0),
     "likely_rows": Size(1322, 10, 0, 0, 2, 0),
-    "loading": Size(1399, 9, 2, 0, 0, 1),
+    "loading": Size(1394, 9, 2, 0, 0, 1),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1471, 9, 0, 0, 0, 1),
     "messages": Size(117, 1, 0, 0, 0, 0),
@@ -64,7 +64,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(277, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 1, 4, 0),
     "tables": Size(1560, 9, 0, 0, 3, 2),
-    "torch_data": Size(4879, 27, 7, 0, 2, 0),
+    "torch_data": Size(4877, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
     "writing": Size(2896, 17, 0, 0, 6, 3),
 }

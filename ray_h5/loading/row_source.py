@@ -186,9 +186,14 @@ class RowSource:
     def _read_checked(
         self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
     ) -> None:
-        touched = sorted({*self.plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
+        plan = self.plan
+        touched = sorted({*plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
         try:
-            self._read_rows(out, row_ids, draws, places)
+            if plan.joined is not None:  # columns of tables beside the files
+                for name in plan.joined.specs.keys() & out.keys():
+                    out[name][slice(None) if places is None else places] = plan.joined.array(name, plan.files, row_ids)
+                out = {name: array for name, array in out.items() if name not in plan.joined.specs}
+            self.row_cache.read_through(out, row_ids, places, partial(self._read_files, draws=draws))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)
 
@@ -203,16 +208,6 @@ class RowSource:
             assert not isinstance(reader, RowReader)
             found[here] = reader.step_numbers(row_ids[here] - plan.files.starts[file]) + plan.step_starts[file]
         return found
-
-    def _read_rows(
-        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
-    ) -> None:
-        joined = self.plan.joined
-        if joined is not None:  # columns of tables beside the files
-            for name in joined.specs.keys() & out.keys():
-                out[name][slice(None) if places is None else places] = joined.array(name, self.plan.files, row_ids)
-            out = {name: array for name, array in out.items() if name not in joined.specs}
-        self.row_cache.read_through(out, row_ids, places, partial(self._read_files, draws=draws))
 
     @contextlib.contextmanager
     def sharing_chunks(self, threads: int = 1) -> Iterator[None]:

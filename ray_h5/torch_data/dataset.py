@@ -120,6 +120,9 @@ class H5Dataset(BatchedDataset):
     _is_chosen = False
     """Whether samples are some of another dataset, in any order."""
 
+    _kept_rows = 0
+    """Rows of the columns that do not fit into `kept_bytes` that stay in memory."""
+
     def __init__(
         self,
         paths: PathLike | Sequence[PathLike],
@@ -166,7 +169,7 @@ class H5Dataset(BatchedDataset):
         self._read_by(plan)
 
     def _read_by(self, plan: ReadPlan) -> None:
-        self._source = RowSource(plan, self._kept_bytes, processes=loader_processes)
+        self._source = RowSource(plan, self._kept_bytes, self._kept_rows, processes=loader_processes)
 
     def _chosen(self, indices: Many) -> H5Dataset:
         """Return some of these samples, in this order: what a `Subset` has. Shuffles draw single rows of it."""

@@ -16,13 +16,11 @@ import torch
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.index.select_rows import select
-from ray_h5.loading.row_source import RowSource
 from ray_h5.options import as_integer, takes_options_of
-from ray_h5.order.read_plan import ReadPlan
 from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batches.tensors import Sample, loader_processes
+from ray_h5.torch_data.batches.tensors import Sample
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
 if TYPE_CHECKING:
@@ -134,7 +132,7 @@ class CombinedHDF5Dataset(H5Dataset):
         self.dtype, self.pin_memory = dtype, pin_memory
         load_fields = None if load_fields is None else list(load_fields)
         self.load_fields = None if load_fields is None else set(load_fields)
-        self.cache_size = as_integer("cache_size", cache_size, 0)
+        self.cache_size = self._kept_rows = as_integer("cache_size", cache_size, 0)
         self.cs_label, self.bg_label, self.label = cs_label, bg_label, label
         self.epoch_min, self.epoch_max = epoch_min, epoch_max
         self.allowed_guids = None if allowed_guids is None else set(allowed_guids)
@@ -190,9 +188,6 @@ class CombinedHDF5Dataset(H5Dataset):
         cast = _FloatsOrBool(self._files.cast.dtypes, self._files.cast.casting, floats)
         self._files = replace(self._files, cast=cast)
         super()._build_index()
-
-    def _read_by(self, plan: ReadPlan) -> None:
-        self._source = RowSource(plan, self._kept_bytes, self.cache_size, processes=loader_processes)
 
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         num_rows = left = self._index.num_rows
