@@ -36,13 +36,13 @@ class BenchOptions:
 
 _MODULES = {
     "gpu": "gpu",
-    "loading": "augment images loader scaling shuffle",
+    "loading": "images loader shuffle",
     "peers": "peers",
     "planning": "imports plan",
-    "ray_training": "draws filter fit ray train",
-    "reading": "cold fields read virtual",
+    "ray_training": "draws filter ray train",
+    "reading": "cold read",
     "rows_and_columns": "groups patches sparse windows",
-    "stores_and_writing": "remote repack",
+    "stores_and_writing": "remote",
 }
 BENCHES = {name: module for module, names in _MODULES.items() for name in names.split()}
 """The benches, and the module of each, as ``python -m tests.bench NAME`` runs them."""

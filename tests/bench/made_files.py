@@ -17,7 +17,6 @@ import numpy as np
 
 from tests.bench.files import cached_folder, one_file
 
-TRACE_ATTRIBUTES = tuple(f"number_{i}" for i in range(6)) + tuple(f"text_{i}" for i in range(4))
 GENES = 20_000
 REMOTE_VALUES = 12_500
 """float32 values of a row in a store: 50 KB, a chunk each."""
@@ -57,19 +56,15 @@ def _scene(rng: np.random.Generator, steps: int) -> np.ndarray[Any, np.dtype[np.
     return images
 
 
-def make_traces(folder: str | None, count: int, shape: tuple[int, ...], *, attributes: bool = False) -> str:
-    """Return a file with a group of contiguous float32 datasets, each with `TRACE_ATTRIBUTES` if wanted."""
+def make_traces(folder: str | None, count: int, shape: tuple[int, ...]) -> str:
+    """Return a file with a group of contiguous float32 datasets."""
 
     def write(file: h5py.File) -> None:
         rng = np.random.default_rng(0)
         for number in range(count):
-            values = rng.standard_normal(shape, dtype=np.float32)
-            dataset = file.create_dataset(f"data/trace_{number}", data=values)
-            for i, name in enumerate(TRACE_ATTRIBUTES if attributes else ()):
-                dataset.attrs[name] = f"station {number % 97}, {i}" if name.startswith("text") else number * 0.5 + i
+            file.create_dataset(f"data/trace_{number}", data=rng.standard_normal(shape, dtype=np.float32))
 
-    shown = "x".join(map(str, shape))
-    return one_file(folder, f"traces-v2-{count}x{shown}{'-attributes' if attributes else ''}", write)
+    return one_file(folder, f"traces-v3-{count}x{'x'.join(map(str, shape))}", write)
 
 
 def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int]:
@@ -159,56 +154,6 @@ def make_encoded(folder: str | None, kind: str, count: int) -> str:
         file["label"] = np.arange(count) % 1000
 
     return one_file(folder, f"encoded-v2-{kind.lower()}-{count}", write)
-
-
-def make_tracks(folder: str | None, rows: int, names: list[str], kind: str) -> str:
-    """Return a file of compound values: 40 tracks a row, whose float32 fields have these names."""
-    chunks = {"chunks": (100, 40)}
-    stored = {"contiguous": {}, "lzf": {**chunks, "compression": "lzf"}, "gzip": {**chunks, **_GZIP}}
-
-    def write(file: h5py.File) -> None:
-        values = np.zeros((rows, 40), [(name, "f4") for name in names])
-        for name in names:
-            values[name] = np.random.default_rng(0).integers(0, 999, values.shape)
-        file.create_dataset("tracks", data=values, **stored[kind])
-
-    return one_file(folder, f"tracks-v2-{kind}-{rows}x{len(names)}", write)
-
-
-def make_virtual(folder: str | None, rows: int, files: int, links: int, *, gzip: bool) -> str:
-    """Return a file with a virtual dataset `x` over files of float32 rows of 256, and links to the first of them."""
-    stored: dict[str, Any] = {"chunks": (16, 256), "compression": "gzip"} if gzip else {}
-
-    def write(target: str) -> None:
-        rng = np.random.default_rng(0)
-        layout = h5py.VirtualLayout((files * rows, 256), "f4")
-        for number in range(files):
-            with h5py.File(os.path.join(target, f"{number}.h5"), "w") as file:
-                file.create_dataset("x", data=rng.integers(0, 99, (rows, 256)).astype("f4"), **stored)
-            layout[number * rows : (number + 1) * rows] = h5py.VirtualSource(f"{number}.h5", "x", (rows, 256))
-        with h5py.File(os.path.join(target, "all.h5"), "w") as file:
-            file.create_virtual_dataset("x", layout)
-            for number in range(links):
-                file[f"link{number}"] = h5py.ExternalLink(f"{number}.h5", "/x")
-
-    made = cached_folder(folder, f"virtual-v2-{'gzip' if gzip else 'contiguous'}-{files}x{rows}", write)
-    return os.path.join(made, "all.h5")
-
-
-def make_packed(folder: str | None, rows: int, chunk_rows: int) -> str:
-    """Return a file of rows of 344 KB, gzip, many a chunk."""
-    chunk = min(chunk_rows, rows)
-
-    def write(file: h5py.File) -> None:
-        rng = np.random.default_rng(0)
-        options = {"chunks": (chunk, 86_000), "compression": "gzip", "compression_opts": 1, "shuffle": True}
-        x = file.create_dataset("x", (rows, 86_000), "f4", **options)
-        for start in range(0, rows, chunk):
-            count = min(chunk, rows - start)
-            x[start : start + count] = np.round(30 * rng.standard_normal((count, 86_000))) / 8
-        file["id"] = np.arange(rows)
-
-    return one_file(folder, f"packed-v2-{rows}-chunk{chunk}", write)
 
 
 def make_many(folder: str | None, count: int, *, bags: bool) -> list[str]:

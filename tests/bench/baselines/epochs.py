@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -164,31 +163,3 @@ def write_parquet(paths: Sequence[str], columns: Sequence[str], folder: str) -> 
     """Write the rows with ``Dataset.write_parquet``: a Parquet file per HDF5 file, snappy (its default)."""
     # One block for each file: each block becomes a Parquet file, and 200 files of 20 rows would be slower to read.
     ray_naive(paths, columns, slices=1).write_parquet(folder)
-
-
-def write_arrow(dataset: Any, folder: str) -> None:
-    """Write each block of a dataset to a file of Arrow, not compressed."""
-    import pyarrow as pa
-    import ray
-
-    for i, reference in enumerate(dataset.to_arrow_refs()):
-        block = ray.get(reference).combine_chunks()
-        with pa.ipc.new_file(str(Path(folder, f"{i:05d}.arrow")), block.schema) as file:
-            file.write_table(block)
-
-
-def ray_arrow(folder: str) -> Any:
-    """Return a dataset whose tasks read nothing: each maps a file of `write_arrow`, which is a block.
-
-    What an epoch costs without reading or decoding: Ray's executor, the copy of each block into its object store, and
-    the batches made of the blocks.
-    """
-    paths = sorted(str(path) for path in Path(folder).glob("*.arrow"))
-    reads = [(partial(_map_file, path), _map_file(path).num_rows, Path(path).stat().st_size) for path in paths]
-    return ray_parts(reads)
-
-
-def _map_file(path: str) -> Any:
-    import pyarrow as pa
-
-    return pa.ipc.open_file(pa.memory_map(path)).read_all()

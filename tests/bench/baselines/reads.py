@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
 import h5py
@@ -15,8 +12,6 @@ import imagecodecs
 import numpy as np
 
 from ray_h5.codecs.pipeline import ChunkDecoder, decodes
-from ray_h5.read.kernel.job_table import NO_BOXES, NO_PIECES, RAW, Field, JobTable, Origin, pipeline_number
-from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 
@@ -189,30 +184,8 @@ class BareLoops:
                     os.preadv(file, [stored[:size].data], offset)
                     imagecodecs.lzf_decode(stored[:size], out=row)
 
-    def compiled(self, threads: int = 1) -> None:
-        """Read an epoch by one call of the compiled loop a batch, in threads."""
-        read = partial(self._call, times=new_times())
-        with ThreadPoolExecutor(threads) as pool:
-            deque((pool.map if threads > 1 else map)(read, self._batches()), maxlen=0)
-
-    def _call(self, rows: np.ndarray, times: np.ndarray) -> None:
-        count, arrays = len(rows), self._arrays(len(rows))
-        jobs = np.zeros((len(Field), count * len(arrays)), np.int64)
-        for number, (layout, array) in enumerate(zip(self._layouts, arrays, strict=True)):
-            part = jobs[:, number * count : (number + 1) * count]
-            offsets, sizes, masks = self._extents[number, rows].T
-            part[Field.FILE], part[Field.OFFSET] = self._files[rows], offsets
-            part[Field.SIZE], part[Field.MASK] = sizes, masks
-            raw = masks & layout.pipeline.all_skipped == layout.pipeline.all_skipped
-            part[Field.PIPELINE] = np.where(raw, RAW, pipeline_number(layout.pipeline))
-            part[Field.DECODED] = layout.row_bytes
-            part[Field.DESTINATION] = array.ctypes.data + np.arange(count) * layout.row_bytes
-        decoder = ChunkDecoder(self._layouts[0].pipeline, self._layouts[0].row_bytes)
-        origin = Origin(jobs.shape[1], self._sources[0], decoder, lambda _, reason: ValueError(reason))
-        run_table(JobTable(jobs, NO_PIECES, NO_BOXES, [origin], arrays), times)
-
-    def preads(self, ahead: int, decoders: Sequence[Decoder] = ()) -> None:
-        """Read each chunk into one buffer; hint each `ahead` reads before, if that is not 0; decode if wanted."""
+    def preads(self, ahead: int) -> None:
+        """Read each chunk into one buffer; hint each `ahead` reads before, if that is not 0."""
         order = np.concatenate(self._batches())
         extents = self._extents[:, order].swapaxes(0, 1).reshape(-1, 3).tolist()
         files = np.repeat(self._files[order], len(self._layouts)).tolist()
@@ -223,7 +196,4 @@ class BareLoops:
         for i, (file, offset, size) in enumerate(reads):
             if ahead and i + ahead < len(reads):
                 os.posix_fadvise(*reads[i + ahead], os.POSIX_FADV_WILLNEED)
-            decoder = decoders[i % len(decoders)] if decoders else None
-            os.preadv(file, [(buffer if decoder is None else decoder.stored)[:size].data], offset)
-            if decoder is not None:
-                decoder.decode(size, extents[i][2])
+            os.preadv(file, [buffer[:size].data], offset)

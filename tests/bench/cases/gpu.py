@@ -2,8 +2,7 @@
 
 Batches of 64 are shuffled, with nothing kept. `waiting` is the share of an epoch of `signals`, after its first batch,
 that a loop waits whose steps multiply matrices and end as ``loss.item()`` does. `copies` are those of batches that wait
-in pinned memory, against one copy of the same bytes, which is what the link does. `cells` go as compressed rows that
-the GPU makes dense, against dense ones.
+in pinned memory, against one copy of the same bytes, which is what the link does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from joblib import cpu_count
 
-import ray_h5
 from ray_h5.errors import OptionError
 from ray_h5.ray_data.training.device import to_device
 from ray_h5.torch_data import H5Dataset, loader
@@ -26,7 +24,6 @@ from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import ray_session, torch_loader
 from tests.bench.cases.ray_training import signal_waits, synchronize, waits_of
 from tests.bench.files import SIGNALS, make_workload
-from tests.bench.made_files import make_cells
 from tests.bench.measure import OURS, Case, Result, of_figures, turn_order
 
 _STEPS_S = {0.002: None, 0.005: 0.01, 0.02: None}
@@ -44,9 +41,6 @@ def bench_gpu(options: BenchOptions, device: torch.device | None = None) -> Gene
     paths, columns = list(signals.paths), list(SIGNALS)
     of = partial(loader, kept_bytes=0, pin_memory=pinned)
     yield _copies("signals, batches of 64, copies", of(paths, 64, columns=columns), device)
-    cells, _ = make_cells(options.folder, 0.2 * options.size, gzip=False)
-    rows = partial(of, cells, 64, shuffle="chunks")
-    yield from _sent(rows(columns=[ray_h5.csr("X", dense=False)]), rows(columns=[ray_h5.csr("X")]), device)
     workers = min(4, cpu_count())
     batches, plain = of(paths, 64, columns=columns), torch_loader(H5Dataset(paths, columns, kept_bytes=0), workers)
     loops = {
@@ -89,29 +83,6 @@ def _copies(name: str, batches: Any, device: torch.device) -> Case:
         "one pinned copy": partial(copied, [{"all": whole}]),
     }
     return Case(name, [], contestants, nbytes / 1e9, "GB/s", {"one pinned copy": 0.9})
-
-
-def _sent(stored: Any, used: Any, device: torch.device) -> Generator[Case | Result, Any, None]:
-    """Compare cells that are sent as compressed rows with the same cells sent dense, in rows/s and in bytes."""
-    firsts = []
-    for batches in (stored, used):
-        batches.set_epoch(0)
-        firsts.append(next(iter(batches))["X"])
-    if not torch.equal(firsts[0].to(device).to_dense(), firsts[1].to(device)):
-        raise RuntimeError("compressed rows lead to other values than dense ones")
-
-    def epoch(batches: Any) -> None:
-        for batch in batches:
-            sent = batch["X"].to(device, non_blocking=True)
-            if sent.layout != torch.strided:
-                sent.to_dense()
-        synchronize(device)
-
-    contestants = {OURS: partial(epoch, stored), "dense": partial(epoch, used)}
-    yield Case("cells, compressed rows", [], contestants, len(stored.dataset), "rows/s", {"dense": None})
-    ours, theirs = (nbytes_of(first) / first.shape[0] for first in firsts)
-    share = ours / theirs
-    yield of_figures("gpu", "cells, compressed rows, bytes sent / dense", "1", [share], most=0.1)
 
 
 class Multiply:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,11 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 import torch
-from joblib import cpu_count
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset
 
 import ray_h5
-from ray_h5.order.epoch_order import row_keys
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, create_optimized_dataloader, loader
+from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, create_optimized_dataloader, loader
 from ray_h5.transforms.decode_image import DecodeImage
-from ray_h5.transforms.noise import GaussianNoise
-from ray_h5.transforms.spec_augment import SpecAugment
 from tests.bench.baselines.epochs import (
     LARGE_CHUNK_CACHE,
     SMALL_CHUNK_CACHE,
@@ -38,8 +33,8 @@ from tests.bench.baselines.epochs import (
 )
 from tests.bench.baselines.reads import BareLoops
 from tests.bench.files import SIGNALS, Workload, make_workload
-from tests.bench.made_files import make_cells, make_encoded
-from tests.bench.measure import OURS, Case, Took
+from tests.bench.made_files import make_encoded
+from tests.bench.measure import OURS, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,11 +46,10 @@ Cases = Generator[Case, Any, None]
 
 
 def bench_loader(options: BenchOptions) -> Cases:
-    """Measure our datasets and loaders on `signals` against a per-sample Dataset, and against bare loops.
+    """Measure our datasets and loaders on `signals` against a per-sample Dataset, and against a bare loop.
 
     The baseline has a chunk cache of 1 MiB a dataset, or one that holds all rows in the cases named `kept`. The bare
-    loops know where the chunks are; they are ``os.preadv`` and ``imagecodecs.lzf_decode`` in Python, and our compiled
-    loop, called once a batch.
+    loop knows where the chunks are; it is ``os.preadv`` and ``imagecodecs.lzf_decode`` in Python.
     """
     made = make_workload("signals", options.folder, options.size)
     paths, columns = list(made.paths), list(SIGNALS)
@@ -76,14 +70,10 @@ def bench_loader(options: BenchOptions) -> Cases:
         "1 thread": partial(count_rows, one, made.rows),
         "2 threads": partial(count_rows, two, made.rows),
         "bare loop": loops.in_python,
-        "bare compiled loop": loops.compiled,
-        "bare compiled loop, 2 threads": partial(loops.compiled, 2),
     }
     goals: dict[Any, float | None] = {
         ("1 thread", "bare loop"): 1.25,
-        ("1 thread", "bare compiled loop"): 0.9,
         ("2 threads", "1 thread"): 1.6,
-        ("bare compiled loop, 2 threads", "bare compiled loop"): None,
     }
     yield Case("loader", paths, contestants, made.rows, "rows/s", goals, turns=2)
     for workers in (0, 2):
@@ -122,9 +112,8 @@ def _against_plain(
 def bench_shuffle(options: BenchOptions) -> Cases:
     """Measure shuffled epochs; a ratio of 1 against ``unshuffled`` means that shuffling costs nothing.
 
-    `DataLoader` is an `H5Dataset` with the same order in a `DataLoader` without workers. `2 ranks` to `8 ranks` read
-    the shares of all ranks of a node, one after the other, against one rank that reads all: each chunk is decoded once,
-    unless there are fewer windows than ranks, as at small sizes.
+    `4 ranks` reads the shares of all ranks of a node, one after the other, against one rank that reads all: each chunk
+    is decoded once, unless there are fewer windows than ranks, as at small sizes.
     """
     signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
     cases: dict[str, tuple[list[str], list[str], int]] = {"signals": (list(signals.paths), list(SIGNALS), signals.rows)}
@@ -134,22 +123,16 @@ def bench_shuffle(options: BenchOptions) -> Cases:
             cases[name] = (images.paths_of(chunk_rows, codec), ["image_f4"], images.file_rows)
     for name, (paths, columns, rows) in cases.items():
         of = partial(loader, paths, 64, columns=columns, kept_bytes=0)
-        dataset = H5Dataset(paths, columns, kept_bytes=0)
-        samplers = [OrderSampler(dataset, shuffle=shuffle, run_length=64) for shuffle in ("auto", False)]
-        shuffled, plain = (DataLoader(dataset, 64, sampler=sampler) for sampler in samplers)
         contestants = {
             OURS: partial(count_rows, of(shuffle="auto"), rows),
             "unshuffled": partial(count_rows, of(shuffle=False), rows),
-            "DataLoader": partial(count_rows, shuffled, rows),
-            "DataLoader, unshuffled": partial(count_rows, plain, rows),
         }
-        goals: dict[Any, float | None] = {"unshuffled": 1 / 1.05, ("DataLoader", "DataLoader, unshuffled"): None}
+        goals: dict[Any, float | None] = {"unshuffled": 1 / 1.05}
         if name.endswith("gzip"):
-            for ranks in (2, 4, 8):
-                shares = [of(shuffle="chunks", rank=rank, world_size=ranks) for rank in range(ranks)]
-                # A rank may read a row more, so that all have as many.
-                contestants[f"{ranks} ranks"] = partial(count_rows, _Chained(shares), sum(map(_rows_of, shares)))
-                goals[f"{ranks} ranks", "one rank"] = None
+            shares = [of(shuffle="chunks", rank=rank, world_size=4) for rank in range(4)]
+            # A rank may read a row more, so that all have as many.
+            contestants["4 ranks"] = partial(count_rows, _Chained(shares), sum(map(_rows_of, shares)))
+            goals["4 ranks", "one rank"] = None
             contestants["one rank"] = partial(count_rows, of(shuffle="chunks"), rows)
         yield Case(f"loader, {name}", paths, contestants, rows, "rows/s", goals)
     with ray_session(3 << 30):
@@ -212,106 +195,3 @@ class _Pillow(Dataset[Any]):
         image = Image.open(io.BytesIO(self._file["image"][index].tobytes())).convert("RGB")
         pixels = np.array(image.resize((224, 224), Image.Resampling.BILINEAR))
         return {"image": torch.from_numpy(pixels).permute(2, 0, 1), "label": int(self._file["label"][index])}
-
-
-def bench_augment(options: BenchOptions) -> Cases:
-    """Measure SpecAugment and GaussianNoise on batches in memory, and their cost in an epoch through Ray.
-
-    The baseline is plain PyTorch: ``__getitem__`` makes a SpecAugment for each sample, which clones it and masks
-    it by torch's generator; ``randn_like`` makes the noise, and the samples are stacked.
-    """
-    torch.set_num_threads(1)  # as in a worker process of a DataLoader
-    # With fewer batches, most of the time depends on what the other contestant left in the caches.
-    batches = max(1, round(50 * min(1.0, options.size)))
-    for shape in ((64, 1, 224, 313), (64, 43, 300)):
-        array = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-        contestants = {
-            OURS: partial(_augmented, array, [SpecAugment("x"), GaussianNoise("x")], batches),
-            "per sample": partial(_per_sample, array, batches),
-        }
-        name = f"both {'x'.join(map(str, shape))}"
-        yield Case(name, [], contestants, batches * 64, "rows/s", {"per sample": 10.0})
-    made = make_workload("signals", options.folder, options.size)
-    with ray_session(4 * made.rows * made.row_bytes(("fhr_st",))):
-        plain_ds = ray_h5.read_h5(list(made.paths), columns=["fhr_st"], include_row_keys=True)
-        augmented = plain_ds
-        for augmentation in (SpecAugment("fhr_st"), GaussianNoise("fhr_st")):
-            # Whole blocks: cutting them into batches and joining them again takes Ray longer than the augmentation.
-            augmented = augmented.map_batches(augmentation, batch_size=None, zero_copy_batch=True)
-        contestants = {
-            OURS: partial(ray_batches, augmented, made.rows),
-            "not augmented": partial(ray_batches, plain_ds, made.rows),
-        }
-        yield Case("signals epoch, both", made.paths, contestants, made.rows, "rows/s", {"not augmented": 0.9})
-
-
-def _augmented(array: np.ndarray, augmentations: Sequence[Any], batches: int) -> None:
-    for batch in range(batches):
-        keys = row_keys(np.arange(len(array)) + batch * len(array), 0, 0)
-        made = array
-        for augmentation in augmentations:
-            made = augmentation.apply_batch(made, keys)
-
-
-def _per_sample(array: np.ndarray, batches: int) -> None:
-    for _ in range(batches):
-        default_collate([_noisy(_masked(sample)) for sample in torch.from_numpy(array)])
-
-
-def _masked(sample: torch.Tensor) -> torch.Tensor:
-    if torch.rand(()) >= 0.8:
-        return sample
-    sample = sample.clone()
-    freqs, times = sample.shape[-2:]
-    width = int(torch.randint(0, 16, ()))
-    start = int(torch.randint(0, freqs - width + 1, ()))
-    sample[..., start : start + width, :] = 0.0
-    width = int(torch.randint(0, 41, ()))
-    start = int(torch.randint(0, times - width + 1, ()))
-    sample[..., start : start + width] = 0.0
-    return sample
-
-
-def _noisy(sample: torch.Tensor) -> torch.Tensor:
-    return sample + torch.randn_like(sample) * 0.02 if torch.rand(()) < 0.8 else sample
-
-
-def bench_scaling(options: BenchOptions) -> Cases:
-    """Measure one `loader` with more and more threads and worker processes, up to the CPUs; each against one thread.
-
-    Workers take time to start, so an epoch is timed from its first batch on, for threads too.
-    """
-    torch.set_num_threads(1)
-    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
-    of = partial(loader, batch_size=64, kept_bytes=0)
-    jpegs = make_encoded(options.folder, "JPEG", max(64, int(2000 * options.size)))
-    cells, _ = make_cells(options.folder, 0.2 * options.size, gzip=True)
-    makers: dict[str, Callable[..., Any]] = {"signals": partial(of, list(signals.paths), columns=list(SIGNALS))}
-    for codec in ("gzip", "zstd"):
-        paths = images.paths_of(16, f"shuffle+{codec}")
-        makers[f"images, {codec}"] = partial(of, paths, columns=["image_f4"], shuffle="chunks")
-    decode = DecodeImage("image", size=(224, 224))
-    makers["JPEG"] = partial(of, jpegs, columns=["image", "label"], transform=decode)
-    makers["cells"] = partial(of, cells, columns=[ray_h5.csr("X", dense=False)], shuffle="chunks")
-    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count < cpu_count()] + [cpu_count()]
-    for name, make in makers.items():
-        loaders = {f"{count} thread{'s' * (count > 1)}": make(threads=count) for count in counts}
-        loaders |= {f"{count} worker{'s' * (count > 1)}": make(workers=count) for count in counts}
-        rows = len(loaders["1 thread"].dataset)
-        contestants = {each: partial(_from_first_batch, batches, rows) for each, batches in loaders.items()}
-        most = 10.0 if name not in {"JPEG", "cells"} else None
-        goals: dict[Any, float | None] = {
-            (each, "1 thread"): most if each == "16 threads" else None for each in contestants
-        }
-        yield Case(name, [], contestants, rows - 64, "rows/s", goals)
-
-
-def _from_first_batch(batches: Iterable[Any], rows: int) -> Took:
-    counted, began = 0, time.perf_counter()
-    for batch in batches:
-        began = began if counted else time.perf_counter()
-        counted += len(next(iter(batch.values())))
-    taken = time.perf_counter() - began
-    if counted != rows:
-        raise RuntimeError(f"an epoch delivered {counted} rows, expected {rows}")
-    return Took(taken)

@@ -1,158 +1,333 @@
 """Bench `peers`: other formats and libraries, from HDF5 files to the end of the first epoch, and after it.
 
-Each contestant is a process of its own. Before the turns its rows are compared with those that h5py reads; one that
-fails there is left out by name, and so is one that is not installed. In a turn it converts the files and reads an epoch
-from nothing, without workers and with two; the faster counts. Then there are epochs after it.
+Each contestant is written as its own documentation says, and is a process of its own. Before the turns its rows are
+compared with those that h5py reads; one that fails there is left out by name, and so is one that is not installed. In a
+turn it converts the files and reads an epoch from nothing, without workers and with two; the faster counts. Then there
+are epochs after it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import h5py
 import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
 
-from ray_h5.columns.user_columns import csr
-from ray_h5.rows.patches import Patches
+from ray_h5.torch_data import loader
 from tests.bench import BenchOptions
 from tests.bench.baselines.epochs import count_rows
-from tests.bench.baselines.peers import PEERS, Problem
-from tests.bench.cases.stores_and_writing import LINK
 from tests.bench.files import SIGNALS, make_workload
-from tests.bench.made_files import GENES, make_cells, make_volume
 from tests.bench.measure import OURS, Case, Took
-from tests.kit.fault_server import ServerProcess
 
-_CASES = ("signals", "images", "cells", "patches", "store")
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Rows of HDF5 files that every contestant delivers, shuffled, in batches.
+
+    Attributes
+    ----------
+    paths, file_rows, batch
+        The files, the rows of each, and of a batch.
+    columns
+        The dtype and shape of a row, by column.
+    """
+
+    paths: tuple[str, ...]
+    file_rows: int
+    batch: int
+    columns: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    def row(self, file: h5py.File, index: int) -> dict[str, Any]:
+        """Return a row of an open file, by h5py."""
+        return {name: file[name][index] for name in self.columns}
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return self.file_rows * len(self.paths)
+
+    def samples(self, parts: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of some files, by number: what a conversion writes."""
+        for part in parts:
+            with h5py.File(self.paths[part]) as file:
+                for index in range(self.file_rows):
+                    yield self.row(file, index)
+
+    def every(self) -> Iterator[dict[str, Any]]:
+        """Yield all rows."""
+        return self.samples(range(len(self.paths)))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A library or format: its module, its loader of (problem, folder, workers), and its conversion, if it has one."""
+
+    module: str
+    load: Callable[[Problem, str, int], Iterable[Any]]
+    convert: Callable[[Problem, str], None] | None = None
+
+
+def _workers(workers: int) -> dict[str, Any]:
+    return {"num_workers": workers, "persistent_workers": workers > 0}
+
+
+def _shuffled(dataset: Any, problem: Problem, workers: int, **options: Any) -> DataLoader[Any]:
+    order = torch.Generator().manual_seed(SEED)
+    return DataLoader(dataset, problem.batch, shuffle=True, generator=order, **_workers(workers), **options)
+
+
+class _Rows(Dataset[Any]):
+    """The usual Dataset: a row a call, of files that each process opens at its first row."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._files: dict[int, h5py.File] = {}
+
+    def __len__(self) -> int:
+        return self._problem.rows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number, row = divmod(index, self._problem.file_rows)
+        if number not in self._files:
+            self._files[number] = h5py.File(self._problem.paths[number])
+        return self._problem.row(self._files[number], row)
+
+
+def _ours(problem: Problem, _: str, workers: int) -> Iterable[Any]:
+    how: dict[str, Any] = {"kept_bytes": 0, "threads": workers, "seed": SEED, "shuffle": "rows"}
+    return loader(list(problem.paths), problem.batch, columns=list(problem.columns), **how)
+
+
+def _h5py(problem: Problem, _: str, workers: int) -> Iterable[Any]:
+    return _shuffled(_Rows(problem), problem, workers)
+
+
+def _litdata_rows(problem: Problem, part: int) -> Iterator[dict[str, Any]]:
+    yield from problem.samples([part])
+
+
+def _to_litdata(problem: Problem, out: str) -> None:
+    import litdata
+
+    parts = list(range(len(problem.paths)))
+    how = {"chunk_bytes": "64MB", "num_workers": min(2, len(parts)), "verbose": False}
+    litdata.optimize(fn=partial(_litdata_rows, problem), inputs=parts, output_dir=out, **how)
+
+
+def _from_litdata(problem: Problem, out: str, workers: int) -> Iterable[Any]:
+    import litdata
+
+    how = {"shuffle": True, "seed": SEED, "drop_last": False}
+    dataset = litdata.StreamingDataset(out, **how)
+    return litdata.StreamingDataLoader(dataset, batch_size=problem.batch, **_workers(workers))
+
+
+def _to_mosaicml(problem: Problem, out: str) -> None:
+    from streaming import MDSWriter
+
+    columns = {name: f"ndarray:{dtype}:{','.join(map(str, shape))}" for name, (dtype, shape) in problem.columns.items()}
+    with MDSWriter(out=out, columns=columns) as writer:
+        for sample in problem.every():
+            writer.write({name: np.ascontiguousarray(values) for name, values in sample.items()})
+
+
+def _from_mosaicml(problem: Problem, out: str, workers: int) -> Iterable[Any]:
+    from streaming import StreamingDataLoader, StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    clean_stale_shared_memory()
+    dataset = StreamingDataset(local=out, shuffle=True, shuffle_seed=SEED, batch_size=problem.batch)
+    return StreamingDataLoader(dataset, batch_size=problem.batch, **_workers(workers))
+
+
+def _to_webdataset(problem: Problem, out: str) -> None:
+    import webdataset
+
+    row_bytes = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for dtype, shape in problem.columns.values())
+    size = min(16e6, problem.rows * row_bytes / 8)  # shards are what it shares among workers, and shuffles first
+    with webdataset.ShardWriter(os.path.join(out, "shard-%06d.tar"), maxsize=size, verbose=0) as writer:
+        for number, sample in enumerate(problem.every()):
+            writer.write({"__key__": f"{number:08d}", **{f"{name}.npy": values for name, values in sample.items()}})
+
+
+def _from_webdataset(problem: Problem, out: str, workers: int) -> Iterable[Any]:
+    import webdataset
+
+    shards = [os.path.join(out, name) for name in sorted(os.listdir(out)) if name.endswith(".tar")]
+    dataset = webdataset.WebDataset(shards, shardshuffle=len(shards), detshuffle=True, seed=SEED).shuffle(1000).decode()
+    batches = dataset.map(partial(_without_endings, list(problem.columns))).batched(problem.batch)
+    return webdataset.WebLoader(batches, batch_size=None, **_workers(workers))
+
+
+def _without_endings(names: list[str], sample: dict[str, Any]) -> dict[str, Any]:
+    return {name: torch.from_numpy(sample[f"{name}.npy"]) for name in names}
+
+
+def _to_datasets(problem: Problem, out: str) -> None:
+    import datasets
+
+    arrays = {2: datasets.Array2D, 3: datasets.Array3D, 4: datasets.Array4D}
+    features = {
+        name: arrays[len(shape)](shape, dtype)
+        if len(shape) > 1
+        else datasets.Sequence(datasets.Value(dtype), length=shape[0])
+        for name, (dtype, shape) in problem.columns.items()
+    }
+    how = {"features": datasets.Features(features), "cache_dir": os.path.join(out, "cache")}
+    parts = {"parts": list(range(len(problem.paths)))}
+    datasets.Dataset.from_generator(problem.samples, gen_kwargs=parts, **how).save_to_disk(os.path.join(out, "saved"))
+
+
+def _from_datasets(problem: Problem, out: str, workers: int) -> Iterable[Any]:
+    import datasets
+
+    dataset = datasets.load_from_disk(os.path.join(out, "saved")).with_format("torch")
+    return _shuffled(dataset, problem, workers)
+
+
+def _to_lance(problem: Problem, out: str) -> None:
+    import lance
+    import pyarrow as pa
+
+    types = {
+        name: pa.list_(pa.from_numpy_dtype(dtype), int(np.prod(shape)))
+        for name, (dtype, shape) in problem.columns.items()
+    }
+    schema = pa.schema(list(types.items()))
+
+    def batches() -> Iterator[Any]:
+        for sample in problem.every():
+            arrays = [pa.array([sample[name].ravel()], type=each) for name, each in types.items()]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches()), os.path.join(out, "rows.lance"))
+
+
+class _LanceRows(Dataset[Any]):
+    """Rows of a Lance dataset as tensors, by one call a batch; each process opens it."""
+
+    def __init__(self, uri: str, problem: Problem) -> None:
+        self._uri, self._rows, self._columns = uri, problem.rows, problem.columns
+        self._opened: Any = None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+        if self._opened is None:
+            import lance
+
+            self._opened = lance.dataset(self._uri)
+        taken = self._opened.take(indices).combine_chunks()
+        return {
+            name: torch.from_numpy(taken[name].chunk(0).flatten().to_numpy().reshape(-1, *shape))
+            for name, (_, shape) in self._columns.items()
+        }
+
+
+def _from_lance(problem: Problem, out: str, workers: int) -> Iterable[Any]:
+    rows = _LanceRows(os.path.join(out, "rows.lance"), problem)
+    # Lance runs threads, which a fork would lose.
+    how = {"multiprocessing_context": "spawn"} if workers else {}
+    return _shuffled(rows, problem, workers, collate_fn=_as_it_is, **how)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+PEERS: Mapping[str, Peer] = {
+    OURS: Peer("ray_h5", _ours),
+    "h5py": Peer("h5py", _h5py),
+    "litdata": Peer("litdata", _from_litdata, _to_litdata),
+    "mosaicml": Peer("streaming", _from_mosaicml, _to_mosaicml),
+    "webdataset": Peer("webdataset", _from_webdataset, _to_webdataset),
+    "datasets": Peer("datasets", _from_datasets, _to_datasets),
+    "lance": Peer("lance", _from_lance, _to_lance),
+}
+"""The contestants by name. Ours shuffles rows exactly; `h5py` is the usual Dataset."""
 
 
 def bench_peers(options: BenchOptions) -> Generator[Case, Any, None]:
     """Measure seconds to the end of the first epoch, conversion included, and rows a second of later ones."""
-    for case in _CASES:
-        problem = _problem(case, options.folder, options.size)
-        root = os.path.dirname(os.path.dirname(problem.paths[0]))
+    for case in ("signals", "images"):
+        problem = _problem(case, options)
         with ExitStack() as stack:
-            environment = _store_environment(stack, root) if problem.store else {}
             running: dict[str, _Process] = {}
             for name, peer in PEERS.items():
-                if case not in peer.cases:
-                    continue
                 if importlib.util.find_spec(peer.module) is None:
                     print(f"{case}: {name} is left out: {peer.module} is not installed", file=sys.stderr)
                     continue
-                process = _Process(name, case, options, root, environment)
+                process = _Process(name, problem)
                 stack.callback(process.stop)
                 try:
                     process.ask("verify")
                     running[name] = process
-                except RuntimeError as exc:
+                except Exception as exc:
                     if name == OURS:
                         raise
-                    print(f"{case}: {name} is left out: {exc}", file=sys.stderr)
-            others = [name for name in running if not name.startswith(OURS)]
-            goals: dict[Any, float | None] = dict.fromkeys(running.keys() - {OURS})
-            first = {name: partial(each.ask, "first") for name, each in running.items()}
+                    print(f"{case}: {name} is left out: {type(exc).__name__}: {exc}", file=sys.stderr)
+            others = running.keys() - {OURS}
             label = f"{case}, {problem.rows} rows"
-            five = {**goals, **dict.fromkeys(others, 5.0 if case != "store" else 1.2)}
-            yield Case(f"{label}, first epoch", problem.paths, first, problem.rows, "rows/s", five, warmups=0)
-            for workers in ("0", "2"):
-                later = {name: partial(each.ask, workers) for name, each in running.items()}
+            first = {name: partial(each.ask, "first") for name, each in running.items()}
+            goals: dict[Any, float | None] = dict.fromkeys(others, 5.0)
+            yield Case(f"{label}, first epoch", problem.paths, first, problem.rows, "rows/s", goals, warmups=0)
+            for workers in (0, 2):
+                later = {name: partial(each.ask, "later", workers) for name, each in running.items()}
                 name = f"{label}, later epochs, {workers} workers"
-                yield Case(name, problem.paths, later, problem.rows, "rows/s", goals, warmups=0)
+                yield Case(name, problem.paths, later, problem.rows, "rows/s", dict.fromkeys(others), warmups=0)
 
 
-def _problem(case: str, folder: str | None, size: float) -> Problem:
+def _problem(case: str, options: BenchOptions) -> Problem:
     """Return a case; its files are made unless an earlier call has made them."""
-    if case == "cells":
-        path, cells = make_cells(folder, max(0.0004, 0.01 * size), gzip=True)
-        return Problem((path,), cells, 64, {"X": ("float32", (GENES,))}, _cell, {"columns": [csr("X")]})
-    if case == "patches":
-        steps = max(2, 1 + round(4 * size ** (1 / 3)))
-        path = make_volume(folder, ((64 + (steps - 1) * 32) / 320) ** 3)
-        names, block = ("raw", "label"), (64,) * 3
-        options = {"columns": list(names), "rows": Patches(dict.fromkeys(names, block), stride=32)}
-        columns = {"raw": ("uint16", block), "label": ("uint8", block)}
-        return Problem((path,), steps**3, 8, columns, partial(_block, steps), options)
-    made = make_workload("images" if case == "images" else "signals", folder, size * (0.1 if case == "store" else 1))
+    made = make_workload(case, options.folder, options.size)
     names = ("image_u1",) if case == "images" else SIGNALS
     paths = tuple(made.paths_of(16, "shuffle+zstd")) if case == "images" else made.paths
     columns = {name: (np.dtype(made.columns[name][1]).name, made.columns[name][0]) for name in names}
-    problem = Problem(paths, made.file_rows, 64, columns, partial(_row, names), {"columns": list(names)})
-    return replace(problem, store=os.path.dirname(os.path.dirname(paths[0]))) if case == "store" else problem
-
-
-def _row(names: tuple[str, ...], file: h5py.File, index: int) -> dict[str, Any]:
-    return {name: file[name][index] for name in names}
-
-
-def _cell(file: h5py.File, index: int) -> dict[str, Any]:
-    start, stop = file["X/indptr"][index : index + 2].tolist()
-    counts = np.zeros(GENES, np.float32)
-    counts[file["X/indices"][start:stop]] = file["X/data"][start:stop]
-    return {"X": counts}
-
-
-def _block(steps: int, file: h5py.File, index: int) -> dict[str, Any]:
-    corner = [int(each) * 32 for each in np.unravel_index(index, (steps,) * 3)]
-    cut = tuple(slice(low, low + 64) for low in corner)
-    return {name: file[name][cut] for name in ("raw", "label")}
-
-
-def _store_environment(stack: ExitStack, root: str) -> dict[str, str]:
-    """Start the server of a folder, and return what leads clients of S3 to it."""
-    url = stack.enter_context(ServerProcess(root, **LINK)).url
-    names = {"AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-    secrets = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}  # the server checks none
-    return {**names, **secrets, "AWS_DEFAULT_REGION": "us-east-1"}
+    return Problem(paths, made.file_rows, 64, columns)
 
 
 class _Process:
     """A contestant in a process of its own."""
 
-    def __init__(self, name: str, case: str, options: BenchOptions, root: str, environment: Mapping[str, str]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="peers-", dir=root)
-        told = json.dumps([name, case, options.folder, options.size, self._folder])
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        # Some libraries keep copies of what they read below the home of the user.
-        own = {"HOME": self._folder, "PYTHONWARNINGS": "ignore", **environment}
-        command = [sys.executable, "-m", "tests.bench.cases.peers", told]
-        self._process = subprocess.Popen(command, **pipes, env={**os.environ, **own})
+    def __init__(self, name: str, problem: Problem) -> None:
+        self._folder = tempfile.mkdtemp(prefix="peers-", dir=os.path.dirname(os.path.dirname(problem.paths[0])))
+        told = name, problem, self._folder
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_serve, initargs=told)
 
-    def ask(self, what: str) -> Took:
+    def ask(self, what: str, *arguments: int) -> Took:
         """Return the seconds of what it does."""
-        with contextlib.suppress(BrokenPipeError):  # the answer says that it has ended
-            print(what, file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        seconds, error = json.loads(line) if line else (None, "its process has ended")
-        if seconds is None:
-            raise RuntimeError(error)
-        return Took(seconds)
+        return Took(self._pool.submit(_answer, what, *arguments).result())
 
     def stop(self) -> None:
         """End it, and remove what it wrote."""
-        self._process.kill()  # threads of some libraries do not end
-        self._process.communicate()
+        for process in self._pool._processes.values():
+            process.kill()  # threads of some libraries do not end
+        self._pool.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Served:
     """What the process of a contestant does: each method returns seconds."""
 
-    def __init__(self, name: str, case: str, folder: str | None, size: float, out: str) -> None:
-        self._peer, self._problem, self._folder = PEERS[name], _problem(case, folder, size), out
+    def __init__(self, name: str, problem: Problem, folder: str) -> None:
+        self._peer, self._problem, self._folder = PEERS[name], problem, folder
         self._loaders: dict[int, Iterable[Any]] = {}
 
     def verify(self) -> float:
@@ -195,25 +370,16 @@ def _bytes_of(row: Mapping[str, Any]) -> int:
     return hash(tuple(np.ascontiguousarray(row[name]).tobytes() for name in sorted(row)))
 
 
-def _serve() -> None:
-    """Answer the lines of the input until it ends: by seconds, or by the text of an error."""
-    # What libraries print goes to the error output.
-    answers = os.fdopen(os.dup(1), "w")
+_serving: list[_Served] = []
+"""The contestant that this process is."""
+
+
+def _serve(name: str, problem: Problem, folder: str) -> None:
+    # Some libraries keep copies of what they read below the home of the user; and print.
+    os.environ |= {"HOME": folder, "PYTHONWARNINGS": "ignore"}
     os.dup2(2, 1)
-    served = _Served(*json.loads(sys.argv[1]))
-    actions = {
-        "verify": served.verify,
-        "first": served.first,
-        "0": partial(served.later, 0),
-        "2": partial(served.later, 2),
-    }
-    for line in sys.stdin:
-        try:
-            answer: Any = actions[line.strip()](), ""
-        except Exception as exc:  # noqa: BLE001  whatever a library raises is an answer
-            answer = None, f"{type(exc).__name__}: {exc}"
-        print(json.dumps(answer), file=answers, flush=True)
+    _serving.append(_Served(name, problem, folder))
 
 
-if __name__ == "__main__":
-    _serve()
+def _answer(what: str, *arguments: int) -> float:
+    return float(getattr(_serving[0], what)(*arguments))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import resource
 import subprocess
@@ -13,7 +12,6 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 
@@ -21,7 +19,7 @@ from ray_h5.columns.schema import Cast, ColumnSpec
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex, build_index
-from ray_h5.index.stored.joint import FOLDERS
+from ray_h5.index.stored import facts_store
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.draws.shuffle import Shuffle
@@ -122,39 +120,23 @@ def _many_files(options: BenchOptions) -> Generator[Result, Any, None]:
         with tempfile.TemporaryDirectory() as index_dir:
             again = partial(_index, paths, Lookup(Scope(rows=rows), index_dir))
             again()
-            contestants = {OURS: plan, "h5py calls": partial(_h5py_calls, paths), "again": again}
+            contestants = {OURS: plan, "again": again}
             seconds = run_turns(contestants, options.turns, clock=time.process_time)
         scaled = {name: [each * files / count for each in turns] for name, turns in seconds.items()}
         yield of_figures("plan", f"{files} files, {case}, CPU", "s", scaled[OURS], most=most)
-        yield of_figures("plan", f"{files} files, {case}, CPU, h5py calls", "s", scaled["h5py calls"])
         most_again = None if rows is None else 1.0
         yield of_figures("plan", f"{files} files, {case}, CPU with index_dir", "s", scaled["again"], most=most_again)
         yield of_figures("plan", f"{case}, plan, a file", "B", [len(pickle.dumps(plan())) / count], most=200)
 
 
+def forget() -> None:
+    """Forget what this process knows of files, as a new one knows nothing."""
+    MEMORY.clear()
+    facts_store._LOADED.clear()
+    forget_all()
+
+
 def _index(paths: Sequence[str], lookup: Lookup) -> RowIndex:
     """Return the index of files, as a new process makes it."""
-    MEMORY.clear()
-    FOLDERS.clear()
-    forget_all()
+    forget()
     return build_index(paths, None, lookup, Cast())
-
-
-def _h5py_calls(paths: Sequence[str]) -> None:
-    """Ask of each dataset what a plan needs, by as few calls as h5py allows."""
-    properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    properties.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
-    for path in paths:
-        file = h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, fapl=properties)
-        root = h5py.h5o.open(file, b"/")
-        names: list[bytes] = []
-        root.links.iterate(names.append)
-        for name in names:
-            dataset = h5py.h5o.open(root, name)
-            dataset.get_space().get_simple_extent_dims()
-            dataset.get_type().encode()
-            created = dataset.get_create_plist()
-            created.get_nfilters()
-            if created.get_layout() == h5py.h5d.CHUNKED:
-                created.get_chunk()
-        file.close()

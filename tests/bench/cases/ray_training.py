@@ -19,78 +19,51 @@ from joblib import cpu_count
 
 import ray_h5
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.row_index import build_index
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import where
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from tests.bench.baselines.epochs import (
-    LARGE_CHUNK_CACHE,
-    PlainH5Dataset,
     count_rows,
-    ray_arrow,
     ray_batches,
     ray_naive,
     ray_session,
-    torch_loader,
     verify_rows,
-    write_arrow,
     write_parquet,
 )
 from tests.bench.cases.planning import COLUMNS, peak_memory, synthetic_index
-from tests.bench.files import SIGNALS, cached_folder, make_workload, one_file
+from tests.bench.files import SIGNALS, cached_folder, make_workload
 from tests.bench.measure import OURS, Case, Result, compared, of_figures
 
 if TYPE_CHECKING:
     from tests.bench import BenchOptions
 
-__all__ = [
-    "bench_draws",
-    "bench_filter",
-    "bench_fit",
-    "bench_ray",
-    "bench_train",
-    "signal_waits",
-    "synchronize",
-    "waits_of",
-]
-
 Cases = Generator[Case | Result, Any, None]
 
 _IN_WORKER = "loader in the same worker"
-_BY_HAND = "loader, and functions on its batches"
 
 
 def bench_ray(options: BenchOptions) -> Cases:
-    """Measure epochs of `signals` against plain Ray and plain PyTorch, and the time to the first batch.
+    """Measure epochs of `signals` against plain Ray, and the time to the first batch.
 
-    `Ray alone` is plain Ray whose tasks read nothing: it is the most that Ray gives, whatever the files are. `loader`
-    has one thread and keeps nothing.
+    `loader` has one thread and keeps nothing.
     """
     made = make_workload("signals", options.folder, options.size)
     paths, columns, rows = list(made.paths), list(SIGNALS), made.rows
-    plain = torch_loader(PlainH5Dataset(paths, columns, LARGE_CHUNK_CACHE), 2, shuffle=False)
-    count_rows(plain, rows)  # this forks its workers, while this process has no threads of Ray
     folder = Path(paths[0]).parent.name
     read = partial(ray_h5.read_h5, paths, columns=columns)
     with ray_session(4 * rows * made.row_bytes(SIGNALS)):
         import ray.data
 
         parquet = cached_folder(options.folder, f"{folder}-parquet-v1", partial(write_parquet, paths, columns))
-        # Of a dataset of its own: Ray keeps the blocks that `to_arrow_refs` returns.
-        arrow = cached_folder(
-            options.folder, f"{folder}-arrow-v1", lambda out: write_arrow(read(shuffle=ray_h5.Shuffle(seed=0)), out)
-        )
         ours = read()
         verify_rows(paths, columns, ours.iter_torch_batches(batch_size=64))
         datasets = {
             OURS: ours,
             "ray_naive": ray_naive(paths, columns),
             "ray_parquet": ray.data.read_parquet(parquet),
-            "ray_materialized": read().materialize(),
         }
         contestants = {name: partial(ray_batches, dataset, rows) for name, dataset in datasets.items()}
-        contestants["plain_loader(2)"] = partial(count_rows, plain, rows)
-        goals = {"ray_naive": 8.0, "ray_parquet": 15.0, "plain_loader(2)": 2.0, "ray_materialized": 0.6}
+        goals = {"ray_naive": 8.0, "ray_parquet": 15.0}
         yield Case("signals epoch", paths, contestants, rows, "rows/s", goals)
         in_process = ray_h5.loader(paths, 64, columns=columns, threads=1, kept_bytes=0)
         ours = read(shuffle=ray_h5.Shuffle(seed=0))
@@ -98,14 +71,8 @@ def bench_ray(options: BenchOptions) -> Cases:
             OURS: partial(ray_batches, ours, rows),
             "loader(ds)": partial(count_rows, ray_h5.loader(ours, 64, threads=1), rows),
             "loader": partial(count_rows, in_process, rows),
-            "Ray alone": partial(ray_batches, ray_arrow(arrow), rows),
         }
-        shuffled = {
-            ("loader(ds)", "loader"): 0.95,
-            "loader": None,
-            "Ray alone": 0.95,
-            ("Ray alone", "loader"): None,
-        }
+        shuffled = {("loader(ds)", "loader"): 0.95, "loader": None}
         yield Case("signals shuffled", paths, contestants, rows, "rows/s", shuffled, warmups=3)
         yield Case("signals first batch", paths, {OURS: partial(_first_batch, read)}, 1, "s", {"-": 0.5})
 
@@ -151,27 +118,6 @@ def _keep(expression: Any, columns: list[str], table: Any) -> Any:
     return table.filter(expression).select(columns)
 
 
-def bench_fit(options: BenchOptions) -> Cases:
-    """Measure fits of Standardize over several axes against a plain pass over the same column."""
-    made = make_workload("signals", options.folder, options.size)
-    with ray_session(4 * made.rows * made.row_bytes(("fhr_st",))):
-        ds = ray_h5.read_h5(list(made.paths), columns=["fhr_st"])
-
-        def plain_pass() -> list[int]:
-            return [len(batch["fhr_st"]) for batch in ds.iter_batches(batch_size=None)]
-
-        rows = np.concatenate([batch["fhr_st"] for batch in ds.iter_batches(batch_size=None)]).astype(np.float64)
-        axes: dict[str, Any] = {"one mean": None, "a mean a channel": (0, 2), "a mean an element": 0}
-        for name, axis in axes.items():
-            scaler = Standardize(["fhr_st"], axis=axis).fit(ds).scalers["fhr_st"]
-            expected = rows.mean(axis=axis, keepdims=True)[0], rows.std(axis=axis, keepdims=True)[0]
-            if not all(map(partial(np.allclose, rtol=1e-9), (scaler.mean, scaler.moments.std()), expected)):
-                raise RuntimeError(f"the fit over axis {axis} differs from numpy's mean and standard deviation")
-            fit = partial(Standardize(["fhr_st"], axis=axis).fit, ds)
-            contestants = {OURS: fit, "plain pass": plain_pass}
-            yield Case(f"signals {name}", made.paths, contestants, made.rows, "rows/s", {"plain pass": 1 / 1.2})
-
-
 def bench_draws(options: BenchOptions) -> Cases:
     """Measure epochs and plans with weights and lengths; 1 against ``each row once`` means that they cost nothing."""
     # First: the peak of memory of a process never falls.
@@ -185,30 +131,14 @@ def bench_draws(options: BenchOptions) -> Cases:
         yield Case(f"10^8 rows {name}, plan", [], {OURS: plan}, index.num_rows, "rows/s", {"-": 10.0})
         yield peak_memory("draws", f"10^8 rows {name}")
     del index, draws, plan
-    rows = round(10**7 * options.size)
-
-    def write(file: Any) -> None:
-        file["label"] = np.random.default_rng(0).integers(0, 10, rows).astype("u1")
-
-    path = one_file(options.folder, f"labels-v2-{rows}", write)
-
-    def balanced() -> None:
-        index = build_index([path])
-        make_plan(index, list(index.columns.values()), shuffle=ray_h5.Shuffle(weights=ray_h5.balance("label")))
-
-    yield Case("10^7 rows with balance, index and plan", [path], {OURS: balanced}, rows, "rows/s", {"-": 2.0})
-    signals, images = (make_workload(name, options.folder, options.size) for name in ("signals", "images"))
+    signals = make_workload("signals", options.folder, options.size)
     # Weights that differ little: the same rows come about as often as without weights.
     some, lengths = 1 + rng.random(signals.rows), rng.integers(10, 1000, signals.rows)
-    few = 1 + rng.random(images.file_rows)
     cases: list[tuple[str, Sequence[str], str, str, dict[str, Any]]] = [
         ("signals, weights", signals.paths, "fhr_st", "rows", {"weights": some}),
         ("signals, balance", signals.paths, "fhr_st", "rows", {"weights": ray_h5.balance("epoch")}),
         ("signals, by length", signals.paths, "fhr_st", "rows", {"by_length": lengths}),
     ]
-    for codec in ("none", "shuffle+gzip"):
-        name = f"images 128 rows a chunk, {codec}, unit=chunks"
-        cases.append((name, images.paths_of(128, codec), "image_f4", "chunks", {"weights": few}))
     with ray_session(3 << 30):
         for name, paths, column, unit, draws in cases:
             read = partial(ray_h5.read_h5, list(paths), columns=[column])
@@ -225,9 +155,8 @@ def bench_train(options: BenchOptions) -> Cases:
     """Measure the batches of `signals` that the workers of a `TorchTrainer` get by `train_batches`; rank 0 is timed.
 
     Rows a second are those of batches read in tasks of Ray, and in the workers, against a `loader` of one thread in the
-    same workers. With preprocessors that loader is one over the same dataset; another one has them applied to its
-    batches. `waiting` is the share of an epoch after its first batch, of four workers on one node whose steps sleep, as
-    a program does that waits for its GPU; the first epoch starts processes, and is not counted there.
+    same workers, over the same dataset. `waiting` is the share of an epoch after its first batch, of four workers on
+    one node whose steps sleep, as a program does that waits for its GPU; the first epoch is not counted there.
     """
     made = make_workload("signals", options.folder, options.size)
     with ray_session():
@@ -278,16 +207,6 @@ def _masks() -> ray_h5.SpecAugment:
     return ray_h5.SpecAugment("fhr_st", time_mask_param=40, freq_mask_param=8)
 
 
-def _prepared_batches(batches: Any, scale: Standardize) -> Any:
-    """Yield the batches of a loader, standardized and masked as a program without Ray does it."""
-    scaler, masks, row = scale.scalers["fhr_st"], _masks(), 0
-    for batch in batches:
-        values = scaler.transform(batch["fhr_st"].numpy(), batched=True)
-        keys = np.arange(row, row + len(values), dtype=np.uint64)  # other masks, as many of them
-        row += len(values)
-        yield {**batch, "fhr_st": masks.apply_batch(values, keys)}
-
-
 def _rate_loop(paths: list[str], scale: Standardize | None, turns: int, out: str) -> None:
     import ray.train.collective
     import torch
@@ -303,7 +222,7 @@ def _rate_loop(paths: list[str], scale: Standardize | None, turns: int, out: str
     else:
         ds = _prepared(ray_h5.read_h5(paths, **options, include_row_keys=True), scale)
         prepared = ray_h5.loader(ds, 64, threads=1, rank=rank, world_size=ranks)
-        epochs |= {_IN_WORKER: lambda _: prepared, _BY_HAND: lambda _: _prepared_batches(plain, scale)}
+        epochs[_IN_WORKER] = lambda _: prepared
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
     for epoch in range(turns + 1):
         for name in list(epochs)[:: 1 if epoch % 2 else -1]:

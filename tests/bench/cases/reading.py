@@ -13,12 +13,10 @@ import numpy as np
 
 import ray_h5
 from ray_h5.errors import OptionError
-from ray_h5.index.file_options import FileOptions
 from ray_h5.read.reader import RowReader
 from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
 from tests.bench.files import SIGNALS, Layout, make_workload
-from tests.bench.made_files import make_tracks, make_virtual
 from tests.bench.measure import OURS, Case
 
 Cases = Generator[Case, Any, None]
@@ -43,10 +41,9 @@ def bench_read(options: BenchOptions) -> Cases:
         with ExitStack() as stack:
             opened = _Opened(stack, paths, columns, layout)
             yield opened.whole_columns(f"{label} all", made.file_rows, megabytes)
-            for fraction in (3, 8):
-                rows = rng.choice(made.file_rows, max(1, made.file_rows // fraction), replace=False)
-                for order, some in (("sorted", np.sort(rows)), ("random", rows)):
-                    yield opened.some_rows(f"{label} rows 1/{fraction} {order}", some, megabytes)
+            rows = rng.choice(made.file_rows, max(1, made.file_rows // 3), replace=False)
+            for order, some in (("sorted", np.sort(rows)), ("random", rows)):
+                yield opened.some_rows(f"{label} rows 1/3 {order}", some, megabytes)
 
 
 class _Opened:
@@ -130,8 +127,6 @@ def bench_cold(options: BenchOptions) -> Cases:
     of = partial(ray_h5.loader, paths, 64, columns=columns, shuffle=True, kept_bytes=0)
     epochs.verify_rows(paths, columns, of(threads=2))
     loops = reads.BareLoops(paths, columns, 64)
-    with RowReader(paths[0]) as reader:
-        decoders = list(reads.Decoder.of(reader, columns).values())
     hinted = "preads, hints 64 ahead"
 
     def plain() -> None:
@@ -144,72 +139,7 @@ def bench_cold(options: BenchOptions) -> Cases:
             "plain_loader": plain,
             "preads": partial(loops.preads, 0),
             hinted: partial(loops.preads, 64),
-            f"{hinted}, and decode": partial(loops.preads, 64, decoders),
         }
-        goals = {"plain_loader": 5.0, "preads": None, hinted: 0.8, f"{hinted}, and decode": None}
+        goals = {"plain_loader": 5.0, "preads": None, hinted: 0.8}
         name = f"shuffled epoch, {threads} threads"
         yield Case(name, paths, contestants, made.rows, "rows/s", goals, is_cold=True)
-
-
-def bench_fields(options: BenchOptions) -> Cases:
-    """Measure batches of runs of rows, as loaders of jets draw them: 4 of 21 fields of 40 tracks a row."""
-    names, wanted = [f"f{i}" for i in range(21)], ["f0", "f3", "f4", "f12"]
-    rows = max(2000, round(40_000 * options.size) // 2000 * 2000)
-    runs = np.random.default_rng(0).permutation(rows // 100)[:, None] * 100 + np.arange(100)
-    batches = list(runs.reshape(-1, 2000))
-
-    def slices(dataset: Any, order: np.ndarray) -> np.ndarray:
-        # Run after run: one by one they would take far longer.
-        values = np.concatenate([dataset[first : first + 100] for first in order[::100].tolist()])
-        return np.stack([values[name] for name in wanted], axis=-1)
-
-    for kind in ("contiguous", "lzf", "gzip"):
-        path = make_tracks(options.folder, rows, names, kind)
-        scope = FileOptions.of(path, columns=[ray_h5.fields("tracks", wanted)]).scope
-        # A larger chunk cache would hold the batch that the contestant before has just decoded.
-        with scope.open(path) as reader, h5py.File(path, rdcc_nbytes=1 << 20) as file:
-            tracks = file["tracks"]
-            ours = partial(reader.read, ["tracks"])
-            reads.verify_arrays(path, ours(batches[0]), {"tracks": slices(tracks, batches[0])})
-            contestants = {
-                OURS: reads.drawn(ours, batches),
-                "h5py, fields": reads.drawn(partial(slices, tracks.fields(wanted)), batches),
-                "h5py, whole rows": reads.drawn(partial(slices, tracks), batches),
-            }
-            goals = {"h5py, fields": 1.5, "h5py, whole rows": 3.0}
-            yield Case(f"{kind}, 2000 rows", [path], contestants, 2000 * 40 * 4 * 4 / 1e6, "MB/s", goals)
-
-
-def bench_virtual(options: BenchOptions) -> Cases:
-    """Measure shuffled rows of a virtual dataset over 100 files, and of 16 columns behind external links.
-
-    No contestant keeps decoded chunks.
-    """
-    rows = max(128, round(3000 * options.size))
-    rng = np.random.default_rng(0)
-    order = rng.permutation(100 * rows)
-    batches = [order[first : first + 2048] for first in range(0, len(order) - 2047, 2048)]
-    linked = [rng.choice(rows, 128, replace=False) for _ in batches]
-    names = [f"link{number}" for number in range(16)]
-    for kind, least in (("contiguous", (3.0, 5.0)), ("gzip", (2.0, 2.0))):
-        path = make_virtual(options.folder, rows, 100, 16, gzip=kind == "gzip")
-        outside = [os.path.dirname(path)]
-        with RowReader(path, allow_external=outside) as reader, h5py.File(path, rdcc_nbytes=0) as file:
-            for what, draws, columns in (("2048 rows", batches, ["x"]), ("16 links", linked, names)):
-                ways = {
-                    OURS: partial(reader.read, columns),
-                    "h5py, sorted": partial(reads.h5py_fancy, file, columns),
-                    "h5py, row by row": partial(_one_by_one, file, columns),
-                }
-                expected = ways["h5py, sorted"](draws[0])
-                for read in ways.values():
-                    reads.verify_arrays(path, read(draws[0]), expected)
-                contestants = {name: reads.drawn(read, draws) for name, read in ways.items()}
-                megabytes = sum(array.nbytes for array in expected.values()) / 1e6
-                goals = dict(zip(("h5py, sorted", "h5py, row by row"), least, strict=True))
-                yield Case(f"{kind}, {what}", [path], contestants, megabytes, "MB/s", goals)
-
-
-def _one_by_one(file: h5py.File, columns: Sequence[str], rows: np.ndarray) -> reads.Arrays:
-    datasets = {name: file[name] for name in columns}
-    return {name: np.stack([dataset[row] for row in rows.tolist()]) for name, dataset in datasets.items()}

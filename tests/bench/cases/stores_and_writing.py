@@ -9,11 +9,9 @@ import time
 import urllib.request
 from collections.abc import Generator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 import ray_h5
 from ray_h5.read.reader import RowReader
@@ -21,8 +19,7 @@ from ray_h5.storage.fetching import fetched
 from ray_h5.torch_data import H5Dataset
 from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads
-from tests.bench.files import SIGNALS, make_workload
-from tests.bench.made_files import REMOTE_VALUES, make_bucket, make_packed
+from tests.bench.made_files import REMOTE_VALUES, make_bucket
 from tests.bench.measure import OURS, Case, Result, Took, of_figures
 from tests.kit.fault_server import ServerProcess
 
@@ -116,38 +113,3 @@ def _plans(server: ServerProcess, store: dict[str, Any], runs: int) -> Generator
             yield of_figures("remote", many, "requests a file", [requests], most=goal)
             yield of_figures("remote", many, "listings", [listings], most=-(-runs // 1000))
             yield of_figures("remote", many, "s", [taken], most=most)
-
-
-def bench_repack(options: BenchOptions) -> Cases:
-    """Measure shuffled batches of 16 rows before and after a repack, and `write_h5` against `write_parquet`."""
-    rows = max(16, round(1200 * options.size))
-    beside = Path(make_packed(options.folder, rows, 300)).parents[1]
-    with tempfile.TemporaryDirectory(prefix="repack.", dir=beside) as out:
-        for case, chunk_rows, goal in (("large chunks", 300, 20.0), ("middle chunks", 48, 5.0)):
-            path, packed = make_packed(options.folder, rows, chunk_rows), os.path.join(out, "shuffled.h5")
-            ray_h5.repack(path, packed, overwrite=True)
-            before, after = (H5Dataset(each, ["x", "id"], kept_bytes=0) for each in (path, packed))
-            first, order = (np.random.default_rng(turn).permutation(rows)[:48] for turn in range(2))
-            reads.verify_arrays(path, after.read(first), before.read(first))
-            contestants: dict[str, Any] = {
-                OURS: partial(_read_batches, after, order),
-                "not repacked": partial(_read_batches, before, order),
-            }
-            yield Case(f"{case}, shuffled rows", [path], contestants, len(order), "rows/s", {"not repacked": goal})
-            before.close()
-            after.close()
-        made = make_workload("signals", options.folder, options.size)
-        megabytes = made.rows * made.row_bytes(SIGNALS) / 1e6
-        target = os.path.join(out, "written")
-        with epochs.ray_session(round(4e6 * megabytes)):
-            ds = ray_h5.read_h5(list(made.paths), columns=list(SIGNALS)).materialize()
-            contestants = {
-                OURS: lambda: ray_h5.write_h5(ds, target, mode="overwrite"),
-                "write_parquet": lambda: ds.write_parquet(f"{target}-parquet", mode="overwrite"),
-            }
-            yield Case("signals, write_h5", made.paths, contestants, megabytes, "MB/s", {"write_parquet": 0.7})
-
-
-def _read_batches(dataset: H5Dataset, order: np.ndarray) -> None:
-    for start in range(0, len(order), 16):
-        dataset.read(order[start : start + 16])
