@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ray_h5.cli import main
-from ray_h5.codecs.filters import describe_filter
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.advice import advice
@@ -369,25 +368,6 @@ def test_advice(column, stored, expected):
     assert len(found) == len(expected), found
     for text, part in zip(found, expected, strict=True):
         assert part in text
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        (FilterStep(1, "deflate", (9,)), "deflate 9"),
-        (FilterStep(1, "deflate"), "deflate"),
-        (FilterStep(32015, "zstd", (2**32 - 5,)), "zstd -5"),
-        (FilterStep(32001, "blosc", (2, 2, 8, 400, 3, 1, 5)), "blosc zstd 3"),
-        (FilterStep(32026, "blosc2", (1, 0, 8, 400, 3, 1, 77)), "blosc2 codec 77 3"),
-        (FilterStep(32001, "blosc", (2, 2)), "blosc"),
-        (FilterStep(32008, "bitshuffle", (0, 4, 8, 0, 2)), "bitshuffle lz4"),
-        (FilterStep(32008, "bitshuffle", (0, 4, 8)), "bitshuffle"),
-        (FilterStep(2, "shuffle", (4,)), "shuffle"),
-    ],
-    ids=lambda each: str(each)[:40],
-)
-def test_filters_say_how_hard_they_tried(step, expected):
-    assert describe_filter(step) == expected
 
 
 def test_row_kinds_on_the_command_line(tmp_path, capsys):

@@ -165,12 +165,6 @@ def test_values_stand_once_beside_the_images_of_a_spread(values, labels):
     assert not any(each.label1.get_visible() for axes in images[1:] for each in axes.yaxis.get_major_ticks())
 
 
-def test_some_of_many_values_stand_on_the_axis():
-    many = plots.plot_spread({"x": [f"p{i:03}" for i in range(200)]}, 6)
-    labels = [text.get_text() for text in next(axes for axes in many.axes if axes.images).get_yticklabels()]
-    assert (labels[0], len(labels)) == ("p000", 11)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
 def test_tensors(dtype, tmp_path):
@@ -196,21 +190,6 @@ def test_what_cannot_be_drawn():
     for name, figures in (("rows_per_second", ([1], {})), ("waiting", ({}, [0.2]))):
         with pytest.raises(OptionError, match=f"{name}=.*: expected"):
             plots.plot_epochs(*figures)
-
-
-def test_rows_of_many_lengths_are_told_in_words():
-    for ragged in ([[1, 2], [3]], [np.ones((2, 3)), np.ones((2, 4))]):
-        assert "x = object (2,)" in plots.plot_row({"x": ragged}).get_suptitle()
-        with pytest.raises(UnsupportedColumnError, match="dtype object: expected real numbers"):
-            plots.plot_augmentation(ragged, ragged)
-
-
-def test_epochs(tmp_path):
-    figure = plots.plot_epochs({"ours": [9000, 11000], "plain": [800, 820]}, {"ours": [0.01, 0.02]})
-    assert rendered(figure, tmp_path)
-    assert [len(axes.lines) for axes in figure.axes] == [2, 1]
-    with pytest.raises(OptionError, match="0 to 1"):
-        plots.plot_epochs({}, {"ours": [3.0]})
 
 
 @pytest.mark.parametrize("name", ["x_$^$", "_$b$"])
@@ -278,12 +257,6 @@ def test_a_picture_is_a_picture_in_each_figure(shape, dtype, tmp_path):
     assert change.shape == (32, 32)
     assert figure.axes[2].get_ylim() == figure.axes[0].get_ylim()
     assert [each.shape for each in pictures(plots.plot_row({"image": before}))] == [(32, 32, 3)]
-
-
-def test_the_title_says_which_channel_is_shown():
-    figure = plots.plot_row({"signal": RNG.standard_normal((3, 43, 300)), "photo": np.zeros((8, 8, 3), np.uint8)})
-    titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
-    assert [title.endswith("channel 0 of 3") for title in titles] == [True, False]
 
 
 def test_a_standardized_picture_is_scaled_to_be_seen(tmp_path):

@@ -153,15 +153,6 @@ def test_each_read_has_epochs_of_its_own(paths):
     assert ids_of(two) == second[2]
 
 
-def test_iterations_at_the_same_time(paths):
-    one, two = read(paths), read(paths, Shuffle("rows", 1))
-    found = [[], []]
-    for batch, other in zip(one.iter_batches(batch_size=10), two.iter_batches(batch_size=10), strict=True):
-        found[0] += batch["row_id"].tolist()
-        found[1] += other["row_id"].tolist()
-    assert found == [orders(paths, 1)[0], orders(paths, 1, Shuffle("rows", 1))[0]]
-
-
 @pytest.mark.filterwarnings("ignore:This API is deprecated")
 def test_a_dataset_beside_itself_has_one_order(paths):
     ds = read(paths)
@@ -169,21 +160,6 @@ def test_a_dataset_beside_itself_has_one_order(paths):
     rows = both.take_all()
     assert len(rows) == 150
     assert [row["row_id"] for row in rows] == [row["other"] for row in rows]
-
-
-def test_row_keys_are_those_of_seed_epoch_and_row(paths):
-    def keys(ds):
-        return {row["row_id"]: row["row_key"] for row in ds.select_columns(["row_id", "row_key"]).take_all()}
-
-    from ray_h5.order.epoch_order import row_keys
-
-    ds = read(paths, include_row_keys=True)
-    for epoch in (0, 4):
-        set_epoch(ds, epoch)
-        found = {}
-        for batch in ds.iter_batches(batch_size=None):
-            found.update(zip(batch["row_id"].tolist(), batch["row_key"].tolist(), strict=True))
-        assert [found[i] for i in range(150)] == row_keys(np.arange(150), 7, epoch).tolist()
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, "1"])
@@ -270,12 +246,6 @@ def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
             start = full * 16 + rank * last
             assert share == expected + order[start : start + last]
         assert len({len(share) for share in shares}) == 1
-
-
-def test_without_order_each_row_still_comes_once(paths):
-    ds = read(paths, preserve_order=False)
-    ds.context.execution_options.preserve_order = False
-    assert sorted(ids_of(ds)) == list(range(150))
 
 
 def test_a_seed_that_was_drawn_is_logged(paths, caplog):
