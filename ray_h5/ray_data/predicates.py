@@ -34,18 +34,14 @@ class RowChooser:
         """Return a boolean for each row, as a column of the same type of block."""
         criterion = self.criterion
         if isinstance(criterion.wanted, (RowMask, RowFold, FileFold)):
-            group = "path" if isinstance(criterion.wanted, FileFold) else None
-            is_mask = isinstance(criterion.wanted, RowMask)
+            what = f"row_mask(): {criterion.column!r}" if isinstance(criterion.wanted, RowMask) else "kfold(): a fold"
             raise PredicateError(
-                f"{f'row_mask(): {criterion.column!r}' if is_mask else f'kfold(group={group!r}): a fold'} says which "
-                "rows of a file to take, and this filter gets the blocks of another operator. Put the filter "
-                "directly after read_h5, before map_batches and the like."
+                f"{what} says which rows of the files to take, and this filter gets the blocks of another operator. "
+                "Put the filter directly after read_h5, before map_batches and the like."
             )
         if isinstance(criterion.wanted, DatedText):
-            return _like(
-                compared(criterion.column, criterion.wanted, _scalars(columns[0], criterion.column)), columns[0]
-            )
-        if isinstance(criterion.wanted, AnyEqual):
+            passes = compared(criterion.column, criterion.wanted, _scalars(columns[0], criterion.column))
+        elif isinstance(criterion.wanted, AnyEqual):
             values, *valid = map(as_array, criterion.columns, columns)
             found = occurs(values, valid[0] if valid else None, criterion.column, criterion.wanted)
             passes = pa.chunked_array([pa.array(found)])

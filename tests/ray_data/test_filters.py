@@ -350,7 +350,7 @@ def test_blocks_are_filtered_as_files_are(values, wanted, rows, others):
     ("values", "wanted", "says"),
     [
         (STEPS, 1, r"'x' holds an array of shape \(3,\) a row.*any_equal\(value\)"),
-        (STEPS, row_mask(), r"row_mask\(\): 'x' says which rows of a file to take.*directly after read_h5"),
+        (STEPS, row_mask(), r"row_mask\(\): 'x' says which rows of the files to take.*directly after read_h5"),
         (STEPS, any_equal(1, valid="row"), r"any_equal\(1\): column 'x' has \(3,\) time steps a row.*'row'"),
         (STEPS.reshape(4, 1, 3), any_equal(3), "one-hot of 3 classes"),
         (np.array(["a", "b", "c", "d"]), 1, "x: .*string: column 'x' holds text, which is compared with text only"),
@@ -387,7 +387,7 @@ def test_filters_after_a_function(tmp_path, batch_format):
         )
     assert ids_of(mapped.filter(expr=predicates[2])) == ids_read(ds.filter(expr=predicates[2]))
     assert ids_read(ds.filter(expr=where(mask=row_mask()))) == [0, 3]
-    with pytest.raises(PredicateError, match=r"row_mask\(\): 'mask' says which rows of a file to take"):
+    with pytest.raises(PredicateError, match=r"row_mask\(\): 'mask' says which rows of the files to take"):
         mapped.filter(expr=where(mask=row_mask())).count()
 
 

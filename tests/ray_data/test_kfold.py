@@ -135,5 +135,5 @@ def test_folds_of_rows_belong_to_their_files(tmp_path):
     with pytest.raises(PredicateError, match="these folds are of 150 rows in 4 files, found 80 rows in 3 files"):
         ray_h5.read_h5(paths[:3]).filter(expr=train).count()
     ds = ray_h5.read_h5(paths).map_batches(lambda batch: batch)
-    with pytest.raises(PredicateError, match=r"kfold\(group=None\): .*Put the filter directly after read_h5"):
+    with pytest.raises(PredicateError, match=r"kfold\(\): .*Put the filter directly after read_h5"):
         ds.filter(expr=train).count()

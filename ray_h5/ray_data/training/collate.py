@@ -185,7 +185,18 @@ class TorchCollate(ArrowBatchCollateFn):
         if fill is None:
             return {name: [None if row is None else self._convert(name, row) for row in rows]}
         dtype = np.dtype(column.type.value_type.to_pandas_dtype())
-        array, lengths = pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column))
+        return self._padded(name, *pad_rows(name, rows, fill, dtype, column.type.ndim, declared_shape(column)))
+
+    def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
+        """Return the rows of a column of lists, padded."""
+        column, steps = _without_steps(column)
+        item, parts = _item_of(column.type)
+        rows = _rows_of_lists(name, column, parts)
+        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
+        count = len(rows) // math.prod(steps)
+        return self._padded(name, array.reshape(count, *steps, *array.shape[1:]), lengths.reshape(count, *steps))
+
+    def _padded(self, name: str, array: np.ndarray, lengths: np.ndarray) -> TorchBatch:
         return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _with_lengths(self, lists: TorchBatch, fields: Mapping[str, pa.Field]) -> TorchBatch:
@@ -196,16 +207,6 @@ class TorchCollate(ArrowBatchCollateFn):
             lengths = lengths_of(lists[name], field.type.ndim, declared_shape(field))
             found[name + LENGTH] = self._convert(name + LENGTH, lengths)
         return found
-
-    def _listed(self, name: str, column: pa.ChunkedArray, fill: float) -> TorchBatch:
-        """Return the rows of a column of lists, padded."""
-        column, steps = _without_steps(column)
-        item, parts = _item_of(column.type)
-        rows = _rows_of_lists(name, column, parts)
-        array, lengths = pad_rows(name, rows, fill, item, 1 + len(parts), (None, *parts))
-        count = len(rows) // math.prod(steps)
-        array, lengths = array.reshape(count, *steps, *array.shape[1:]), lengths.reshape(count, *steps)
-        return {name: self._convert(name, array), name + LENGTH: self._convert(name + LENGTH, lengths)}
 
     def _dtype_of(self, name: str, tensor: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a column is cast to, if it is."""
