@@ -1,9 +1,9 @@
-"""Virtual columns that need the index of all files: text compared with times, and folds of single rows."""
+"""Virtual columns that need the index of all files: folds of rows and of files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +11,11 @@ import pyarrow as pa
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.manifest.file_table import FileTable, digest_of
-from ray_h5.predicates.criteria import time_expression
-from ray_h5.predicates.evaluate import check_names, passing
-from ray_h5.predicates.virtual_names import DatedText, FileFold, RowFold
+from ray_h5.predicates.evaluate import check_names
+from ray_h5.predicates.virtual_names import FileFold, RowFold
 from ray_h5.tables.joined_columns import Joined
 
-IndexDerived = (DatedText, RowFold, FileFold)
+IndexDerived = (RowFold, FileFold)
 """Criteria whose virtual columns are not computed file by file."""
 
 
@@ -34,30 +33,20 @@ class AllRows(Protocol):
 
     def find(self, names: Sequence[str]) -> Mapping[str, ColumnSpec]: ...
 
-    def look_up(self, names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]: ...
-
     def small_columns(self, columns: Sequence[ColumnSpec]) -> Mapping[str, pa.ChunkedArray]: ...
 
 
-def compute_from_index(index: AllRows, column: str, criterion: DatedText | RowFold | FileFold) -> pa.ChunkedArray:
+def compute_from_index(index: AllRows, criterion: RowFold | FileFold) -> pa.ChunkedArray:
     """Return a virtual column: a boolean for each row of all files.
 
     Raises
     ------
     PredicateError
-        If the column cannot be compared with text, or a fold is of other files.
+        If a fold is of other files.
     """
-    if isinstance(criterion, RowFold):
-        return pa.chunked_array([_fold(index, criterion)])
-    if isinstance(criterion, FileFold):
-        return pa.chunked_array([_file_fold(index, criterion)])
-    values = index.look_up([column])[column]
-    return compared(column, criterion, values)
-
-
-def compared(column: str, criterion: DatedText, values: Any) -> pa.ChunkedArray:
-    """Return for each value whether it passes: as a time in a column of times, and else as text."""
-    return passing(time_expression(column, criterion, values.type), {column: values}, len(values))
+    return pa.chunked_array(
+        [_fold(index, criterion) if isinstance(criterion, RowFold) else _file_fold(index, criterion)]
+    )
 
 
 def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.ndarray:

@@ -276,13 +276,13 @@ class RowIndex(ComparedByContent):
             if self.joined is not None and spec.name in beside and spec not in self.found.value.values:
                 found = {spec: self.joined.of_all_rows(spec, self.files)}
                 self.found.update(partial(Found.with_values, values=found))
-            column, criterion = parse_virtual(spec.name) or ("", None)
+            _, criterion = parse_virtual(spec.name) or ("", None)
             if criterion is None:
                 continue
             from ray_h5.index.index_columns import IndexDerived, compute_from_index
 
             if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
-                values = compute_from_index(self, column, criterion)
+                values = compute_from_index(self, criterion)
                 self.found.update(partial(Found.with_values, values={spec: values}))
 
     @property

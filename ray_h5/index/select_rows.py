@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.columns.schema import ColumnSpec
@@ -14,11 +12,8 @@ from ray_h5.errors import PredicateError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.row_index import RowIndex
 from ray_h5.messages import few
-from ray_h5.predicates.evaluate import check_names, comparable_type, evaluate
-
-_MISSING = re.compile(
-    r"No match for FieldRef\.(?:Name\((.*)\)|Nested\(FieldRef\.Name\((.*?)\) FieldRef\..*\))", re.DOTALL
-)
+from ray_h5.predicates.evaluate import check_names, evaluate
+from ray_h5.predicates.names import columns_of
 
 
 def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> np.ndarray:
@@ -33,7 +28,11 @@ def select(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expre
     predicate : pyarrow.compute.Expression
         The predicate.
     """
-    named = named_columns(index, specs, predicate)
+    named: dict[str, ColumnSpec] = {}
+    for name in columns_of(predicate):
+        known = {name: specs[name]} if name in specs else index.find([name])
+        check_names([name], known)
+        named |= known
     try:
         return evaluate(predicate, index.small_columns(list(named.values())), index.num_rows)
     except PredicateError as exc:
@@ -49,36 +48,3 @@ def _names_of_enums(index: RowIndex, names: Iterable[str]) -> str:
         for name, enum in enums.items()
         if name in {*names}
     )
-
-
-def named_columns(index: RowIndex, specs: Mapping[str, ColumnSpec], predicate: pc.Expression) -> dict[str, ColumnSpec]:
-    """Return the columns that an expression of pyarrow names.
-
-    pyarrow cannot list them. But its error for a table without one of them contains the name.
-    """
-    found: dict[str, ColumnSpec] = {}
-    while (name := _first_missing(predicate, found)) is not None:
-        known = {name: specs[name]} if name in specs else index.find([name])
-        check_names([name], known)
-        found |= known
-    return found
-
-
-def _first_missing(predicate: pc.Expression, found: Mapping[str, ColumnSpec]) -> str | None:
-    # A table without any column cannot be filtered.
-    table = pa.table({"": pa.array([], pa.int8()), **{name: _nothing(spec) for name, spec in found.items()}})
-    try:
-        table.filter(predicate)
-    except pa.ArrowInvalid as exc:
-        # A name may contain any text, so it is found by what surrounds it.
-        columns = "\n".join(f"{column.name}: {column.type}" for column in table.schema)
-        match = _MISSING.fullmatch(str(exc).removesuffix(f" in {columns}"))
-        name = match and (match[1] or match[2])
-        return name if name and name not in found else None
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return None  # the evaluation reports what is wrong
-    return None
-
-
-def _nothing(spec: ColumnSpec) -> pa.Array:
-    return pa.array([], comparable_type(spec.kept_type))

@@ -1,130 +1,174 @@
-"""Comparisons of a column with a number, exact for any type of the column.
+"""Comparisons of the values of a column, exact for each type, and why there is none.
 
-The type is not known when the expression is made. pyarrow casts both sides to a common type, which loses digits: no
-common type holds all values of int64 and float64; for uint64 and a signed integer pyarrow takes int64.
+pyarrow casts both sides to a common type, which loses digits.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import reduce
-from operator import or_
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_WHOLE = 2**64  # integers of a column are smaller
-_BOOLEANS = (0, 1)
-_NULL = pa.scalar(None, pa.bool_())
-_DECIMAL = pa.decimal128(20)  # any integer of 64 bits
-_THIRD = float(np.float32(1) / np.float32(3))
-_LARGE = [pa.scalar(Decimal(sign * 10**75), pa.decimal256(76)) for sign in (1, -1)]  # infinite in float32
+_BY: dict[bool, tuple[Callable[..., pa.ChunkedArray], Callable[[Any], int]]] = {
+    True: (pc.greater_equal, math.ceil),
+    False: (pc.less_equal, math.floor),
+}
+"""How values are compared with the lower end of a range, and which integer is that end; the same for the upper end."""
 
 
-def equals(column: pc.Expression, value: Any) -> pc.Expression:
-    """Return the expression that a column holds a value. NaN equals no value."""
-    # pyarrow does not compare booleans with numbers. `isin` does.
-    if isinstance(value, (int, float)) and value in _BOOLEANS:
-        return one_of(column, [value])
-    side, literal = _sides(column, value)
-    return _or_equal(side == literal, column, value)
+def one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
+    """Return for each value whether it is one of others; null for a null, unless None is one of them.
 
-
-def at_least(column: pc.Expression, low: Any) -> pc.Expression:
-    """Return the expression that a column holds a value or a larger one."""
-    side, literal = _sides(column, low)
-    return _or_equal(side >= literal, column, low)
-
-
-def at_most(column: pc.Expression, high: Any) -> pc.Expression:
-    """Return the expression that a column holds a value or a smaller one."""
-    side, literal = _sides(column, high)
-    return _or_equal(side <= literal, column, high)
-
-
-def one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
-    """Return the expression that a column holds one of some values; NaN equals none.
-
-    It is null for a null, as comparisons are, unless null is one of the values.
+    Raises
+    ------
+    pyarrow.ArrowException, TypeError
+        If the types cannot be compared.
     """
-    wholes = {int(value) for value in values if _is_whole(value)}
-    fractions = [value for value in values if isinstance(value, float) and not _is_whole(value) and value == value]
-    others = [value for value in values if not (value is None or _is_whole(value) or isinstance(value, float))]
-    found = []
-    if ones := [value for value in _BOOLEANS if value in wholes]:
-        found.append(column.isin(pa.array(ones)))  # apart: in a boolean column any number would be True
-    if larger := sorted(wholes.difference(_BOOLEANS)):
-        # As decimals they fit any column of numbers.
-        found.append(column.isin(pa.array([pa.scalar(Decimal(value), _DECIMAL) for value in larger])))
-    if 0 in wholes or any(value is False for value in others):  # a timedelta of 0 equals False too
-        found.append(column.isin(pa.array([-0.0])))  # what is looked up is compared bit by bit, and -0.0 is zero too
-    if fractions:
-        found.append(_one_of_fractions(column, fractions))
-    if others:
-        found.append(column.isin(pa.array(others)))
-    # `isin` is false for a null.
-    is_null = column.is_null()
-    found.append(is_null if any(value is None for value in values) else is_null & _NULL)
-    return reduce(or_, found)
+    kind, others = values.type, [each for each in wanted if each is not None]
+    if _is_number(kind):
+        held = [each for each in map(_number, others) if each == each]  # NaN equals nothing
+        if pa.types.is_integer(kind):
+            least, most = _range_of(kind)
+            held = [int(each) for each in held if least <= each <= most and each == int(each)]
+        elif pa.types.is_floating(kind):
+            # What is looked up is compared bit by bit: -0.0 becomes 0.0.
+            held, values = [_float(each, kind) + 0 for each in held], pc.add(values, pa.scalar(0, kind))
+        elif not all(each in (0, 1) for each in held):
+            raise TypeError("a boolean is True or False")
+        found = pc.is_in(values, value_set=pa.array(list(map(bool, held)) if pa.types.is_boolean(kind) else held, kind))
+    elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        each_equal = (pc.equal(values, _exact(other)) for other in others)
+        found = reduce(pc.or_kleene, each_equal, _always(values, passes=False))
+    else:
+        found = pc.is_in(values, value_set=pa.array(others) if others else pa.array([], kind))
+    of_null = pa.scalar(True if len(others) < len(wanted) else None, pa.bool_())
+    return pc.if_else(pc.is_valid(values), found, of_null)
 
 
-def _one_of_fractions(column: pc.Expression, values: list[float]) -> pc.Expression:
-    """Return the expression that a column holds one of some floats that no integer equals."""
-    # `isin` with floats casts integers to floats and refuses large ones. It casts any decimal.
-    doubles = column - Decimal(0) + 0.0
-    found = doubles.isin(pa.array(values))
-    rounded = [_float32(value) for value in values if not _is_float32(value)]
-    return found | (_is_of_float32(column, rounded) & doubles.isin(pa.array(rounded))) if rounded else found
+def between(values: pa.ChunkedArray, low: Any, high: Any) -> pa.ChunkedArray:
+    """Return for each value whether it is in a range, of which None leaves an end open; errors as `one_of`."""
+    ends = [(end, is_low) for end, is_low in ((low, True), (high, False)) if end is not None]
+    return reduce(pc.and_kleene, (_beyond(values, end, is_low=is_low) for end, is_low in ends))
 
 
-def _is_of_float32(column: pc.Expression, values: list[float]) -> pc.Expression:
-    """Return the expression that a column is of float32, where it holds one of some values.
-
-    An expression cannot ask for the type of a column. But arithmetic with integers keeps the type, and a third of 1 is
-    another number in float32. Infinite values give NaN in that test. For these, `isin` casts what it looks up to the
-    type of the column, and 1e75 is infinite in float32.
-    """
-    found = (column - column + 1) / 3 - Decimal(0) == _THIRD
-    return found | column.isin(pa.array(_LARGE)) if any(map(math.isinf, values)) else found
-
-
-def _sides(column: pc.Expression, value: Any) -> tuple[pc.Expression, Any]:
-    """Return the column and the value in forms that pyarrow compares exactly.
-
-    pyarrow compares integers with a decimal as decimals, and floats with it as floats.
-    """
-    if _is_whole(value):
-        return column, Decimal(int(value))
-    # Integers become decimals, and these become floats, rounded. The result is still right: rounding does not move an
-    # integer past a float that is not whole, or that is larger than all integers of a column.
-    return (column - Decimal(0), value) if isinstance(value, float) else (column, value)
+def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArray:
+    compare, whole = _BY[is_low]
+    kind = values.type
+    if pa.types.is_integer(kind):
+        least, most = _range_of(kind)
+        number = _number(end)
+        if number != number or (number > most if is_low else number < least):
+            return _always(values, passes=False)
+        if number <= least if is_low else number >= most:
+            return _always(values, passes=True)
+        end = pa.scalar(whole(number), kind)
+    elif pa.types.is_floating(kind):
+        end = pa.scalar(_float(_number(end), kind), kind)
+    elif pa.types.is_boolean(kind) and not isinstance(end, bool):
+        raise TypeError("a boolean is True or False")
+    return compare(values, _exact(end))
 
 
-def _or_equal(compared: pc.Expression, column: pc.Expression, value: Any) -> pc.Expression:
-    """Return a comparison that also holds for values that equal the number in the dtype of the column.
-
-    pyarrow compares a float32 column as float64, where the 0.1 of float32 differs from 0.1. No float32 value is
-    between the two, so ``<=`` and ``>=`` may use either.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or _is_float32(value):
-        return compared
-    rounded = _float32(value)
-    return compared | (_is_of_float32(column, [rounded]) & (column - Decimal(0) == rounded))
+def _always(values: pa.ChunkedArray, *, passes: bool) -> pa.ChunkedArray:
+    return pc.if_else(pc.is_valid(values), pa.scalar(passes), pa.scalar(None, pa.bool_()))
 
 
-def _is_whole(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value) and value.is_integer() and abs(value) <= _WHOLE
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _is_float32(value: float) -> bool:
-    return value != value or _float32(value) == value
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _float32(value: float) -> float:
+def _number(value: Any) -> Any:
+    value = value.as_py() if isinstance(value, pa.Scalar) else value
+    if not isinstance(value, (int, float, Decimal)):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _float(number: Any, kind: pa.DataType) -> Any:
+    """Return a number as a column of floats has it, as numpy compares it."""
     with np.errstate(over="ignore"):
-        return float(np.float32(value))
+        return kind.to_pandas_dtype()(number)
+
+
+def _exact(value: Any) -> Any:
+    """Return a number as pyarrow compares it with decimals."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return Decimal(int(value)) if is_whole and not isinstance(value, bool) else value
+
+
+def _range_of(kind: pa.DataType) -> tuple[int, int]:
+    held = np.iinfo(kind.to_pandas_dtype())
+    return int(held.min), int(held.max)
+
+
+def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error: Exception) -> str:
+    """Return why a column of some type is not compared with values.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    kind : pyarrow.DataType
+        Its type.
+    values : sequence
+        The values.
+    error : Exception
+        What pyarrow says.
+    """
+    if pa.types.is_nested(kind):
+        return (
+            f"column {name!r} holds {'a structure' if pa.types.is_struct(kind) else 'a list'} a row, and a predicate "
+            "compares one value a row; choose rows by another column, or filter after reading, with ds.filter(fn=...)"
+        )
+    is_number = _is_number(kind) and not pa.types.is_boolean(kind)
+    if is_number and all(value is None or isinstance(value, (int, float, Decimal)) for value in values):
+        return str(error).splitlines()[0]
+    return f"column {name!r} holds {_held(kind)}{_instead(kind, values)}"
+
+
+def _held(kind: pa.DataType) -> str:
+    if _is_text(kind):
+        return "text, which is compared with text only"
+    if pa.types.is_boolean(kind):
+        return "booleans, which are compared with True and False only"
+    if pa.types.is_duration(kind):
+        return "time spans, which are compared with datetime.timedelta or numpy.timedelta64 only"
+    if pa.types.is_temporal(kind):
+        return "times, which are compared with times only"
+    return (
+        "numbers, which are compared with numbers only"
+        if _is_number(kind)
+        else "bytes, which are compared with bytes only"
+    )
+
+
+def _instead(kind: pa.DataType, values: Sequence[Any]) -> str:
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        return ": write a datetime, or in where(...) text such as '2024-01-31' or '2024-01-31T12:00'"
+    if _is_number(kind) and not pa.types.is_boolean(kind):
+        texts = [text for text in values if isinstance(text, str) and _says_a_number(text)]
+        return f": write {texts[0]} in place of '{texts[0]}'" if texts else ""
+    if _is_text(kind):
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        return f": write '{numbers[0]}' in place of {numbers[0]}" if numbers else ""
+    if pa.types.is_boolean(kind) and any(isinstance(value, str) for value in values):
+        return ": write it without quotes"
+    return ""
+
+
+def _says_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import PredicateError
 from ray_h5.options import names_options
-from ray_h5.predicates.comparisons import at_least, at_most, equals, one_of
+from ray_h5.predicates import comparisons
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
     Between,
-    DatedText,
+    Compared,
     Derived,
     FileFold,
     RowFold,
@@ -102,23 +102,17 @@ class Criterion(ComparedByContent):
     ----------
     column : str
         The column.
-    wanted : object
-        As `where` takes it.
-    expression : pyarrow.compute.Expression
-        The predicate.
-
-    Raises
-    ------
-    PredicateError
-        If `where` does not take `wanted`.
+    wanted : Derived
+        What is wanted of it.
     """
 
     column: str
-    wanted: Any
-    expression: pc.Expression = field(init=False, compare=False)
+    wanted: Derived
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "expression", _expression(self.column, self.wanted))
+    @property
+    def expression(self) -> pc.Expression:
+        """The predicate: that a virtual column is true."""
+        return pc.field(virtual_name(self.column, self.wanted)) == True  # noqa: E712  an expression
 
     @property
     def columns(self) -> list[str]:
@@ -130,15 +124,16 @@ class Criterion(ComparedByContent):
 
     @property
     def named(self) -> str:
-        """The column that the predicate names: this one, or the virtual column that is computed from it."""
-        return virtual_name(self.column, self.wanted) if isinstance(self.wanted, Derived) else self.column
+        """The column whose values are looked up: this one, or the virtual column that is computed from files."""
+        return self.column if isinstance(self.wanted, Compared) else virtual_name(self.column, self.wanted)
 
     def over(self, columns: Sequence[str]) -> Criterion:
         """Return the same criterion for columns with other names."""
         if list(columns) == self.columns:
             return self
         column, *valid = columns
-        return Criterion(column, replace(self.wanted, valid=valid[0]) if valid else self.wanted)
+        wanted = self.wanted
+        return Criterion(column, replace(wanted, valid=valid[0]) if isinstance(wanted, AnyEqual) and valid else wanted)
 
 
 def where(*unnamed: object, **criteria: Any) -> pc.Expression:
@@ -186,20 +181,7 @@ def as_criteria(criteria: Mapping[str, Any], unnamed: Sequence[object] = ()) -> 
         raise PredicateError(f"where({unnamed[0]!r}): expected names of columns, such as where(label=1)")
     if not criteria:
         raise PredicateError("where(): expected at least one criterion, such as where(label=1)")
-    return [Criterion(name, as_dated(wanted)) for name, wanted in criteria.items()]
-
-
-def as_dated(wanted: Any) -> Any:
-    """Return text that can stand for times as `DatedText`, and anything else as it is."""
-    texts: list[Any]
-    if isinstance(wanted, str):
-        how, texts = "equal", [wanted]
-    elif isinstance(wanted, Between):
-        how, texts = "between", [wanted.low, wanted.high]
-    else:
-        how, texts = "one_of", _values(wanted) or []
-    given = [text for text in texts if text is not None or how != "between"]
-    return DatedText(how, tuple(texts)) if given and all(map(_is_dated, given)) else wanted
+    return [Criterion(name, _checked(name, wanted)) for name, wanted in criteria.items()]
 
 
 def _is_dated(text: Any) -> bool:
@@ -226,37 +208,34 @@ def _month(name: str, text: str, kind: pa.DataType) -> PredicateError:
     )
 
 
-def time_expression(name: str, wanted: DatedText, kind: pa.DataType) -> pc.Expression:
-    """Return the comparison of a column of some type with text: as times in a column of times.
+def passes(name: str, wanted: Compared, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return for each value of a column of some type whether it passes: text is compared as times, if they are times.
 
     Raises
     ------
     PredicateError
         If text is a month, in a column of times.
+    pyarrow.ArrowException, TypeError
+        If the types cannot be compared.
     """
-    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    for text in wanted.texts if is_time else ():
-        if text is not None and _MONTH.fullmatch(text):
-            raise _month(name, text, kind)
-    values = [text if text is None or not is_time else _plain(_as_time(text)) for text in wanted.texts]
-    if wanted.how == "between":
-        return _expression(name, Between(*values))
-    if wanted.how == "equal" or is_time:
-        column = pc.field(name)
-        return reduce(or_, (column.is_null() if value is None else equals(column, value) for value in values))
-    return _expression(name, values)
+    others = [*wanted.values]
+    given = [value for value in others if value is not None]
+    if (pa.types.is_timestamp(kind) or pa.types.is_date(kind)) and given and all(map(_is_dated, given)):
+        for text in given:
+            if _MONTH.fullmatch(text):
+                raise _month(name, text, kind)
+        others = [None if text is None else _plain(_as_time(text)) for text in others]
+    return comparisons.between(values, *others) if wanted.how == "between" else comparisons.one_of(values, others)
 
 
-def _expression(name: str, wanted: Any) -> pc.Expression:
-    column = pc.field(name)
-    if isinstance(wanted, Between):
-        ends = [] if wanted.low is None else [at_least(column, wanted.low)]
-        ends += [] if wanted.high is None else [at_most(column, wanted.high)]
-        return reduce(and_, ends)
+def _checked(name: str, wanted: Any) -> Derived:
+    """Return what is wanted of a column; raise a PredicateError unless `where` takes it."""
     if isinstance(wanted, Derived):
-        return pc.field(virtual_name(name, wanted)) == True  # noqa: E712  an expression
+        return wanted
+    if isinstance(wanted, Between):
+        return Compared("between", (wanted.low, wanted.high))
     if wanted is None:
-        return column.is_null()
+        return Compared("equal", (None,))
     values = _values(wanted)
     if isinstance(wanted, tuple) and len(wanted) == 2 and any(isinstance(each, float) for each in values or ()):
         raise PredicateError(
@@ -268,14 +247,14 @@ def _expression(name: str, wanted: Any) -> pc.Expression:
         _check_scalar(
             f"where({name}={value!r})", value, "a value, a list of values, between(...), any_equal(...) or row_mask()"
         )
-        return equals(column, value)
+        return Compared("equal", (value,))
     try:
         is_plain = not pa.types.is_nested(_array(values).type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as exc:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type: {exc}") from exc
     if not is_plain:
         raise PredicateError(f"where({name}={wanted!r}): expected values of one type, found lists of them")
-    return one_of(column, values)
+    return Compared("one_of", tuple(values))
 
 
 def _array(values: list[Any]) -> pa.Array:

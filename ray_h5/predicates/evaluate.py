@@ -15,10 +15,12 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
-from ray_h5.predicates.in_words import in_words
-from ray_h5.predicates.refusals import why_not_evaluated
+from ray_h5.predicates.comparisons import why_not_compared
+from ray_h5.predicates.criteria import passes
+from ray_h5.predicates.in_words import criterion_in_words, in_words
+from ray_h5.predicates.names import comparison_of, names_in
 from ray_h5.predicates.virtual_columns import step_shape
-from ray_h5.predicates.virtual_names import read_for
+from ray_h5.predicates.virtual_names import Compared, read_for
 
 
 def as_expression(predicate: Any) -> pc.Expression:
@@ -126,31 +128,41 @@ def passing(expression: pc.Expression, columns: Mapping[str, Any], num_rows: int
     PredicateError
         If the types of the columns cannot be compared.
     """
+    names = names_in(expression)
+    parts = {name: compared(*parsed, columns) for name in names if (parsed := comparison_of(name)) is not None}
+    parts |= {name: columns[name] for name in names if name not in parts and name in columns}
     # A table without columns would have no rows; an expression such as a constant names none.
-    table = pa.table(columns or {"": pa.nulls(num_rows)})
+    table = pa.table(parts or {"": pa.nulls(num_rows)})
+    try:
+        return _mask(expression, _comparable(table))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
+        types = ", ".join(f"{each.name}: {each.type}" for each in table.schema)
+        said = str(exc).splitlines()[0]
+        raise PredicateError(f"predicate: {in_words(expression)} cannot be evaluated on {types}: {said}") from exc
+
+
+def compared(column: str, wanted: Compared, columns: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Return for each value of a column whether it passes a comparison; errors as `passing`."""
+    table = pa.table({column: columns[column]})
     comparable = _comparable(table)
     try:
-        return _mask(expression, comparable)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as exc:
-        why = why_not_evaluated(exc, expression, comparable)
+        return passes(column, wanted, comparable[0], table.schema[0].type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as exc:  # one of Arrow is a TypeError, too
+        why = why_not_compared(column, comparable.schema[0].type, wanted.values, exc)
+        words = criterion_in_words(column, wanted)
         raise PredicateError(
-            f"predicate: {in_words(expression)} cannot be evaluated on {_types(table)}: {why}"
+            f"predicate: ({words}) cannot be evaluated on {column}: {table.schema[0].type}: {why}"
         ) from exc
 
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
-    found = project(expression, table)
+    source = Declaration("table_source", TableSourceNodeOptions(table))
+    computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
+    found = computed.to_table(use_threads=False)["value"]  # threads would not keep the order
     if not pa.types.is_boolean(found.type):
         raise pa.ArrowTypeError(f"expected a boolean a row, found {found.type}")
     return found
-
-
-def project(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
-    """Return the value of an expression for each row of a table."""
-    source = Declaration("table_source", TableSourceNodeOptions(table))
-    computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
-    return computed.to_table(use_threads=False)["value"]  # threads would not keep the order
 
 
 def comparable_type(kind: pa.DataType) -> pa.DataType:
@@ -170,7 +182,3 @@ def comparable_type(kind: pa.DataType) -> pa.DataType:
 def _comparable(table: pa.Table) -> pa.Table:
     kinds = [(field.name, comparable_type(field.type)) for field in table.schema]
     return table.cast(pa.schema(kinds))
-
-
-def _types(table: pa.Table) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in table.schema)

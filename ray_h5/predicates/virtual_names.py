@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from ray_h5.read.casting import Casting
 
 _PREFIX = "ray_h5:"
+_IN_JSON = {bool, int, float, str, tuple}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +42,26 @@ class AnyEqual:
     valid: str | None = None
     casts: tuple[tuple[str, str, Casting], ...] = ()
 
-    @property
-    def reads(self) -> str | None:
-        """The other column that is read."""
-        return self.valid
-
 
 @dataclass(frozen=True, slots=True)
 class RowMask:
     """A mask that is stored in the file; see `row_mask`."""
 
-    reads = None
-
 
 @dataclass(frozen=True, slots=True)
-class DatedText:
-    """Text that may stand for times: the type of the column decides.
+class Compared:
+    """Values that a column is compared with. How depends on the type of the column: text may stand for times.
 
     Attributes
     ----------
     how : {"equal", "one_of", "between"}
-        How it is compared.
-    texts : tuple of str or None
-        The values, or the two ends.
+        How they are compared.
+    values : tuple
+        The values, or the two ends, of which None is open.
     """
 
     how: str
-    texts: tuple[str | None, ...]
-
-    reads = None
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +79,6 @@ class RowFold:
     num_rows: int
     num_files: int
     digest: str
-
-    reads = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,52 +99,60 @@ class FileFold:
     num_files: int
     names: str
 
-    reads = None
-
 
 @dataclass(frozen=True, slots=True)
 class Length:
     """How long the row is of a column of varying shape, along its first axis: an integer."""
 
-    reads = None
 
-
-Derived = AnyEqual | RowMask | DatedText | RowFold | FileFold | Length
+Derived = AnyEqual | RowMask | Compared | RowFold | FileFold | Length
 """A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
+
+
+_KINDS: dict[str, type[Any]] = {
+    "row_mask": RowMask,
+    "length": Length,
+    "compared": Compared,
+    "file_fold": FileFold,
+    "row_fold": RowFold,
+    "any_equal": AnyEqual,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
-    if isinstance(criterion, RowMask):
-        return _PREFIX + json.dumps(["row_mask", column])
-    if isinstance(criterion, Length):
-        return _PREFIX + json.dumps(["length", column])
-    if isinstance(criterion, DatedText):
-        return _PREFIX + json.dumps(["dated", column, criterion.how, criterion.texts])
-    if isinstance(criterion, FileFold):
-        return _PREFIX + json.dumps(["file_fold", column, *astuple(criterion)])
-    if isinstance(criterion, RowFold):
-        return _PREFIX + json.dumps(["row_fold", column, *astuple(criterion)])
-    return _PREFIX + json.dumps(["any_equal", column, criterion.value, criterion.valid, *criterion.casts])
+    parts = [getattr(criterion, each.name) for each in fields(criterion)]
+    return _PREFIX + json.dumps([_NAMES[type(criterion)], column, *map(_as_json, parts)])
 
 
+@lru_cache(maxsize=256)
 def parse_virtual(name: str) -> tuple[str, Derived] | None:
     """Return the column and the criterion that `virtual_name` was given, or None for any other name."""
     if not name.startswith(_PREFIX):
         return None
-    kind, column, *rest = json.loads(name.removeprefix(_PREFIX))
-    if kind == "dated":
-        return column, DatedText(rest[0], tuple(rest[1]))
-    if kind == "file_fold":
-        return column, FileFold(tuple(rest[0]), *rest[1:])
-    if kind == "row_fold":
-        return column, RowFold(*rest)
-    if kind == "length":
-        return column, Length()
-    if kind == "row_mask":
-        return column, RowMask()
-    value, valid, *casts = rest
-    return column, AnyEqual(value, valid, tuple((name, dtype, casting) for name, dtype, casting in casts))
+    kind, column, *parts = json.loads(name.removeprefix(_PREFIX))
+    return column, _KINDS[kind](*map(_of_json, parts))
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON has it; of values that it lacks, such as times, the Arrow array as text."""
+    if not isinstance(value, tuple) or all(each is None or type(each) in _IN_JSON for each in value):
+        return value
+    batch = pa.record_batch([pa.array(value)], [""])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return {"arrow": base64.b64encode(sink.getvalue()).decode()}
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_of_json, value))
+    if not isinstance(value, dict):
+        return value
+    with pa.ipc.open_stream(base64.b64decode(value["arrow"])) as stream:
+        return tuple(each if each.is_valid else None for each in stream.read_all().column(0))
 
 
 def read_for(name: str) -> list[str]:
@@ -163,4 +165,4 @@ def read_for(name: str) -> list[str]:
         return []
     if isinstance(criterion, RowFold):
         return [] if criterion.stratify is None else [criterion.stratify]
-    return [column] if criterion.reads is None else [column, criterion.reads]
+    return [column, criterion.valid] if isinstance(criterion, AnyEqual) and criterion.valid is not None else [column]

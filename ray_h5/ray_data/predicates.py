@@ -14,11 +14,10 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
-from ray_h5.index.index_columns import compared
 from ray_h5.predicates.criteria import Criterion
-from ray_h5.predicates.evaluate import no_scalar, passing
+from ray_h5.predicates.evaluate import compared, no_scalar
 from ray_h5.predicates.virtual_columns import occurs
-from ray_h5.predicates.virtual_names import AnyEqual, DatedText, FileFold, RowFold, RowMask
+from ray_h5.predicates.virtual_names import AnyEqual, Compared, FileFold, RowFold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 
 
@@ -39,15 +38,13 @@ class RowChooser:
                 f"{what} says which rows of the files to take, and this filter gets the blocks of another operator. "
                 "Put the filter directly after read_h5, before map_batches and the like."
             )
-        if isinstance(criterion.wanted, DatedText):
-            passes = compared(criterion.column, criterion.wanted, _scalars(columns[0], criterion.column))
-        elif isinstance(criterion.wanted, AnyEqual):
+        if isinstance(criterion.wanted, AnyEqual):
             values, *valid = map(as_array, criterion.columns, columns)
             found = occurs(values, valid[0] if valid else None, criterion.column, criterion.wanted)
-            passes = pa.chunked_array([pa.array(found)])
-        else:
-            values = _scalars(columns[0], criterion.column)
-            passes = passing(criterion.expression, {criterion.column: values}, len(values))
+            return _like(pa.chunked_array([pa.array(found)]), columns[0])
+        assert isinstance(criterion.wanted, Compared)
+        values = _scalars(columns[0], criterion.column)
+        passes = compared(criterion.column, criterion.wanted, {criterion.column: values})
         return _like(passes, columns[0])
 
     def pushed(self, *columns: pc.Expression) -> pc.Expression:

@@ -184,7 +184,9 @@ def test_what_is_no_criterion(make, says):
 
 @pytest.mark.parametrize("criteria", [{"u": "x"}, {"s": 1}, {"s": True}, {"s": [1]}, {"u": ["a"]}, {"b": "x"}])
 def test_what_cannot_be_compared_says_what_with_what(criteria):
-    with pytest.raises(PredicateError, match=r"cannot be evaluated on u: uint8, .*s: string"):
+    with pytest.raises(
+        PredicateError, match=r"cannot be evaluated on [usb]: (uint8|large_string|string|bool): column '[usb]'"
+    ):
         evaluate(where(**criteria), COLUMNS, 4)
 
 
