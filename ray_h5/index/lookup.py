@@ -129,6 +129,7 @@ class Lookup:
             if facts is None:
                 continue
             if not facts.answers(question):
+                # The task that looks at the file goes on from here: it asks a store for less.
                 begun[path] = facts
                 continue
             if store is not None:

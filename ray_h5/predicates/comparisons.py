@@ -34,6 +34,7 @@ def one_of(values: pa.ChunkedArray, wanted: Sequence[Any]) -> pa.ChunkedArray:
     if _is_number(kind):
         held = [each for each in map(_number, others) if each == each]  # NaN equals nothing
         if pa.types.is_integer(kind):
+            # No value of the column equals a number that its type does not hold.
             least, most = _range_of(kind)
             held = [int(each) for each in held if least <= each <= most and each == int(each)]
         elif pa.types.is_floating(kind):
@@ -61,6 +62,7 @@ def _beyond(values: pa.ChunkedArray, end: Any, *, is_low: bool) -> pa.ChunkedArr
     compare, whole = _BY[is_low]
     kind = values.type
     if pa.types.is_integer(kind):
+        # An end outside of the type is below, or above, all values; a fraction is moved to the next integer inside.
         least, most = _range_of(kind)
         number = _number(end)
         if number != number or (number > most if is_low else number < least):

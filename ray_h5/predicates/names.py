@@ -57,6 +57,7 @@ def comparison_of(name: str) -> tuple[str, Compared] | None:
 
 def _metadata(message: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the metadata of the schema in a message, of which the flatbuffers format of Arrow says where it is."""
+    # A message has version, kind, and header, which is the schema. A schema has byte order, fields, and metadata.
     schema = _target(message, _fields(message, _target(message, 0))[2])
     entries = _target(message, _fields(message, schema)[2])
     for number in range(_uint32(message, entries)):
@@ -66,6 +67,7 @@ def _metadata(message: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _fields(message: bytes, table: int) -> list[int]:
     """Return where the fields of a table are; 0 for one that is not there."""
+    # A table begins with the distance to its list of places: two sizes, and then the place of each field.
     begin = table - struct.unpack_from("<i", message, table)[0]
     (size,) = struct.unpack_from("<H", message, begin)
     return [table + at if at else 0 for (at,) in struct.iter_unpack("<H", message[begin + 4 : begin + size])]

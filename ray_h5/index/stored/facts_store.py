@@ -243,6 +243,7 @@ class FactsStore:
     def _stored(self, key: str) -> FileFacts | None:
         """Return what all index files say of a file; that of the later ones, if they are of other states."""
         facts = self._found.get(key)
+        # From the latest to the oldest: what an older one says of another state of the file is replaced.
         for each in reversed(self._files):
             try:
                 stored = each.get(key)
@@ -280,6 +281,7 @@ class FactsStore:
         if not self._found:
             return
         found = self._found
+        # An index file is never changed, so that a process that reads it needs no lock: it is replaced by another one.
         if len(self._files) >= _MOST_FILES:
             keys = dict.fromkeys(key for each in self._files for key in each.keys if key not in found)
             others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
@@ -289,6 +291,7 @@ class FactsStore:
         if index_files.write_body(where, msgspec.msgpack.encode(body)):
             new = _IndexFile(where, FileIdentity.of(os.stat(where)), body, found)
             _LOADED.put(where, new)
+            # What `add` was given holds all that these say of its files.
             old = [each for each in self._files if found.keys() >= {*each.keys} or len(self._files) >= _MOST_FILES]
             for useless in [*(each.where for each in old), *self._useless]:
                 index_files.remove(useless)
