@@ -229,7 +229,7 @@ class Calls(Generic[Batch]):
 
     def read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
         """Yield what `read` returns for the batches of each call, in order."""
-        with self.source.sharing_chunks(self.threads):
+        with self.source.sharing_chunks():
             yield from self._read(read)
 
     def _read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:

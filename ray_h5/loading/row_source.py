@@ -210,11 +210,10 @@ class RowSource:
         return found
 
     @contextlib.contextmanager
-    def sharing_chunks(self, threads: int = 1) -> Iterator[None]:
-        """Keep decoded chunks in memory until the end of an epoch that so many threads read."""
+    def sharing_chunks(self) -> Iterator[None]:
+        """Keep decoded chunks in memory until the end of an epoch that threads read."""
         self._epochs += 1
         self._bound_chunks()
-        self._held.threads = threads
         try:
             yield
         finally:

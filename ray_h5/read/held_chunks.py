@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,13 +17,16 @@ from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
 from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field, HeldColumn
-from ray_h5.read.shared_work import Turns
+from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 _BLOCK_BYTES, _LEAST_BLOCKS = 1 << 20, 16
 """Chunks that are decoded together lie in blocks of about so many bytes. At least so many blocks may be held."""
 
 _ALIGNMENT = 64
+
+_PATIENCE_S, _HELP_NS = 5.0, 200_000
+"""How long a thread waits for its turn, and looks for jobs of others before it tries again."""
 
 Key: TypeAlias = "tuple[int, ...]"
 """The column, and the offset, stored size, mask and decoded size of a chunk."""
@@ -32,8 +37,8 @@ _KEY_FIELDS = [Field.OFFSET, Field.SIZE, Field.MASK, Field.DECODED]
 class HeldChunks:
     """The decoded chunks that were used last. Threads may share it; after a fork it is empty.
 
-    A chunk that is needed by several threads at a time is decoded once: they take turns, and those that wait decode a
-    part of the chunks of the one whose turn it is.
+    A chunk that is needed by several threads of a pool at a time is decoded once: they take turns, and those that wait
+    run jobs of the one whose turn it is.
 
     Parameters
     ----------
@@ -44,12 +49,9 @@ class HeldChunks:
     ----------
     max_bytes : int
         The bound that there is now; see `resize`.
-    threads : int
-        How many threads read at a time.
     """
 
     def __init__(self, max_bytes: int = 0) -> None:
-        self.threads = 1
         self.max_bytes = max_bytes
         self._columns: dict[tuple[Hashable, ...], int] = {}
         self._numbers = itertools.count()
@@ -107,20 +109,32 @@ class HeldChunks:
         if not keys:
             job.run_alone(worker)
             return
-        mine = object()
-        try:
-            if not state.turns.begin(mine):
-                job.run_alone(worker)
-                return
+        with _turn(state.turn):
             planned, new = _planned(job, at, keys, state, max_bytes)
             if new:
-                parts = planned.parts(self.threads) if self.threads > 1 else [planned]
-                state.turns.run(parts, worker)
+                planned.run_alone(worker)
                 state.hold(new, self.max_bytes)
                 return
-        finally:
-            state.turns.end(mine)
         planned.run_alone(worker)
+
+
+@contextlib.contextmanager
+def _turn(lock: threading.Lock) -> Iterator[None]:
+    """Wait for the turn of this thread, if it is in a pool, and run jobs of the others meanwhile.
+
+    Nobody waits for ever: a file may be on a mount that does not answer.
+    """
+    loop, until = compiled_loop(), time.monotonic() + _PATIENCE_S
+    if loop is None or not loop.is_pooled:
+        yield
+        return
+    while not (is_mine := lock.acquire(blocking=False)) and time.monotonic() < until:
+        loop.help(_HELP_NS)
+    try:
+        yield
+    finally:
+        if is_mine:
+            lock.release()
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +149,7 @@ class _State:
     """What is held in a process."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turn = threading.Lock()
         self.total_bytes = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[_Block, None] = OrderedDict()

@@ -55,7 +55,7 @@ def write(folder, count=4, rows=11, **options):
 def drawn(dataset, count=40, seed=0):
     """Return rows as threads of a loader read them."""
     rows = np.random.default_rng(seed).integers(0, len(dataset), count)
-    with dataset.source.sharing_chunks(2):
+    with dataset.source.sharing_chunks():
         return rows, dataset.read(rows)
 
 
@@ -225,7 +225,7 @@ def test_errors_are_those_of_the_file(tmp_path, together):
     os.utime(paths[2], ns=(state.st_atime_ns, state.st_mtime_ns))
     fresh = H5Dataset(paths, ["x"], kept_bytes=0)
     ahead = np.arange(20)
-    with fresh.source.sharing_chunks(2):
+    with fresh.source.sharing_chunks():
         with pytest.raises(CorruptChunkError, match=r"002\.h5: column 'x', chunk 1 \(rows 4 to 7"):
             fresh.read(np.arange(len(fresh)))
         np.testing.assert_array_equal(fresh.read(ahead)["x"], values[ahead])

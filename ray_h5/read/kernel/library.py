@@ -93,6 +93,15 @@ class Loop:
         self._contexts.value.pool = pool  # as long as the context
         self.library.ray_h5_use_pool(context, pool.address, number)
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the calling thread runs jobs in a pool."""
+        return getattr(self._contexts.value, "pool", None) is not None
+
+    def help(self, idle_ns: int) -> None:
+        """Run jobs of other threads in the pool of this thread until there are none for so long, or it ends."""
+        self.library.ray_h5_help(self.context, idle_ns)
+
     def new_pool(self, threads: int, helpers: int) -> int:
         """Return the address of a new pool; raise `OutOfMemoryError` if there is no memory."""
         return _there(self.library.ray_h5_pool(self._codecs, threads, helpers))
@@ -145,7 +154,7 @@ class Pool:
 
     def help(self) -> None:
         """Run jobs of other threads in this thread, which has entered, until there are none for a while, or `end`."""
-        self._loop.library.ray_h5_help(self._loop.context, _IDLE_NS)
+        self._loop.help(_IDLE_NS)
 
     def end(self) -> None:
         """Let nobody help any more."""
