@@ -58,7 +58,7 @@ LIMITS: dict[str, Size] = {
     "order": Size(2771, 20, 0, 0, 2, 1),
     "plots": Size(478, 2, 0, 0, 0, 0),
     "predicates": Size(1159, 8, 0, 0, 0, 0),
-    "ray_data": Size(4553, 28, 6, 0, 8, 8),
+    "ray_data": Size(4543, 28, 6, 0, 8, 8),
     "read": Size(7729, 42, 27, 5, 14, 7),
     "rows": Size(4660, 19, 10, 0, 5, 5),
     "source": Size(277, 1, 8, 0, 0, 0),

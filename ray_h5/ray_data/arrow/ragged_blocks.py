@@ -29,15 +29,13 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
         Returns the place of row i, for messages.
     """
     assert spec.element is not None
-    missing = np.array([row is None for row in rows], bool)
-    if missing.any():
-        rows = _filled(rows, spec)
     if spec.element.kind not in "biufc":
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-        flat = np.concatenate([*rows, np.empty(0, object)])
-        return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(flat, pa.string()), mask=pa.array(missing))
+        return to_arrow(rows, pa.large_list(pa.string()))
+    missing = np.array([row is None for row in rows], bool)
+    empty = np.empty((0,) * len(spec.ragged_shape), spec.element)
+    filled = [empty if row is None else row for row in rows]
     element, parts = real_dtype(spec.element), (2,) if spec.element.kind == "c" else ()
-    axes, cast = len(spec.ragged_shape) + len(parts), cast_rows(list(rows), spec, where)
+    axes, cast = len(spec.ragged_shape) + len(parts), cast_rows(filled, spec, where)
     shapes = np.array([(*row.shape, *parts) for row in cast if row is not None], np.int64).reshape(len(rows), axes)
     flat = _flat([row for row in cast if row is not None], spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
@@ -46,14 +44,6 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
     storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
     return ArrowVariableShapedTensorType(pa.from_numpy_dtype(element), axes).wrap_array(storage)
-
-
-def _filled(rows: np.ndarray, spec: ColumnSpec) -> np.ndarray:
-    """Return rows with empty arrays for those that are None."""
-    found = rows.copy()
-    for i in np.flatnonzero([row is None for row in rows]).tolist():
-        found[i] = np.empty((0,) * len(spec.ragged_shape), spec.element)
-    return found
 
 
 def _flat(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray:
