@@ -64,7 +64,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(277, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 1, 4, 0),
     "tables": Size(1560, 9, 0, 0, 3, 2),
-    "torch_data": Size(4877, 27, 7, 0, 2, 0),
+    "torch_data": Size(4871, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
     "writing": Size(2896, 17, 0, 0, 6, 3),
 }

@@ -287,10 +287,8 @@ class OrderSampler(DistributedSampler[int]):
         """Among how many ranks the samples are split."""
         return self._own_rank().world_size
 
-    @property
-    def num_replicas(self) -> int:
-        """Among how many ranks the samples are split; the name that `DistributedSampler` has for `world_size`."""
-        return self.world_size
+    num_replicas = world_size
+    """The name that `DistributedSampler` has for it."""
 
     @property
     def num_samples(self) -> int:

@@ -157,22 +157,19 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
     if not isinstance(found, dict):
         return found
     for name, length in lengths.items():
-        row: Any = found.get(name)
-        # Of several arrays a row, the lengths cannot be seen any more; one that the transform set itself stays.
-        if (
-            not getattr(fills[name], "is_of_steps", False)
-            and found.get(name + LENGTH, length) is length
-            and _has_axes(row)
-        ):
-            found[name + LENGTH] = torch.tensor(row.shape if length.ndim else len(row))
+        own = _length(found.get(name), fills[name], has_axes=length.ndim > 0)
+        if own is not None and found.get(name + LENGTH, length) is length:  # one that the transform set itself stays
+            found[name + LENGTH] = own
     # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
     made = Sample(found) if type(found) is dict else found
     return padded_later(made, fills) if type(made) is Sample else made
 
 
-def _is_of_steps(fill: float) -> bool:
-    """Return whether the rows of a padded column are several arrays: they have a length each."""
-    return getattr(fill, "is_of_steps", False)
+def _length(row: Any, fill: float, *, has_axes: bool) -> torch.Tensor | None:
+    """Return the length of a row of a padded column, or one for each axis; None for several arrays a row."""
+    if getattr(fill, "is_of_steps", False) or not _has_axes(row):
+        return None
+    return torch.tensor(row.shape if has_axes else len(row))
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
@@ -222,12 +219,11 @@ def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
 def _with_lengths(sample: Mapping[str, Any], fills: Mapping[str, float], batch: Sequence[Any]) -> Mapping[str, Any]:
     """Return a sample with the lengths that others of its batch have: rows of its dataset may have one length."""
     lacking = {}
-    for name in fills:
-        row: Any = sample.get(name)
-        length = name + LENGTH
-        if length not in sample and not _is_of_steps(fills[name]) and _has_axes(row):
-            several = any(each[length].ndim for each in batch if length in each)
-            lacking[length] = torch.tensor(row.shape if several else len(row))
+    for name, fill in fills.items():
+        if (length := name + LENGTH) not in sample:
+            has_axes = any(each[length].ndim for each in batch if length in each)
+            if (own := _length(sample.get(name), fill, has_axes=has_axes)) is not None:
+                lacking[length] = own
     return {**sample, **lacking} if lacking else sample
 
 
