@@ -68,7 +68,7 @@ def make_traces(folder: str | None, count: int, shape: tuple[int, ...]) -> str:
 
 
 def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int]:
-    """Return a file of 50,000 cells x 20,000 genes in compressed rows, 14 classes of cells, and its number of cells."""
+    """Return a file of 50,000 cells x 20,000 genes in compressed rows, and its number of cells."""
     cells = max(256, round(50_000 * size))
 
     def write(file: h5py.File) -> None:
@@ -86,16 +86,8 @@ def make_cells(folder: str | None, size: float, *, gzip: bool) -> tuple[str, int
             group.create_dataset(name, data=values, maxshape=(None,), compression="gzip" if gzip else None)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         group.create_dataset("indptr", data=starts, maxshape=(None,))
-        for name, columns, count in (("obs", ["cell_type"], cells), ("var", [], GENES)):
-            frame = _encoded(file.create_group(name), "dataframe", _index="_index")
-            frame.attrs["column-order"] = np.array(columns, h5py.string_dtype())
-            _strings(frame, "_index", [f"{name}{i}" for i in range(count)])
-        types = _encoded(file.create_group("obs/cell_type"), "categorical", ordered=False)
-        codes = (np.arange(cells) * 14 // cells).astype(np.int8)  # classes follow each other
-        _encoded(types.create_dataset("codes", data=codes), "array")
-        _strings(types, "categories", [f"type{i}" for i in range(14)])
 
-    return one_file(folder, f"cells-v2-{'gzip' if gzip else 'plain'}-{cells}", write), cells
+    return one_file(folder, f"cells-v3-{'gzip' if gzip else 'plain'}-{cells}", write), cells
 
 
 def _counts(cells: int, shares: np.ndarray, genes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -106,16 +98,6 @@ def _counts(cells: int, shares: np.ndarray, genes: np.ndarray, rng: np.random.Ge
     entries, counts = np.unique(cell * GENES + genes[drawn_genes], return_counts=True)
     per_cell = np.bincount(entries // GENES, minlength=cells)
     return counts.astype(np.float32), (entries % GENES).astype(np.int32), per_cell
-
-
-def _strings(group: h5py.Group, name: str, values: list[str]) -> None:
-    made = group.create_dataset(name, data=np.array(values, object), dtype=h5py.string_dtype())
-    _encoded(made, "string-array")
-
-
-def _encoded(made: Any, kind: str, **attributes: object) -> Any:
-    made.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0", **attributes})
-    return made
 
 
 def make_volume(folder: str | None, size: float) -> str:

@@ -123,11 +123,12 @@ class Decoder:
         """Return the decoders of columns."""
         return {name: cls(reader.column(name)) for name in columns}
 
-    def decode(self, size: int, mask: int, out: np.ndarray | None = None) -> None:
-        """Decode what `stored` has; into a buffer of its own by default."""
+    def decode(self, size: int, mask: int) -> None:
+        """Decode what `stored` has, into a buffer."""
         if self._decoder is not None:
-            target = self.out[: self.nbytes] if out is None else out
-            self._decoder.decode(self.stored[:size], mask, target, lambda slot, nbytes: self._between[slot][:nbytes])
+            self._decoder.decode(
+                self.stored[:size], mask, self.out[: self.nbytes], lambda slot, nbytes: self._between[slot][:nbytes]
+            )
 
 
 def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:
