@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged, RowPart
+from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
+from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
@@ -22,11 +23,8 @@ from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
     from ray_h5.columns.varying.file_ranges import FileRanges
-    from ray_h5.columns.varying.runs import RowEntries
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"
@@ -68,7 +66,7 @@ class FileColumns:
         self._is_reversed = is_reversed
         self.decode_cf = decode_cf
         self._looks_first = looks_first
-        self._made = {each.name: each for each in columns}
+        self.described = Described(reader, columns, self._values_of_dataset)
         self.bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.joined: dict[str, GroupTable] = {} if table is None else dict(table.joined)
@@ -86,7 +84,9 @@ class FileColumns:
     def _ranges(self) -> FileRanges:
         from ray_h5.columns.varying.file_ranges import FileRanges
 
-        return FileRanges(self._reader, self._made, self.values, self._values_of_dataset, self.bounds, self.chunked)
+        return FileRanges(
+            self._reader, self.described.made, self.values, self._values_of_dataset, self.bounds, self.chunked
+        )
 
     def table(self, **others: Any) -> RowTable:
         """Return what was found out so far, with what a row kind knows."""
@@ -148,7 +148,7 @@ class FileColumns:
             If the value is no number or text.
         """
         if name not in self._singles:
-            self._singles[name] = self._single(self.dataset_of(name))
+            self._singles[name] = self._single(self.described.dataset_of(name))
         found = self._singles[name]
         if found is not None and found.array.kind not in {"number", "bool", "string"}:
             raise UnsupportedColumnError(
@@ -158,7 +158,7 @@ class FileColumns:
 
     def bytes_of(self, name: str) -> JoinedArray | None:
         """Return a single opaque value as the array of its bytes; None if it is none."""
-        return None if self.single(name) is not None else self._bytes.get(self.dataset_of(name))
+        return None if self.single(name) is not None else self._bytes.get(self.described.dataset_of(name))
 
     def _single(self, name: str) -> Stored | None:
         if self._layout is not None and name in self._layout.columns:
@@ -188,7 +188,7 @@ class FileColumns:
     def _values(self, name: str) -> Values:
         if self._form == "loom" and not self._is_reversed:
             raise _of_loom(self._reader.path)
-        column, name = name, self.dataset_of(name)
+        column, name = name, self.described.dataset_of(name)
         if self._is_reversed:
             if (encoding := self._encoding(name.strip("/"))) is not None and encoding.kind == "references":
                 return self._referred(name)
@@ -202,8 +202,7 @@ class FileColumns:
             from ray_h5.columns.conventions.reversed_columns import reversed_values
 
             return reversed_values(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
-        given = self._made.get(column.strip("/"))
-        made = given.whole if isinstance(given, RowPart) else given
+        made = self.described.whole(column)
         if isinstance(made, Ragged):
             return self._ranges.ragged(made)
         if isinstance(made, JoinedColumn):
@@ -219,45 +218,12 @@ class FileColumns:
             self.chunked[column] = self.chunked[name]
         return found
 
-    def dataset_of(self, name: str) -> str:
-        """Return the dataset, group or field that a column is of; of most, it has the name."""
-        made = self._made.get(name.strip("/"))
-        return name if made is None or isinstance(made, JoinedColumn) else made.dataset
-
     def by_column(self, said: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Return what is said of datasets, also for the columns of these that have names of their own."""
-        return {**{name: said[made.dataset] for name, made in self._made.items() if made.dataset in said}, **said}
-
-    def _part(self, name: str) -> RowPart | None:
-        made = self._made.get(name.strip("/"))
-        return made if isinstance(made, RowPart) and not made.is_whole else None
-
-    def part_of(self, name: str, values: Values) -> Values:
-        """Return the part of units that the user asks for, by `part`; they are units of rows, or of steps."""
-        if (made := self._part(name)) is None:
-            return values
-        from ray_h5.columns.row_parts import taken_of
-
-        return taken_of(self._reader, made, values, self._values_of_dataset)
-
-    def dataset_part(self, name: str, whole: Values, joined: JoinedArray) -> tuple[Values, RowEntries | None]:
-        """Return the part of rows that the user asks for, of rows that are whole datasets."""
-        if (made := self._part(name)) is None:
-            return whole, None
-        from ray_h5.columns.row_parts import dataset_part
-
-        return dataset_part(self._reader, made, whole, joined, self._values_of_dataset)
-
-    def block_part(
-        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
-    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
-        """Return the part of blocks that the user asks for: positions along each axis, and what is drawn."""
-        if (made := self._part(name)) is None:
-            return (), None
-        from ray_h5.columns.row_parts import entries_of, taken_of_blocks
-
-        taken = taken_of_blocks(self._reader, made, array, cut, self._values_of_dataset)
-        return taken, None if made.random is None else entries_of(made, array.where)
+        return {
+            **{name: said[made.dataset] for name, made in self.described.made.items() if made.dataset in said},
+            **said,
+        }
 
     def _values_of_dataset(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""

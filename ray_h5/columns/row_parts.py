@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.made_columns import Cut, Positions, RowPart
+from ray_h5.columns.made_columns import Cut, JoinedColumn, MadeColumn, Positions, RowPart
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values
 from ray_h5.columns.varying.csr_groups import positions_of
@@ -30,31 +30,132 @@ def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.nda
     return word_at(word_at(first, rows) ^ second, draws)
 
 
-def taken_of(reader: RowReader, made: RowPart, values: Values, column: Callable[[str], Values]) -> Values:
-    """Return the parts of units that a user asks for.
+class Described:
+    """The columns of a file that the user describes, and the parts of values that are asked for.
 
     Parameters
     ----------
     reader : RowReader
         The file.
-    made : RowPart
-        Which parts.
-    values : Values
-        The whole units.
+    columns : iterable of MadeColumn
+        The columns.
     column : callable
         Returns another column of the file, such as names of positions.
     """
-    if isinstance(values, SparseRows):
-        return _of_sparse(reader, made, values, column)
-    where = f"{reader.path}: column {made.name!r}"
-    if isinstance(values, RaggedRows):
-        inner = {axis - 1: at for axis, at in made.axes if axis}
-        content = _taken(reader, made, inner, values.content, column, first_axis=1)
-        return replace(values, content=content, entries=entries_of(made, where))
-    if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
-        raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
-    taken = _taken(reader, made, dict(made.axes), values, column)
-    return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
+
+    def __init__(self, reader: RowReader, columns: Iterable[MadeColumn], column: Callable[[str], Values]) -> None:
+        self._reader = reader
+        self.made = {each.name: each for each in columns}
+        self._column = column
+
+    def whole(self, name: str) -> str | MadeColumn | None:
+        """Return how a column is described, or the one that it is a part of; None for others."""
+        given = self.made.get(name.strip("/"))
+        return given.whole if isinstance(given, RowPart) else given
+
+    def dataset_of(self, name: str) -> str:
+        """Return the dataset, group or field that a column is of; of most, it has the name."""
+        made = self.made.get(name.strip("/"))
+        return name if made is None or isinstance(made, JoinedColumn) else made.dataset
+
+    def part(self, name: str) -> RowPart | None:
+        """Return the part that a column is; None for whole values."""
+        made = self.made.get(name.strip("/"))
+        return made if isinstance(made, RowPart) and not made.is_whole else None
+
+    def of_units(self, name: str, values: Values) -> Values:
+        """Return the parts of units that the user asks for; they are units of rows, or of steps."""
+        if (made := self.part(name)) is None:
+            return values
+        if isinstance(values, SparseRows):
+            return self._of_sparse(made, values)
+        where = f"{self._reader.path}: column {made.name!r}"
+        if isinstance(values, RaggedRows):
+            content = self._inner(made, values.content)
+            return replace(values, content=content, entries=entries_of(made, where))
+        if made.random is not None and (values.array.kind in {"list", "ragged"} or not values.array.row_shape):
+            raise UnsupportedColumnError(f"{where}: {made}: its rows have no axis to draw from")
+        taken = self._taken(made, dict(made.axes), values)
+        return taken if made.random is None else Taken(taken, entries=RowEntries(made.random, where))
+
+    def of_datasets(self, name: str, values: Values, joined: JoinedArray) -> tuple[Values, RowEntries | None]:
+        """Return the parts of rows that are whole datasets: values, and entries of their first axis."""
+        if (made := self.part(name)) is None:
+            return values, None
+        where = f"{self._reader.path}: column {made.name!r}"
+        if joined.single:
+            raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
+        if joined.unit_shape is None and any(axis for axis, _ in made.axes):
+            raise UnsupportedColumnError(
+                f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that agree "
+                "with the pattern, or take parts of the first axis alone."
+            )
+        return self._inner(made, values), entries_of(made, where)
+
+    def of_blocks(
+        self, name: str, array: ColumnLayout, cut: tuple[int, ...]
+    ) -> tuple[tuple[np.ndarray | None, ...], RowEntries | None]:
+        """Return the part of blocks: positions along each axis that these have as a whole, and what is drawn.
+
+        Raises
+        ------
+        UnsupportedColumnError
+            If a part is along an axis that blocks cut, those in `cut`.
+        """
+        if (made := self.part(name)) is None:
+            return (), None
+        asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
+        others = [axis for axis in range(len(array.shape)) if axis not in cut]
+        for axis in asked:
+            if axis not in others:
+                raise UnsupportedColumnError(
+                    f"{array.where} has shape {array.shape}, of which blocks cut the axes {list(cut)}; {made} takes "
+                    f"parts of axis {axis}. Take parts of "
+                    + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
+                    + ", and choose other blocks with rows=Patches(...)."
+                )
+        taken = self._positions(made, dict(made.axes), array.shape)
+        return taken, None if made.random is None else entries_of(made, array.where)
+
+    def _inner(self, made: RowPart, values: Values) -> Values:
+        """Return the parts along the axes of rows after the first one, which is that of units."""
+        return self._taken(made, {axis - 1: at for axis, at in made.axes if axis}, values, first_axis=1)
+
+    def _taken(self, made: RowPart, axes: dict[int, Positions], values: Values, first_axis: int = 0) -> Values:
+        shape = values.array.row_shape
+        if not axes:
+            return values
+        if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
+            found = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
+            raise UnsupportedColumnError(
+                f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
+                f"many axes, found {found}"
+            )
+        return take(values, self._positions(made, axes, shape, first_axis))
+
+    def _positions(
+        self, made: RowPart, axes: dict[int, Positions], shape: tuple[int, ...], first_axis: int = 0
+    ) -> tuple[np.ndarray | None, ...]:
+        """Return the positions along each axis of a shape; None for all."""
+        taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
+        for axis, at in axes.items():
+            taken[axis] = self._along(f"part({made.name!r}, {{{axis + first_axis}: ...}})", made, at, shape[axis])
+        return tuple(taken)
+
+    def _along(self, what: str, made: RowPart, at: Positions, length: int) -> np.ndarray:
+        """Return the positions along an axis of this length."""
+        if isinstance(at, Cut):
+            return at.positions(length)
+        return positions_of(self._reader, what, at, made.names, length, self._column)
+
+    def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
+        if [axis for axis, _ in made.axes] != [0] or made.random is not None:
+            raise UnsupportedColumnError(
+                f"{self._reader.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; "
+                f"found {made}"
+            )
+        at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
+        return replace(values, take=at if values.take is None else values.take[at])
 
 
 def entries_of(made: RowPart, where: str) -> RowEntries | None:
@@ -69,99 +170,6 @@ def entries_of(made: RowPart, where: str) -> RowEntries | None:
             f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
         )
     return RowEntries(np.array(at, np.int64), where)
-
-
-def dataset_part(
-    reader: RowReader, made: RowPart, whole: Values, joined: JoinedArray, column: Callable[[str], Values]
-) -> tuple[Values, RowEntries | None]:
-    """Return the parts of rows that are whole datasets: values, and entries along their first axis, that of units."""
-    where = f"{reader.path}: column {made.name!r}"
-    if joined.single:
-        raise UnsupportedColumnError(f"{where} has single values; {made} expects rows with axes")
-    inner = {axis - 1: at for axis, at in made.axes if axis}
-    if inner and joined.unit_shape is None:
-        raise UnsupportedColumnError(
-            f"{where}: {made}: its rows differ in shape along axes after the first one. Choose groups that agree with "
-            "the pattern, or take parts of the first axis alone."
-        )
-    return _taken(reader, made, inner, whole, column, first_axis=1), entries_of(made, where)
-
-
-def _taken(
-    reader: RowReader,
-    made: RowPart,
-    axes: dict[int, Positions],
-    values: Values,
-    column: Callable[[str], Values],
-    first_axis: int = 0,
-) -> Values:
-    shape = values.array.row_shape
-    if not axes:
-        return values
-    if values.array.kind in {"list", "ragged"} or max(axes) >= len(shape):
-        found = f"rows of {values.array.kind} values" if values.array.kind in {"list", "ragged"} else f"{shape}"
-        raise UnsupportedColumnError(
-            f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so many "
-            f"axes, found {found}"
-        )
-    return take(values, _positions(reader, made, axes, shape, column, first_axis))
-
-
-def _positions(
-    reader: RowReader,
-    made: RowPart,
-    axes: dict[int, Positions],
-    shape: tuple[int, ...],
-    column: Callable[[str], Values],
-    first_axis: int = 0,
-) -> tuple[np.ndarray | None, ...]:
-    """Return the positions along each axis of a shape; None for all."""
-    taken: list[np.ndarray | None] = [None] * (max(axes, default=-1) + 1)
-    for axis, at in axes.items():
-        what = f"part({made.name!r}, {{{axis + first_axis}: ...}})"
-        taken[axis] = (
-            at.positions(shape[axis])
-            if isinstance(at, Cut)
-            else positions_of(reader, what, at, made.names, shape[axis], column)
-        )
-    return tuple(taken)
-
-
-def taken_of_blocks(
-    reader: RowReader, made: RowPart, array: ColumnLayout, cut: tuple[int, ...], column: Callable[[str], Values]
-) -> tuple[np.ndarray | None, ...]:
-    """Return the positions along the axes of an array that blocks have as a whole, those in `cut` being theirs.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If a part is along an axis that blocks cut.
-    """
-    asked = [*([] if made.random is None else [0]), *(axis for axis, _ in made.axes)]
-    others = [axis for axis in range(len(array.shape)) if axis not in cut]
-    for axis in asked:
-        if axis not in others:
-            raise UnsupportedColumnError(
-                f"{array.where} has shape {array.shape}, of which blocks cut the axes {list(cut)}; {made} takes parts "
-                f"of axis {axis}. Take parts of "
-                + (f"the axes {others}, which blocks have as a whole" if others else "arrays with channels")
-                + ", and choose other blocks with rows=Patches(...)."
-            )
-    return _positions(reader, made, dict(made.axes), array.shape, column)
-
-
-def _of_sparse(reader: RowReader, made: RowPart, values: SparseRows, column: Callable[[str], Values]) -> SparseRows:
-    if [axis for axis, _ in made.axes] != [0] or made.random is not None:
-        raise UnsupportedColumnError(
-            f"{reader.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found {made}"
-        )
-    at, width = made.axes[0][1], values.delivered_width
-    positions = (
-        at.positions(width)
-        if isinstance(at, Cut)
-        else positions_of(reader, f"part({made.name!r})", at, made.names, width, column)
-    )
-    return replace(values, take=positions if values.take is None else values.take[positions])
 
 
 def take(values: Values, taken: tuple[np.ndarray | None, ...]) -> Values:

@@ -124,7 +124,7 @@ class EpisodesOfFile(Episodes):
         self._windows = windows
 
     def dataset_of(self, name: str) -> str:
-        return self._columns.dataset_of(name)
+        return self._columns.described.dataset_of(name)
 
     def has(self, name: str) -> bool:
         try:
@@ -143,7 +143,7 @@ class EpisodesOfFile(Episodes):
     def _recording(self, name: str) -> Steps:
         """Return the samples of a column of a file that is one recording, or one episode."""
         single = self._columns.single(name)
-        values = self._columns.part_of(name, self._columns.values(name)) if single is None else single
+        values = self._columns.described.of_units(name, self._columns.values(name)) if single is None else single
         count = 1 if single is not None else values.array.num_rows
         lengths = np.array([count], np.int64)
         return Steps(values, np.zeros(1, np.int64), lengths, values.array.chunk_rows, is_single=single is not None)

@@ -58,7 +58,7 @@ class AxisRows(EpisodesOfFile):
         return Listing(tuple(name for name in found.names if name not in own), found.refused) if own else found
 
     def column(self, name: str) -> RowColumn:
-        return RowColumn(name, self._columns.part_of(name, self._columns.values(name)), chunk_rows=None)
+        return RowColumn(name, self._columns.described.of_units(name, self._columns.values(name)), chunk_rows=None)
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         num_rows = self._reader.rows_of({name: self._columns.values(name).array for name in names})
@@ -201,7 +201,7 @@ class AxisRows(EpisodesOfFile):
         values = self._columns.values(name)
         if self._windows.episode_bounds is not None or values.array.num_rows != self._found.sum():
             self._check_rows(name, self._windows.columns[0].source)
-        values = self._columns.part_of(name, values)
+        values = self._columns.described.of_units(name, values)
         return Steps(values, self._starts(self._found), self._found, values.array.chunk_rows)
 
     def is_constant(self, name: str) -> bool:

@@ -107,7 +107,7 @@ class FileRows(EpisodesOfFile):
                 "column out with columns=[...]."
             )
         joined = self._joined(name, values.array)
-        values, entries = self._columns.dataset_part(name, values, joined)
+        values, entries = self._columns.described.of_datasets(name, values, joined)
         column = DatasetColumn(name, values, joined, entries=entries)
         return text_or_whole(column, self._path, decode_cf=self._columns.decode_cf)
 

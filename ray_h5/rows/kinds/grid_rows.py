@@ -170,12 +170,12 @@ class GridRows(EpisodesOfFile):
         values = self._columns.values(name)
         axes = self._axes_of(values.array)
         if len(axes) == self._kind.axes:
-            over = self._columns.part_of(name, values.over(len(axes)))
+            over = self._columns.described.of_units(name, values.over(len(axes)))
             return RowColumn(name, over, None, self._chunk_rows(values.array))
         if not axes:
-            return RowColumn(name, self._columns.part_of(name, InMemory.constant(self._reader, values)))
+            return RowColumn(name, self._columns.described.of_units(name, InMemory.constant(self._reader, values)))
         return RowColumn(
-            name, self._columns.part_of(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
+            name, self._columns.described.of_units(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
         )
 
     def _axis_of(self, name: str) -> int | None:
@@ -264,7 +264,7 @@ class GridRows(EpisodesOfFile):
         chunk = values.array.chunk_shape
         per_chunk = chunk[len(axes) - 1] if chunk is not None else 1
         starts = self._along(episodes * length, axes)
-        return Steps(self._columns.part_of(name, values.over(len(axes))), starts, lengths, per_chunk)
+        return Steps(self._columns.described.of_units(name, values.over(len(axes))), starts, lengths, per_chunk)
 
     def is_constant(self, name: str) -> bool:
         time = self._kind.axes - 1

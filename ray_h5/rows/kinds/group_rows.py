@@ -11,7 +11,8 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
 from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.dataset_columns import DatasetColumn
-from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged, RowPart
+from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import InMemory, Values
@@ -78,7 +79,7 @@ class GroupRows(Episodes):
         columns: Iterable[MadeColumn] = (),
     ) -> None:
         self._reader = reader
-        self._made = {each.name: each for each in columns}
+        self._described = Described(reader, columns, self._names_of)
         self._decode_cf = decode_cf
         self._values_of: dict[str, Values] = {}
         self._kind = kind
@@ -203,8 +204,7 @@ class GroupRows(Episodes):
 
     def _fields(self, name: str, joined: JoinedArray) -> Values | None:
         """Return fields of compound values; None for other values."""
-        given = self._made.get(name)
-        made = given.of if isinstance(given, RowPart) else given
+        made = self._described.whole(name)
         if isinstance(made, Fields):
             return stored_fields(joined, made.names, name)
         dataset, path = joined.paths.below.strip("/"), self.dataset_of(name).strip("/")
@@ -290,12 +290,9 @@ class GroupRows(Episodes):
             return self._in_memory(name, self._known.attributes[name])
         joined = self._joined(name)
         values = self._values(name, joined)
-        if (made := self._part(name)) is None:
-            return text_or_whole(DatasetColumn(name, values, joined), self._reader.path, decode_cf=self._decode_cf)
-        from ray_h5.columns.row_parts import dataset_part
-
-        values, entries = dataset_part(self._reader, made, values, joined, self._names_of)
-        return DatasetColumn(name, values, joined, entries=entries)
+        values, entries = self._described.of_datasets(name, values, joined)
+        column = DatasetColumn(name, values, joined, entries=entries)
+        return text_or_whole(column, self._reader.path, decode_cf=self._decode_cf)
 
     def _in_memory(self, name: str, values: np.ndarray | Texts) -> RowColumn:
         if isinstance(values, Texts):
@@ -331,8 +328,7 @@ class GroupRows(Episodes):
         return f" It is a dataset of the file: if it names rows, as a mask, write where(**{{{name!r}: row_mask()}})."
 
     def dataset_of(self, name: str) -> str:
-        made = self._made.get(name)
-        return name if made is None else made.dataset
+        return self._described.dataset_of(name)
 
     # Recordings: each group is one -------------------------------------------------------
 
@@ -373,8 +369,7 @@ class GroupRows(Episodes):
 
     def _range(self, name: str) -> Ragged | Csr | None:
         """Return how a column whose rows are ranges in each group is made; None for other columns."""
-        given = self._made.get(name)
-        made = given.whole if isinstance(given, RowPart) else given
+        made = self._described.whole(name)
         if isinstance(made, (Ragged, Csr)):
             return made
         # A table that is known has the rows of matrices alone beside those that the user describes.
@@ -391,8 +386,15 @@ class GroupRows(Episodes):
             names = ["data", "indices", *([] if rows_key(made.name) in self._bounds else ["indptr"])]
             self.prepare(f"{made.group}/{each}" for each in names)
             parts = {each: self._joined(f"{made.group}/{each}") for each in names}
-            rows = sparse_in_groups(self._reader, made, parts, self._known.names, self._bounds, self._names_of)
-            return self._taken(made.name, rows), self._bounds[rows_key(made.name)]
+            rows = sparse_in_groups(
+                self._reader,
+                made,
+                parts,
+                self._known.names,
+                self._bounds,
+                lambda name: Stored.of(self._reader.column(name)),
+            )
+            return self._described.of_units(made.name, rows), self._bounds[rows_key(made.name)]
         content, key = self._joined(made.content), rows_key(made.name)
         if content.unit_shape is None:
             raise UnsupportedColumnError(
@@ -407,7 +409,7 @@ class GroupRows(Episodes):
             found = ragged_in_groups(self._reader, made, content, datasets, self._known.names)
             self._bounds[made.bounds_key], self._bounds[key] = found
         values: Values = RaggedRows(made.name, self._values(made.content, content), self._bounds[made.bounds_key])
-        return self._taken(made.name, values), self._bounds[key]
+        return self._described.of_units(made.name, values), self._bounds[key]
 
     # Episodes: each group is one ---------------------------------------------------------
 
@@ -466,25 +468,14 @@ class GroupRows(Episodes):
 
     def _units(self, name: str, joined: JoinedArray) -> Values:
         """Return the values of units, or the parts of them that the user asks for."""
-        values = self._taken(name, self._values(name, joined))
-        if joined.unit_shape is None and (made := self._part(name)) is not None:
+        values = self._described.of_units(name, self._values(name, joined))
+        if joined.unit_shape is None and (made := self._described.part(name)) is not None:
             raise UnsupportedColumnError(
                 f"{self._reader.path}: column {name!r}: {made}: steps of groups differ in shape, such as "
                 f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with "
                 "the pattern, or take the part in a transform."
             )
         return values
-
-    def _taken(self, name: str, values: Values) -> Values:
-        if (made := self._part(name)) is None:
-            return values
-        from ray_h5.columns.row_parts import taken_of
-
-        return taken_of(self._reader, made, values, self._names_of)
-
-    def _part(self, name: str) -> RowPart | None:
-        made = self._made.get(name)
-        return made if isinstance(made, RowPart) and not made.is_whole else None
 
     def _names_of(self, name: str) -> Values:
         """Return a dataset of the file, such as names of positions."""
