@@ -15,6 +15,9 @@ from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
+from ray_h5.columns.varying.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
+from ray_h5.columns.varying.csr_groups import checked_encoding
+from ray_h5.columns.varying.ranges import Parts, Ranges, rows_of_awkward, rows_of_csr
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.tree.tree import lost_fields
@@ -23,8 +26,6 @@ from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
 
 if TYPE_CHECKING:
-    from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
-    from ray_h5.columns.varying.file_ranges import FileRanges
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
 
 _CLASS = "MATLAB_class"
@@ -81,12 +82,11 @@ class FileColumns:
         return self._reader.form
 
     @cached_property
-    def _ranges(self) -> FileRanges:
-        from ray_h5.columns.varying.file_ranges import FileRanges
+    def _ranges(self) -> Ranges:
+        def parts_of(name: str) -> Parts:
+            return Parts.of_file(self._values_of_dataset(name))
 
-        return FileRanges(
-            self._reader, self.described.made, self.values, self._values_of_dataset, self.bounds, self.chunked
-        )
+        return Ranges(self._reader, None, parts_of, self.bounds, self.values)
 
     def table(self, **others: Any) -> RowTable:
         """Return what was found out so far, with what a row kind knows."""
@@ -204,7 +204,7 @@ class FileColumns:
             return reversed_values(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
         made = self.described.whole(column)
         if isinstance(made, Ragged):
-            return self._ranges.ragged(made)
+            return self._ragged(made)
         if isinstance(made, JoinedColumn):
             from ray_h5.columns.end_to_end import joined_values
 
@@ -212,7 +212,7 @@ class FileColumns:
         if isinstance(made, Fields):
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
         if isinstance(made, Csr):
-            return self._ranges.csr(made, self._reader.encoding(made.group))
+            return self._csr(made)
         found = self._values_of_dataset(name)
         if column != name and name in self.chunked:
             self.chunked[column] = self.chunked[name]
@@ -281,7 +281,7 @@ class FileColumns:
 
     def _encoded(self, name: str, encoding: Encoding) -> Values:
         if encoding.kind in {"csr", "csc", "compressed"}:
-            return self._ranges.csr(Csr(name.strip("/")), encoding)
+            return self._csr(Csr(name.strip("/")))
         if encoding.kind in {"category", "optional"}:
             from ray_h5.columns.conventions.coded_columns import category, optional
 
@@ -292,10 +292,24 @@ class FileColumns:
         if encoding.kind == "references":
             return self._referred(name)
         if encoding.kind == "ragged":
-            return self._ranges.awkward(name.strip("/"), encoding)
+            return self._ragged(rows_of_awkward(self._reader.path, name.strip("/"), encoding))
         has_columns = encoding.kind in {"frame", "pandas"} or encoding.said in {"dict", "raw", "anndata"}
         what = "a group, not a column; its columns are below it" if has_columns else "no column of rows"
         raise UnsupportedColumnError(f"{self._reader.path}: {name!r} ({encoding.said}) is {what}")
+
+    def _ragged(self, made: Ragged) -> Values:
+        values = self._values_of_dataset if made.content in self.described.made else self.values
+        found = self._ranges.ragged(made, Parts.of_file(values(made.content)))
+        self.chunked[made.name] = ChunkedBy(made.bounds_key, found.content.array.chunk_rows)
+        return found
+
+    def _csr(self, made: Csr) -> Values:
+        checked_encoding(self._reader.path, made, made.group, self._reader.encoding(made.group))
+        parts = (Stored.of(self._reader.column(f"{made.group}/{each}")) for each in ("indices", "data"))
+        found = self._ranges.csr(made, *map(Parts.of_file, parts))
+        chunk_rows = max(found.indices.array.chunk_rows, found.data.array.chunk_rows)
+        self.chunked[made.name] = ChunkedBy(rows_of_csr(made).bounds_key, chunk_rows)
+        return found
 
     def _datasets(self, name: str, pattern: str) -> GroupTable:
         """Return the datasets that a column consists of."""
@@ -378,7 +392,11 @@ class FileColumns:
 
     def episode_bounds(self, name: str) -> Bounds:
         """Return where episodes begin and end, as pairs say."""
-        return self._ranges.episodes(name)
+        if (key := episodes_key(name)) not in self.bounds:
+            where = f"{self._reader.path}: {name!r}"
+            (pairs,) = Parts.of_file(self._values_of_dataset(name)).read(self._reader)
+            self.bounds[key] = bounds_of_pairs(*pairs_of(pairs, where), where)
+        return self.bounds[key]
 
 
 def is_single(error: Exception) -> bool:

@@ -8,50 +8,13 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.made_columns import Csr
-from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Values, read_all
-from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
-from ray_h5.columns.varying.range_columns import SparseRows
+from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
-
-
-def sparse_rows(
-    reader: RowReader,
-    made: Csr,
-    encoding: Encoding | None,
-    offsets: Callable[[str], tuple[str, Bounds]],
-    column: Callable[[str], Values],
-) -> tuple[SparseRows, ChunkedBy]:
-    """Return the rows of a sparse matrix, and what they are ranges of.
-
-    Parameters
-    ----------
-    reader : RowReader
-        The file.
-    made : Csr
-        The column, as the user describes it.
-    encoding : Encoding, optional
-        What the group says of itself.
-    offsets : callable
-        Returns for the dataset of offsets a key and the bounds of rows.
-    column : callable
-        Returns another column of the file, such as names of genes.
-    """
-    path, name = reader.path, made.group
-    encoding = checked_encoding(path, made, name, encoding)
-    key, bounds = offsets(f"{name}/indptr")
-    indices, data = (Stored.of(reader.column(f"{name}/{each}")) for each in ("indices", "data"))
-    where = f"{path}: sparse matrix {name!r}"
-    check_types(where, indices.array, data.array)
-    check_entries(where, bounds, indices.array.num_rows, data.array.num_rows)
-    width = width_of(reader, made, name, encoding, len(bounds))
-    chunked = ChunkedBy(key, max(indices.array.chunk_rows, data.array.chunk_rows))
-    take = taken_positions(reader, made, width, column)
-    return SparseRows(name, indices, data, bounds, width, made.dense, take, path), chunked
 
 
 def checked_encoding(path: str, made: Csr, name: str, encoding: Encoding | None) -> Encoding | None:

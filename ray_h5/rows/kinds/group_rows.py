@@ -17,6 +17,8 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.columns.varying.bounds import Bounds, rows_key
+from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.varying.ranges import Parts, Ranges, rows_of_csr
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,
@@ -379,37 +381,37 @@ class GroupRows(Episodes):
 
     def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
         """Return the rows of a column in all groups, and which of them each group has."""
-        from ray_h5.columns.varying.group_ranges import ragged_in_groups, sparse_in_groups
-        from ray_h5.columns.varying.range_columns import RaggedRows
-
+        key, others = rows_key(made.name), rows_of_csr(made) if isinstance(made, Csr) else made
+        names = [] if key in self._bounds else [*others.given.values()]
+        self.prepare([*names, *self._datasets_of(made.name)])
+        ranges = Ranges(self._reader, self._known.names, self._parts_of, self._bounds, self._names_of)
+        found: RaggedRows | SparseRows
         if isinstance(made, Csr):
-            names = ["data", "indices", *([] if rows_key(made.name) in self._bounds else ["indptr"])]
-            self.prepare(f"{made.group}/{each}" for each in names)
-            parts = {each: self._joined(f"{made.group}/{each}") for each in names}
-            rows = sparse_in_groups(
-                self._reader,
-                made,
-                parts,
-                self._known.names,
-                self._bounds,
-                lambda name: Stored.of(self._reader.column(name)),
+            indices, data = (self._joined(f"{made.group}/{each}") for each in ("indices", "data"))
+            found = ranges.csr(
+                made, *(Parts(Stored.of(each), each.starts[:-1], each.lengths) for each in (indices, data))
             )
-            return self._described.of_units(made.name, rows), self._bounds[rows_key(made.name)]
-        content, key = self._joined(made.content), rows_key(made.name)
-        if content.unit_shape is None:
+        else:
+            found = ranges.ragged(made, self._parts_of(made.content))
+        return self._described.of_units(made.name, found), self._bounds[key]
+
+    def _parts_of(self, name: str, *, is_stored: bool = False) -> Parts:
+        """Return the datasets of a name that rows are ranges of, or that say where these are."""
+        joined = self._joined(name)
+        if joined.unit_shape is None:
             raise UnsupportedColumnError(
-                f"{self._reader.path}: {made}: the values of {made.content!r} have other shapes in other groups, such "
-                f"as {content.layouts[0].row_shape} and {content.layouts[1].row_shape}. Choose groups that agree with "
-                "the pattern, or leave the column out."
+                f"{self._reader.path}: the values of {name!r} have other shapes in other groups, such as "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with the "
+                "pattern, or leave the column out."
             )
-        if key not in self._bounds:
-            self.prepare(made.given.values())
-            joined = {option: self._joined(name) for option, name in made.given.items()}
-            datasets = {option: (each, self._values(made.given[option], each)) for option, each in joined.items()}
-            found = ragged_in_groups(self._reader, made, content, datasets, self._known.names)
-            self._bounds[made.bounds_key], self._bounds[key] = found
-        values: Values = RaggedRows(made.name, self._values(made.content, content), self._bounds[made.bounds_key])
-        return self._described.of_units(made.name, values), self._bounds[key]
+        if not joined.is_there.all():
+            lacking = self._known.names[int(np.argmin(joined.is_there))]
+            raise SchemaMismatchError(
+                f"{self._reader.path}: group {lacking!r} lacks {name!r}, which says where rows are or holds their "
+                "values. Choose groups that have it with the pattern, or leave the column out."
+            )
+        values = Stored.of(joined) if is_stored else self._values(name, joined)
+        return Parts(values, joined.starts[:-1], joined.lengths)
 
     # Episodes: each group is one ---------------------------------------------------------
 
