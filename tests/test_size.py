@@ -49,7 +49,7 @@ LIMITS: dict[str, Size] = {
     "hdf5": Size(7448, 44, 16, 2, 10, 3),
     "index": Size(4530, 25, 36, 1, 6, 10),
     "inspect": Size(1575, 9, 8, 0, 5, 0),
-    "likely_rows": Size(1322, 10, 0, 0, 2, 0),
+    "likely_rows": Size(1048, 10, 0, 0, 2, 0),
     "loading": Size(1393, 9, 2, 0, 0, 1),
     "lru": Size(145, 1, 0, 0, 0, 0),
     "manifest": Size(1471, 9, 0, 0, 0, 1),

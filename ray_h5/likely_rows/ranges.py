@@ -46,13 +46,12 @@ def ragged_columns(columns: Mapping[str, Seen]) -> Iterator[tuple[str, list[str]
 def _values_of(columns: Mapping[str, Seen], bounds: _Bounds, *, is_alone: bool) -> dict[str, Seen]:
     """Return the columns in which bounds may say where rows are: those of their own group, or of their own source.
 
-    Files of several sources have an index of each: ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``, and
-    about no other. Only if there are no other bounds may their values be anywhere.
+    ``INDEX/camera/first`` is about ``INSTRUMENT/camera/image``. Only without other bounds may values be anywhere.
     """
     longer = {name: each for name, each in columns.items() if each.rows > bounds.rows + 1 and name not in bounds.names}
     own = _group(bounds.names[0])
-    near = {name: each for name, each in longer.items() if _group(name) == own}
     source = own.partition("/")[2]
+    near = {name: each for name, each in longer.items() if _group(name) == own}
     of_source = {name: each for name, each in longer.items() if source and _group(name).partition("/")[2] == source}
     return near or of_source or (longer if is_alone else {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ray_h5.likely_rows.tree import Seen
-from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, PLACES, TIMES, last, words
+from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, TIMES, last, words
 
 _IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
 """Least columns of an image and pixels of a side; most times that one side is the other, and channels."""
@@ -19,18 +19,12 @@ _FEW_NUMBERS = 16
 
 def is_image(columns: Mapping[str, Seen]) -> bool:
     """Return whether the columns of a file are likely one image, with its mask or labels: their rows are its lines."""
-    shapes = [each.shape for each in columns.values()]
-    sides = {shape[:2] for shape in shapes}
-    if len(shapes) < _IMAGE_COLUMNS or len(sides) > 1 or None in (side := sides.pop()) or len(side) < len("HW"):
-        return False
-    height, width = (int(n or 0) for n in side)
-    found = {word for name in columns for word in words(name)}
-    return (
-        min(height, width) >= _IMAGE_SIDE
-        and max(height, width) <= _IMAGE_RATIO * min(height, width)
-        and all(len(shape) == len("HW") or _has_channels(shape) for shape in shapes)
-        and bool(found & OF_IMAGES)
-    )
+    sides = {each.shape[:2] for each in columns.values()}
+    side = [n or 0 for n in min(sides, key=len)]
+    is_flat = all(len(each.shape) == len("HW") or _has_channels(each.shape) for each in columns.values())
+    is_named = any(OF_IMAGES & {*words(name)} for name in columns)
+    is_picture = len(side) == len("HW") and min(side) >= _IMAGE_SIDE and max(side) <= _IMAGE_RATIO * min(side)
+    return len(columns) >= _IMAGE_COLUMNS and len(sides) == 1 and is_picture and is_flat and is_named
 
 
 def _has_channels(shape: Sequence[int | None]) -> bool:
@@ -38,13 +32,9 @@ def _has_channels(shape: Sequence[int | None]) -> bool:
 
 
 def is_bag(columns: Mapping[str, Seen]) -> bool:
-    """Return whether the columns of a file are likely one bag: features of parts of a slide, and where these are.
-
-    With one value a row beside them, such as a label, rows are samples.
-    """
-    found = [set(words(name)) | {last(name)} for name in columns]
+    """Return whether the columns of a file are likely one bag of features, without a label a row."""
     is_labelled = any(len(each.shape) == 1 for each in columns.values())
-    return not is_labelled and any(each & FEATURES for each in found) and any(each & PLACES for each in found)
+    return not is_labelled and any(FEATURES & {*words(name)} for name in columns)
 
 
 def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, tuple[int, ...]]:
@@ -101,29 +91,6 @@ def along_last_axis(columns: Mapping[str, Seen], *, any_of: bool = False) -> tup
     if rows < 2 or len(names) < 2 or not differ or (len(names) < len(columns) and not any_of):
         return None
     return rows, names
-
-
-def frames_of_sleap(columns: Mapping[str, Seen]) -> tuple[int, list[str]] | None:
-    """Return the number of frames and the columns that have them last, as SLEAP exports its tracks; None otherwise."""
-    frames = columns.get("track_occupancy", Seen("", ())).shape[:1]
-    names = [name for name, each in columns.items() if len(each.shape) > 1 and each.shape[-1:] == frames]
-    return (frames[0] or 0, names) if "tracks" in names else None
-
-
-def after_ones(columns: Mapping[str, Seen]) -> tuple[str, int, tuple[int, ...]] | None:
-    """Return the largest column, how many of its first axes have the length one, and the shape of a block after them.
-
-    None if its first axis is longer, or it has no others; an empty block if the rest is no volume.
-    """
-    name = max(columns, key=lambda each: columns[each].values)
-    shape = columns[name].shape
-    ones = next((i for i, n in enumerate(shape) if n != 1), 0)
-    if not ones or None in shape:
-        return None
-    rest = tuple(int(n or 0) for n in shape[ones : ones + _VOLUME_AXES])
-    sides = sum(n >= _VOLUME_SIDE for n in rest)
-    is_volume = len(rest) == _VOLUME_AXES and sides >= _VOLUME_AXES - 1 and min(rest) > _MOST_COLOURS
-    return name, ones, tuple(min(n, _BLOCK_SIDE) for n in rest) if is_volume else ()
 
 
 def main_columns(columns: Mapping[str, Seen]) -> tuple[int, list[str]]:

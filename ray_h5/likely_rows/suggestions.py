@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 
 from ray_h5.likely_rows.alike import likely_samples
-from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, pieces, samples, side_by_side, splits_of_one
+from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, samples, side_by_side
 from ray_h5.likely_rows.ranges import ragged_columns
 from ray_h5.likely_rows.shapes import (
-    after_ones,
     along_last_axis,
     block_of,
-    frames_of_sleap,
     is_bag,
     is_image,
     main_columns,
@@ -33,17 +31,12 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     """Return what rows of a file probably are, the likeliest first; nothing if they are as they are read."""
     if not tree.columns:
         return [*_single_values(tree)]
-    if _is_model(tree.columns):
-        said = "this looks like the weights of a Keras model; they are no rows of samples"
-        return [Suggestion(said, is_surprise=True)]
     everywhere = tree.of_all_files()
     if pairs := [*side_by_side(everywhere)]:
         return pairs
-    of_patterns = (pieces, splits_of_one, samples)
     rules = (
         _sparse,
         _times,
-        _of_one_row,
         _reversed,
         _ragged,
         _files,
@@ -52,7 +45,7 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _episodes,
         _cf,
     )
-    found = [each for rule in of_patterns for each in rule(everywhere)]
+    found = [*samples(everywhere)]
     found += [each for rule in rules for each in rule(tree)]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(each.options == whole for each in found):
@@ -71,18 +64,6 @@ def _single_values(tree: FileTree) -> Iterator[Suggestion]:
         said = str(alike).replace(" columns alike", " single values alike")
         more = "encoded images are decoded by ray_h5.DecodeImage('value')"
         yield Suggestion(said, "if each is a sample", f"{alike.options[:-1]}, key='name')", True, more)
-
-
-def _is_model(columns: Mapping[str, Seen]) -> bool:
-    """Return whether columns are the weights of a model, as versions of Keras name them."""
-    names = list(columns)
-    layers = [name.split("/") for name in names]
-    twice = [len(each) > 2 and each[-3] == each[-2] for each in layers]
-    return (
-        any("/vars/" in f"/{name}/" or name.endswith(("kernel:0", "bias:0")) for name in names)
-        or all(each[0] == "model_weights" for each in layers)
-        or (all(twice) and len(twice) > 1)
-    )
 
 
 def _sparse(tree: FileTree) -> Iterator[Suggestion]:
@@ -120,29 +101,11 @@ def _times(tree: FileTree) -> Iterator[Suggestion]:
         yield Suggestion(said, "if each of its steps is a sample", "rows=ray_h5.Grid(2)")
 
 
-def _of_one_row(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield blocks or a grid of columns whose first axes have the length one, as of microscopes and satellites."""
-    found = after_ones(tree.columns)
-    if found is None or tree.files > 1:
-        return
-    name, ones, block = found
-    shape, alone = tree.columns[name].shape, tree.lengths == {1}
-    said = f"{name} of {shape} has {shape[0]} row"
-    if block:
-        options = f"rows=ray_h5.Patches({ {name: block}!r}, axes={ {name: tuple(range(ones, ones + len(block)))}!r})"
-        is_labelled = any(len(each.shape) == 1 for each in tree.columns.values())
-        yield Suggestion(said, "if blocks of it are samples", options, alone and not is_labelled)
-    elif not alone:
-        beside = [each for each, seen in tree.columns.items() if seen.shape[: ones + 1] in {shape[: ones + 1], (1,)}]
-        columns = f"columns={sorted(beside)!r}" if len(beside) <= MAX_COPIED else f"columns=[{name!r}]"
-        yield Suggestion(said, "if its lines are samples", f"rows=ray_h5.Grid({ones + 1}), {columns}", True)
-
-
 def _reversed(tree: FileTree) -> Iterator[Suggestion]:
     """Yield the last axis as rows, where columns share it and not the first."""
     if len(tree.lengths) < 2:
         return
-    found = frames_of_sleap(tree.columns) or along_last_axis(tree.columns, any_of=tree.of_matlab)
+    found = along_last_axis(tree.columns, any_of=tree.of_matlab)
     if found is not None:
         rows, names = found
         some = len(names) < len(tree.columns)

@@ -45,16 +45,9 @@ OF_VOLUMES = _words_of("raw volume volumes vol em ct mri tomogram stack")
 """What arrays are called of which samples are blocks."""
 
 FEATURES = _words_of("feature features feat feats embedding embeddings")
-PLACES = _words_of("coord coords coordinates position positions")
-"""What the columns of a bag are called: of a slide, the features of its patches, and where they are."""
-
-PIECES = _words_of("bucket shard part piece chunk block data frames rows")
-"""What datasets are called that hold rows one after the other."""
+"""What the columns of a bag are called, as of a slide."""
 
 SPLITS = ("train", "training", "tr", "valid", "validation", "val", "dev", "test", "testing", "te")
-
-MASKS = _words_of("mask masks split splits fold folds")
-"""Groups of what names the samples of a split."""
 
 OFFSETS = _words_of("offset offsets indptr ptr splits seqlens")
 STARTS = _words_of("start starts begin first")

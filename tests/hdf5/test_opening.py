@@ -703,3 +703,13 @@ def test_waits_grow():
     waits = repeating._WAITS_S
     assert list(waits) == sorted(waits)
     assert 0 < sum(waits) < 10
+
+
+def test_what_libhdf5_finds_out_when_it_closes_a_file_is_an_error_of_that_file(tmp_path):
+    file = open_h5(write(tmp_path / "a.h5", {"x": VALUES}))
+    os.close(file.id.get_vfd_handle())  # as when a disk fails
+    with pytest.raises(CorruptFileError, match=r"a\.h5: closing failed.*decrement id ref count") as caught:
+        file.close()
+    assert not isinstance(caught.value, RuntimeError)
+    with RowReader(tmp_path / "a.h5") as reader:
+        assert_same(reader.read(["x"])["x"], VALUES)

@@ -190,7 +190,7 @@ def scans(folder):
     return Want(3, {"raw": (1, numbers(10, 40, 37, start=1))})
 
 
-@layout("volumes of several shapes: a scan a group", "refused", "rows=ray_h5.Patches({")
+@layout("volumes of several shapes: a scan a group", "refused")
 def scans_in_groups(folder):
     for i in range(6):
         put(
@@ -226,7 +226,7 @@ def matrix_without_a_shape(folder):
     return Want(6, {"counts": (2, counts.toarray()[2])})
 
 
-@layout("embeddings of proteins", "warned", "rows=ray_h5.Groups('*')")
+@layout("embeddings of proteins", "odd")
 def per_protein(folder):
     put(folder / "a.h5", {f"{'ABCDEFGHIJKL'[i % 12]}{i % 10}A{i:02d}{i % 10}": numbers(32, start=i) for i in range(40)})
     return Want(40, {"value": (0, numbers(32))})
@@ -273,7 +273,7 @@ def nights_in_one_file(folder):
     return Want(5, {"hypnogram": (2, np.arange(22) % 5)})
 
 
-@layout("SLEAP: frames along the last axis", "refused", "columns=['instance_scores', 'point_scores', 'tracks']")
+@layout("SLEAP: frames along the last axis", "refused")
 def sleap(folder):
     put(
         folder / "a.analysis.h5",

@@ -116,7 +116,7 @@ def events(folder):
     return Want(7, {"value": (0, numbers(3, 50))})
 
 
-@layout("SeisBench: buckets", "refused", "ray_h5.joined('data/bucket*')")
+@layout("SeisBench: buckets", "refused")
 def seisbench(folder):
     for i, n in enumerate((4, 3, 4)):
         put(folder / "waveforms.hdf5", {f"data/bucket{i}": numbers(n, 3, 20, start=i)})

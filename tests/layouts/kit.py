@@ -23,7 +23,7 @@ class Want:
 
 @dataclass(frozen=True)
 class Layout:
-    """`default` is what happens without options: right, warned (other rows, and a warning), or refused.
+    """`default` is what happens without options: right, warned (other rows, and a warning), odd (unsaid), or refused.
 
     `call` is a part of the printed call that makes the rows of it; empty if nothing has to be printed.
     `said` is a part of what is said where no call helps: these files hold no rows.

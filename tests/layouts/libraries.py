@@ -30,7 +30,7 @@ def images_as_bytes(folder):
     return Want(3, {"value": (2, "abcabcabc")})
 
 
-@layout("Federated EMNIST: a client a group", "refused", "columns=[ray_h5.joined('examples/f*/label', name='label'), ")
+@layout("Federated EMNIST: a client a group", "refused")
 def emnist(folder):
     lengths = (5, 7, 6)
     put(

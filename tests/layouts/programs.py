@@ -68,7 +68,7 @@ def nyu(folder):
     return Want(5, {"images": (2, numbers(5, 3, 8, 6, dtype="u1")[2])})
 
 
-@layout("Eiger: frames in several files", "refused", "columns=[ray_h5.joined('entry/data/data_*')], allow_external=")
+@layout("Eiger: frames in several files", "refused")
 def eiger(folder):
     with h5py.File(folder / "scan_master.h5", "w") as master:
         for i, n in enumerate((3, 2)):
@@ -97,7 +97,7 @@ def big_data_viewer(folder):
     return Want(8, {"t00000/s00/0/cells": (3, numbers(8, 8, 8, dtype="i2")[3])})
 
 
-@layout("Keras weights", "refused", said="weights of a Keras model")
+@layout("Keras weights", "refused")
 def keras(folder):
     put(
         folder / "a.weights.h5",
@@ -110,7 +110,7 @@ def keras(folder):
     )
 
 
-@layout("Keras weights, old", "refused", said="weights of a Keras model")
+@layout("Keras weights, old", "refused")
 def old_keras(folder):
     with h5py.File(folder / "model.h5", "w") as file:
         root = file.create_group("model_weights")
@@ -157,7 +157,7 @@ def cats(folder):
     return Want(6, {"train_set_x": (2, numbers(6, 8, 8, 3)[2])})
 
 
-@layout("CIFAR: splits in groups", "refused", "group='train'")
+@layout("CIFAR: splits in groups", "refused")
 def cifar(folder):
     for split, n in (("train", 6), ("test", 3)):
         put(folder / "cifar10.h5", {f"{split}/images": numbers(n, 8, 8, 3), f"{split}/labels": np.arange(n)})

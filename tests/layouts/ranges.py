@@ -83,14 +83,14 @@ def world_model(folder):
     )
 
 
-@layout("SpliceAI: X0, Y0, X1, Y1", "refused", "columns=[ray_h5.joined('X*')]")
+@layout("SpliceAI: X0, Y0, X1, Y1", "refused")
 def splice_ai(folder):
     for i, n in enumerate((6, 5, 7)):
         put(folder / "a.h5", {f"X{i}": np.full((n, 50, 4), i, "i1"), f"Y{i}": np.zeros((1, n, 30, 3), "i1")})
     return Want(18, {"X": (7, np.full((50, 4), 1, "i1"))})
 
 
-@layout("d3rlpy: datasets of each episode", "refused", "ray_h5.joined('actions_*'), ray_h5.joined('observations_*')")
+@layout("d3rlpy: datasets of each episode", "refused")
 def d3rlpy(folder):
     for i in range(3):
         put(
@@ -106,7 +106,7 @@ def d3rlpy(folder):
     return Want(18, {"observations": (5, numbers(4, start=1)), "actions": (5, numbers(2))})
 
 
-@layout("splits in each class", "refused", "columns=[ray_h5.joined('*/train', name='train')]")
+@layout("splits in each class", "refused")
 def splits_of_classes(folder):
     for i, name in enumerate(("02691156", "02958343", "03001627")):
         for split, n in (("train", 6), ("val", 3), ("test", 14)):
@@ -114,7 +114,7 @@ def splits_of_classes(folder):
     return Want(21, {"train": (6, numbers(20, 3, start=1))})
 
 
-@layout("Transition1x: splits of molecules", "refused", "group='train', rows=ray_h5.Groups('C2H*/rxn*')")
+@layout("Transition1x: splits of molecules", "refused")
 def transition1x(folder):
     formulas = ("C2H2N2O", "C2H4O2", "C3H6", "C4H8")
     for split, some in (("data", formulas), ("train", formulas[:2]), ("val", formulas[2:3]), ("test", formulas[3:])):
@@ -139,7 +139,7 @@ def pcam_files(folder):
     put(folder / "split_train_y.h5", {"y": np.arange(6).reshape(6, 1, 1, 1)})
 
 
-@layout("TROPOMI: a leading axis of one", "refused", "rows=ray_h5.Grid(2), columns=['PRODUCT/delta_time'")
+@layout("TROPOMI: a leading axis of one", "refused")
 def tropomi(folder):
     put(
         folder / "a.h5",
@@ -155,9 +155,7 @@ def tropomi(folder):
     return Want(30, {"PRODUCT/methane": (3, numbers(30, 8)[3])})
 
 
-@layout(
-    "ilastik: one volume with axes of one before it", "warned", "rows=ray_h5.Patches({'exported_data': (20, 64, 64)}"
-)
+@layout("ilastik: one volume with axes of one before it", "odd")
 def ilastik(folder):
     put(folder / "a.h5", {"exported_data": numbers(1, 1, 20, 70, 70, dtype="u1")})
     return Want(4, {"exported_data": (0, numbers(1, 1, 20, 70, 70, dtype="u1")[..., :64, :64])})
