@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ray_h5.merged_facts import Facts
+
 if TYPE_CHECKING:
     from ray_h5.columns.times import Times
     from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowTable:
+class RowTable(Facts):
     """Facts about the rows of a file that are found once, and that every later reader of the file needs.
 
     Attributes
@@ -52,40 +54,6 @@ class RowTable:
     joined: Mapping[str, GroupTable] = field(default_factory=dict)
     times: Mapping[str, Times] = field(default_factory=dict)
     chosen_counts: np.ndarray | None = None
-
-    def merged(self, found: RowTable | None) -> RowTable:
-        """Return what is known here, and what was found since, of the same state of the file."""
-        if found is None:
-            return self
-        groups = self.groups if found.groups is None else found.groups
-        if self.groups is not None and groups is not None:
-            groups = self.groups.merged(groups)
-        return RowTable(
-            groups,
-            self.episode_lengths if found.episode_lengths is None else found.episode_lengths,
-            found.num_steps or self.num_steps,
-            {**self.bounds, **found.bounds},
-            {**self.chunked_by, **found.chunked_by},
-            self.chosen if found.chosen is None else found.chosen,
-            {**self.entries, **found.entries},
-            {**self.joined, **found.joined},
-            {**self.times, **found.times},
-            self.chosen_counts if found.chosen_counts is None else found.chosen_counts,
-        )
-
-    def holds(self, other: RowTable) -> bool:
-        """Return whether all that another table of the same state of the file knows is here too."""
-        return (
-            (other.groups is None or (self.groups is not None and self.groups.holds(other.groups)))
-            and (other.episode_lengths is None or self.episode_lengths is not None)
-            and (not other.num_steps or bool(self.num_steps))
-            and self.bounds.keys() >= other.bounds.keys()
-            and self.chunked_by.keys() >= other.chunked_by.keys()
-            and (other.chosen is None or self.chosen is not None)
-            and self.entries.keys() >= other.entries.keys()
-            and self.joined.keys() >= other.joined.keys()
-            and self.times.keys() >= other.times.keys()
-        )
 
     @property
     def nbytes(self) -> int:

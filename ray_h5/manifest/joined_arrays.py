@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
+from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
     from ray_h5.manifest.known_columns import PackedIndex
@@ -219,7 +220,7 @@ class JoinedArray:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupTable:
+class GroupTable(Facts):
     """The groups, or datasets, of a file that match a pattern, in the order of rows.
 
     Attributes
@@ -238,14 +239,6 @@ class GroupTable:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def merged(self, found: GroupTable) -> GroupTable:
-        """Return the columns and attributes of both; they are of the same groups."""
-        return GroupTable(found.names, {**self.columns, **found.columns}, {**self.attributes, **found.attributes})
-
-    def holds(self, other: GroupTable) -> bool:
-        """Return whether all columns and attributes of another table of the same groups are here too."""
-        return self.columns.keys() >= other.columns.keys() and self.attributes.keys() >= other.attributes.keys()
 
     @property
     def nbytes(self) -> int:

@@ -12,6 +12,7 @@ from ray_h5.errors import StaleIndexError
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
 from ray_h5.manifest.selections import Selection
+from ray_h5.merged_facts import Facts
 
 _BYTES_A_CHUNK = 28
 _LEVEL = 3
@@ -81,7 +82,7 @@ class PackedIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownColumn:
+class KnownColumn(Facts):
     """What is known of a dataset.
 
     Attributes
@@ -106,6 +107,10 @@ class KnownColumn:
         """Whether its values are read without libhdf5, or no more than this is ever known."""
         is_chunked = self.layout.direct and self.layout.storage == "chunked"
         return self.notes is not None and (self.elsewhere is not None or self.index is not None or not is_chunked)
+
+    def merged(self, found: KnownColumn | None) -> KnownColumn:
+        """Return the one that is whole; else what was found since."""
+        return self if found is None or (self.is_whole and not found.is_whole) else found
 
     @property
     def indexes(self) -> list[PackedIndex]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.manifest.layout import LAYOUT_BYTES
+from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
     from ray_h5.manifest.known_columns import KnownColumn
@@ -19,7 +20,7 @@ _OBJECT_BYTES = 56
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Facts):
     """What was found out of a file in a store: another process that has it asks for data alone.
 
     Attributes
@@ -50,32 +51,7 @@ class Manifest:
 
     def __bool__(self) -> bool:
         """Return whether anything is known."""
-        nothing = self.form is None and self.listing is None
-        return not nothing or any((self.columns, self.absent, self.encodings, self.attributes, self.values))
-
-    def merged(self, found: Manifest) -> Manifest:
-        """Return what is known here, and what was found since, of the same state of the file."""
-        parts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name, mine in parts.items():
-            if (other := getattr(found, name)) is not None:
-                parts[name] = {**mine, **other} if isinstance(other, dict) else other
-        lost = {name: each for name, each in self.columns.items() if each.is_whole}
-        parts["columns"] = {**parts["columns"], **{n: k for n, k in lost.items() if not parts["columns"][n].is_whole}}
-        parts["attributes"] = {n: {**self.attributes.get(n, {}), **each} for n, each in parts["attributes"].items()}
-        return Manifest(**parts)
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        """How much is known: it does not become less."""
-        return (
-            (self.form is not None) + (self.listing is not None),
-            sum(1 + each.is_whole for each in self.columns.values()),
-            len(self.absent) + len(self.encodings) + len(self.values) + sum(map(len, self.attributes.values())),
-        )
-
-    def holds(self, other: Manifest) -> bool:
-        """Return whether all that another manifest of the same state of the file knows is here too."""
-        return self.merged(other).size == self.size
+        return self != Manifest()
 
     def without(self, names: Collection[str]) -> Manifest:
         """Return the same without some datasets."""

@@ -14,6 +14,7 @@ from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.source_files import Origin
 from ray_h5.manifest.layout import ColumnLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
+from ray_h5.merged_facts import Facts
 from ray_h5.read.arguments import common_rows
 from ray_h5.storage.byte_source import Identity
 
@@ -81,7 +82,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(Facts):
     """Facts of one file, in one state. The value is frozen, as threads share it: new facts make a new value.
 
     Attributes
@@ -185,23 +186,19 @@ class FileFacts:
         sources = {**self.state.sources, **{name: layout.sources for name, layout in layouts.items()}}
         return replace(self, columns={**self.columns, **columns}, origins=Origin.grouped(sources))
 
-    def merged(self, found: FileFacts) -> FileFacts:
+    def merged(self, found: FileFacts | None) -> FileFacts:
         """Return these facts and those found since; only the latter if the file changed."""
+        if found is None:
+            return self
         sources = dict(self.sources)
         if self.identity != found.identity or any(sources.get(path, state) != state for path, state in found.sources):
             return found
-        known = self if found.listing is None else found
+        listed = self if found.listing is None else found
         return replace(
-            found,
-            columns={**self.columns, **found.columns},
-            listing=known.listing,
-            left_out=known.left_out,
+            Facts.merged(self, found),
+            left_out=listed.left_out,
             origins=_merged(self.origins, found.origins),
-            sought=known.sought,
-            values={**self.values, **found.values},
-            table=found.table if self.table is None else self.table.merged(found.table),
-            attributes={**self.attributes, **found.attributes},
-            known=self.known.merged(found.known),
+            sought=listed.sought,
         )
 
     def holds(self, other: FileFacts) -> bool:
@@ -209,12 +206,7 @@ class FileFacts:
         return (
             self.identity == other.identity
             and set(self.sources) >= set(other.sources)
-            and (self.listing is not None or other.listing is None)
-            and self.columns.keys() >= other.columns.keys()
-            and self.values.keys() >= other.values.keys()
-            and (other.table is None or (self.table is not None and self.table.holds(other.table)))
-            and self.attributes.keys() >= other.attributes.keys()
-            and self.known.holds(other.known)
+            and Facts.holds(self, other)
             and all(len(self.values[spec]) == len(values) for spec, values in other.values.items())
         )
 

@@ -1,0 +1,52 @@
+"""What is known of one state of a file becomes more: values that are merged, and compared with what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Facts"]
+
+
+class Facts:
+    """Base of frozen dataclasses of what is known of one state of a file: None, 0 and a missing key are not known."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def merged(self, found: Self | None) -> Self:
+        """Return what is known here, and what was found since, of the same state of the file."""
+        if found is None:
+            return self
+        both = {name: _merged(getattr(self, name), getattr(found, name)) for name in self.__dataclass_fields__}
+        return replace(self, **both)
+
+    def holds(self, other: Self) -> bool:
+        """Return whether all that `other` knows of the same state of the file is here too."""
+        return all(_holds(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__)
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, int) and value == 0)
+
+
+def _merged(mine: Any, found: Any) -> Any:
+    if isinstance(found, Facts):
+        return found if mine is None else mine.merged(found)
+    if isinstance(found, Mapping):  # a new one, as readers add to theirs
+        inner = {name: each for name, each in found.items() if isinstance(each, (Facts, Mapping))}
+        known = mine or {}
+        return {**known, **found, **{name: _merged(known.get(name), each) for name, each in inner.items()}}
+    return found if _is_known(found) else mine
+
+
+def _holds(mine: Any, other: Any) -> bool:
+    if isinstance(other, Facts):
+        return mine is not None and mine.holds(other)
+    if isinstance(other, Mapping):
+        return mine is not None and all(name in mine and _holds(mine[name], each) for name, each in other.items())
+    return not _is_known(other) or _is_known(mine)
