@@ -17,7 +17,7 @@ import pytest
 from ray_h5.codecs import filters
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
-from ray_h5.loading import batch_reader
+from ray_h5.loading import read_calls
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel.job_table import (
     CHUNKS_DECODED,
@@ -170,7 +170,7 @@ def test_pools_have_no_data_races(tmp_path):
 
 @pytest.mark.parametrize(("threads", "cpus", "expected"), [(1, 2, 2), (2, 4, 3), (2, 2, 2), (1, 1, 1)])
 def test_one_thread_more_than_asked_for_plans_reads_if_it_has_a_cpu(tmp_path, monkeypatch, threads, cpus, expected):
-    monkeypatch.setattr(batch_reader, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(read_calls, "cpu_count", lambda: cpus)
     values = np.arange(800_000, dtype="<f4").reshape(800, 1000)
     path = write(tmp_path / "a.h5", {"x": values}, chunks=(1, 1000))
     names, read = set(), h5_data_loader.H5DataLoader._read
