@@ -60,7 +60,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(478, 2, 0, 0, 0, 0),
     "predicates": Size(1159, 8, 0, 0, 0, 0),
     "ray_data": Size(4543, 28, 6, 0, 8, 8),
-    "read": Size(7729, 42, 27, 5, 14, 7),
+    "read": Size(7717, 42, 27, 5, 14, 7),
     "rows": Size(4653, 19, 6, 0, 5, 5),
     "source": Size(277, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 1, 4, 0),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.casting import LostValue
-from ray_h5.read.jobs import Asking, Job, ReadStats, Staged, TableJob, Unplanned, run_jobs
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Unplanned, run_jobs
 from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
@@ -133,13 +133,13 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     return stats
 
 
-def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Staged | Unplanned], list[Asking], list[Job]]:
+def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Asking], list[Job]]:
     """Return the jobs whose ranges are fetched, those that ask a store themselves, and the others."""
-    fetched: list[TableJob | Staged | Unplanned] = []
+    fetched: list[TableJob | Unplanned] = []
     asking: list[Asking] = []
     others: list[Job] = []
     for job in jobs:
-        if isinstance(job, (TableJob, Staged, Unplanned)) and job.byte_source.is_fetched:
+        if isinstance(job, (TableJob, Unplanned)) and job.byte_source.is_fetched:
             fetched.append(job)
         elif isinstance(job, Asking):
             asking.append(job)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
-from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker
 from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field, HeldColumn
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Identity
@@ -96,8 +96,6 @@ class HeldChunks:
                     column = HeldColumn(self, self._columns.setdefault(key, next(self._numbers)))
                     origins[at] = replace(origin, held=column)
             return replace(job, table=replace(job.table, origins=origins))
-        if isinstance(job, Staged):
-            return replace(job, jobs_into=lambda staged: each(job.jobs_into(staged)))
         if isinstance(job, Unplanned):
             return replace(job, jobs_of=lambda: each(job.jobs_of()))
         return job

@@ -145,7 +145,7 @@ class TableJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unplanned:
-    """Jobs that are planned when they run: of many narrow rows, the tables are larger than the values."""
+    """Jobs that are planned when they run, and run in order: of many narrow rows, tables are larger than values."""
 
     byte_source: ByteSource
     jobs_of: Callable[[], Sequence[Job]]
@@ -153,18 +153,23 @@ class Unplanned:
     @property
     def ranges(self) -> list[Span]:
         """The byte ranges that it reads."""
-        return _ranges_of(self.jobs_of())
+        return [each for job in self.jobs_of() if isinstance(job, (TableJob, Unplanned)) for each in job.ranges]
 
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs_of():
             job(worker)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Staged:
-    """A job that reads values as they are stored, and puts them into the output: cast, or in another order.
+def staged(
+    byte_source: ByteSource,
+    jobs_into: Callable[[np.ndarray], Sequence[Job]],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    put: Callable[[np.ndarray], None],
+) -> Unplanned:
+    """Return work that reads values as they are stored, and puts them into the output: cast, or in another order.
 
-    Attributes
+    Parameters
     ----------
     byte_source : ByteSource
         The file that is read.
@@ -176,22 +181,11 @@ class Staged:
         Puts them there.
     """
 
-    byte_source: ByteSource
-    jobs_into: Callable[[np.ndarray], Sequence[Job]]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    put: Callable[[np.ndarray], None]
+    def jobs() -> list[Job]:
+        values = np.empty(shape, dtype)
+        return [*jobs_into(values), lambda _: put(values)]
 
-    @property
-    def ranges(self) -> list[Span]:
-        """The byte ranges that it reads."""
-        return _ranges_of(self.jobs_into(np.empty(self.shape, self.dtype)))
-
-    def __call__(self, worker: Worker) -> None:
-        staged = np.empty(self.shape, self.dtype)
-        for job in self.jobs_into(staged):
-            job(worker)
-        self.put(staged)
+    return Unplanned(byte_source, jobs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,10 +207,6 @@ class Asking:
 
     def __call__(self, worker: Worker) -> None:
         worker.stats.add(self.ask())
-
-
-def _ranges_of(jobs: Sequence[Job]) -> list[Span]:
-    return [each for job in jobs if isinstance(job, (TableJob, Staged, Unplanned)) for each in job.ranges]
 
 
 def run_jobs(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:

@@ -15,7 +15,7 @@ from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns,
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
-from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned
+from ray_h5.read.jobs import Job, TableJob, Unplanned, staged
 from ray_h5.read.kernel.job_table import (
     BOX_FIELDS,
     IN_MEMORY,
@@ -463,7 +463,7 @@ class BoxColumn:
         for part in self.parts(request, row_bytes):
             moved, places = moved_to_front(part)
             put = partial(_put, out, places, pick)
-            jobs.append(Staged(self.byte_source, partial(column.jobs, moved), (len(part), *shape), dtype, put))
+            jobs.append(staged(self.byte_source, partial(column.jobs, moved), (len(part), *shape), dtype, put))
         return jobs
 
 

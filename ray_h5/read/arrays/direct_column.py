@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
-from ray_h5.read.jobs import Job, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
 from ray_h5.read.kernel.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 from ray_h5.storage.byte_source import ByteSource
 
@@ -101,7 +101,7 @@ class DirectColumn:
         for part in self._parts(request, max(1, _MOST_BYTES // self._row_bytes)):
             moved, places = moved_to_front(part)
             put = partial(_assign, out, places)
-            jobs.append(Staged(self.byte_source, partial(self.jobs, moved), (len(part), *shape), dtype, put))
+            jobs.append(staged(self.byte_source, partial(self.jobs, moved), (len(part), *shape), dtype, put))
         return jobs
 
     def _parts(self, request: Request, at_once: int) -> Iterator[Request]:

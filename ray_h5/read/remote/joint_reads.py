@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from ray_h5.read.jobs import Job, ReadStats, Staged, TableJob, Unplanned, Worker
+from ray_h5.read.jobs import Job, ReadStats, TableJob, Unplanned, Worker
 from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Span
 from ray_h5.storage.fetching import fetch
@@ -27,7 +27,7 @@ class _Waiting:
 
     Attributes
     ----------
-    job : TableJob, Staged or Unplanned
+    job : TableJob or Unplanned
         The job.
     ranges : sequence of (int, int)
         What it reads.
@@ -39,7 +39,7 @@ class _Waiting:
         Large ranges that are put together, by their numbers and offsets, and how many of their bytes are missing.
     """
 
-    job: TableJob | Staged | Unplanned
+    job: TableJob | Unplanned
     ranges: Sequence[Span]
     missing: int
     arrived: dict[int, memoryview] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class _Request:
                 runner.run(part)
 
 
-def run_fetched(jobs: Sequence[TableJob | Staged | Unplanned], threads: int) -> ReadStats:
+def run_fetched(jobs: Sequence[TableJob | Unplanned], threads: int) -> ReadStats:
     """Run jobs as their byte ranges arrive, in this thread or in `threads` others, and return what they cost."""
     waiting = _waiting(jobs)
     requests = _requests(waiting)
@@ -144,7 +144,7 @@ def run_fetched(jobs: Sequence[TableJob | Staged | Unplanned], threads: int) -> 
     return total
 
 
-def cost_of(jobs: Sequence[TableJob | Staged | Unplanned]) -> ReadStats:
+def cost_of(jobs: Sequence[TableJob | Unplanned]) -> ReadStats:
     """Return the requests of jobs, and their bytes, without running them."""
     requests = _requests(_waiting(jobs))
     return ReadStats(len(requests), sum(each.nbytes for each in requests))
@@ -209,7 +209,7 @@ _Range: TypeAlias = tuple[int, int, _Waiting, int]
 """The offset and the size of bytes that a job needs, and their number among its ranges."""
 
 
-def _waiting(jobs: Sequence[TableJob | Staged | Unplanned]) -> list[_Waiting]:
+def _waiting(jobs: Sequence[TableJob | Unplanned]) -> list[_Waiting]:
     ranges = [job.ranges for job in jobs]
     return [_Waiting(job, of, len(of)) for job, of in zip(jobs, ranges, strict=True)]
 

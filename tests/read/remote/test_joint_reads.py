@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ray_h5.read.file_reads import run_all
-from ray_h5.read.jobs import Staged, TableJob
+from ray_h5.read.jobs import TableJob, staged
 from ray_h5.read.kernel.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
 from ray_h5.read.remote import joint_reads
 from ray_h5.read.remote.joint_reads import cost_of
@@ -51,7 +51,7 @@ def put(source, out, number, values):
 
 def jobs(source, nbytes, out=None):
     return [
-        Staged(source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i))
+        staged(source, partial(copy, source, i * nbytes), (nbytes,), np.dtype("u1"), partial(put, source, out, i))
         for i in range(COUNT)
     ]
 
