@@ -1,4 +1,5 @@
 import contextlib
+from itertools import product
 
 import h5py
 import numpy as np
@@ -156,18 +157,29 @@ def test_what_cannot_be_folded(patients, k, group, stratify, error, says):
         fold_values(build_index(patients, ["guid"]), k, group, stratify, 0)
 
 
-@pytest.mark.parametrize("values", [["a", None, "b", None], [None, 1, 2, 1], [None] * 4, [True, None, False, True]])
+@pytest.mark.parametrize("values", [["a", None, "b", None], [None, 1, 2, 1], [None] * 4, [True, True, None, None]])
 def test_a_value_that_is_missing_is_a_class_of_its_own(tmp_path, values):
     path = write(tmp_path / "a.h5", patient=np.arange(40) // 2)
     table = pa.table({"row": range(40), "label": values * 10})
     pq.write_table(table, tmp_path / "t.parquet")
     sidecar = Sidecar(tmp_path / "t.parquet", on="row")
-    for group in ("patient", None):
-        folds = kfold(path, 2, group=group, stratify="label", sidecar=sidecar)
+    for group, seed in product(("patient", None), range(3)):
+        folds = kfold(path, 2, group=group, stratify="label", sidecar=sidecar, seed=seed)
         for _, valid in folds:
             labels = pa.array(values * 10).take(H5Dataset(path, ["patient"], valid, sidecar=sidecar).selection)
             counts = {each["values"]: each["counts"] for each in labels.value_counts().to_pylist()}
             assert all(abs(counts[value] - values.count(value) * 5) <= 1 for value in values), (group, counts)
+
+
+def test_days_of_a_table_are_groups(tmp_path):
+    path = write(tmp_path / "a.h5", x=np.arange(12))
+    days = np.datetime64("2024-01-30") + np.arange(12) // 2
+    pq.write_table(pa.table({"row": range(12), "day": days}), tmp_path / "t.parquet")
+    for train, test in kfold(path, 3, "day", stratify=None, sidecar=Sidecar(tmp_path / "t.parquet", on="row")):
+        rows = [H5Dataset(path, ["x"], side, sidecar=Sidecar(tmp_path / "t.parquet", on="row")).selection.tolist()
+                for side in (train, test)]  # fmt: skip
+        assert sorted([*rows[0], *rows[1]]) == list(range(12))
+        assert not {row // 2 for row in rows[0]} & {row // 2 for row in rows[1]}
 
 
 @pytest.mark.parametrize("arguments", [{"stratify": "x"}, {"group": "x"}, {"group": "guid", "stratify": "x"}])
@@ -247,3 +259,11 @@ def test_measurements_are_no_classes(tmp_path, caplog, group):
     with contextlib.suppress(OptionError):  # of groups, which cannot be stratified so
         kfold(f"{tmp_path}/*.h5", 2, group=group, stratify="quality")
     assert "stratify='quality' has 40 different values in 40 rows: no fold has a share of each." in caplog.text
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_two_rows_may_be_measurements_and_one_is_none(tmp_path, caplog, rows):
+    path = write(tmp_path / "a.h5", quality=np.arange(rows) + 0.5)
+    with contextlib.suppress(OptionError):
+        kfold(path, 2, group=None, stratify="quality")
+    assert ("different values" in caplog.text) == (rows == 2)

@@ -63,6 +63,21 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "start, rows = run or self.run or (self.start(1, 1, None), 0)",
         "1 -> 2",
     ): "of a run that has not begun, ranks and blocks make no difference",
+    (
+        "index/folds.py",
+        "found = np.full(len(values), numbers.max(initial=-1) + 1)",
+        "1 -> 2",
+    ): "any number will do that no other class has",
+    (
+        "predicates/in_words.py",
+        "begin = found.start() + len(words)",
+        "found.start() + len(words) -> found.start() - len(words)",
+    ): "what is searched again has nothing to replace",
+    (
+        "predicates/comparisons.py",
+        "doubles = column - Decimal(0) + 0.0",
+        "column - Decimal(0) + 0.0 -> column - Decimal(0) - 0.0",
+    ): "only fractions are looked up, and 0 is none",
 }
 """By module, line of source and change; ``*`` stands for each change of a line."""
 

@@ -12,7 +12,7 @@ from ray_h5.errors import CastError, PredicateError, UnknownColumnError
 from ray_h5.predicates import virtual_columns
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.predicates.evaluate import as_expression, evaluate
-from ray_h5.predicates.virtual_names import parse_virtual, virtual_name
+from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
 from ray_h5.read.reader import RowReader
 from tests.index.kit import plan_files
 
@@ -175,6 +175,10 @@ def test_the_same_float_passes_in_each_criterion(tmp_path, wanted):
         (lambda: any_equal(float("nan")), "no value of a column equals it"),
         (lambda: any_equal(1, valid=3), r"any_equal\(1, valid=3\): expected the name of a column"),
         (lambda: any_equal(10**40), "no value of a column equals it"),
+        (lambda: any_equal(2**64), "no value of a column equals it"),
+        (lambda: any_equal(-(2**63) - 1), "no value of a column equals it"),
+        (lambda: where(u=(0.5, 1)), "a pair of numbers may be a range"),
+        (lambda: where(u=[1, 10**20]), "values of one type"),
     ],
 )
 def test_what_is_no_criterion(make, says):
@@ -254,6 +258,8 @@ def test_a_value_at_any_step(classed, wanted, valid):
     expected = ((whole(classed, "ids") == wanted) & counts).any(axis=1)
     assert selected(classed, where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(expected).tolist()
     assert selected(classed, ~where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(~expected).tolist()
+    arrays = [whole(classed, "ids"), None if valid is None else whole(classed, valid)]
+    assert np.array_equal(virtual_columns.occurs(*arrays, "ids", any_equal(wanted, valid=valid)), expected)
     if wanted in range(CLASSES):
         found = selected(classed, where(one_hot=any_equal(wanted, valid=valid)))
         assert found == np.flatnonzero(expected).tolist()
@@ -324,10 +330,25 @@ def test_a_chunk_is_decoded_once(tmp_path, valid, monkeypatch):
         file.create_dataset("x", data=np.eye(700, 64, dtype="f4"), chunks=(96, 64), compression="gzip")
         file.create_dataset("weight", data=np.ones((700, 64), "u1"))
     monkeypatch.setattr(virtual_columns, "_PIECE_BYTES", 100 * 64 * 4)  # neither a chunk nor two
+    pieces = []
+    read_into = RowReader.read_into
+    monkeypatch.setattr(
+        RowReader, "read_into", lambda *given, **options: pieces.append(given[2]) or read_into(*given, **options)
+    )
     with RowReader(path) as reader:
         values = virtual_columns.compute(reader, 700, "x", any_equal(1, valid=valid))
         assert reader.stats.chunks_decoded == 8
     assert np.flatnonzero(values).tolist() == list(range(64))
+    assert max(piece.stop - piece.start for piece in pieces) <= 192
+
+
+def test_lengths_of_lists_are_read_in_pieces(tmp_path, monkeypatch):
+    lengths = np.random.default_rng(0).integers(0, 5, 60)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("lists", (60,), h5py.vlen_dtype("f4"), chunks=(7,))[:] = [np.ones(n) for n in lengths]
+    monkeypatch.setattr(virtual_columns, "_PIECE_BYTES", 1)
+    with RowReader(str(tmp_path / "a.h5")) as reader:
+        assert np.array_equal(virtual_columns.compute(reader, 60, "lists", Length()), lengths)
 
 
 def test_masks(classed):

@@ -28,6 +28,7 @@ def path(tmp_path):
         file["x"] = np.arange(4)
         file["group"] = np.array([3, 10, 3, 4])
         file["good"] = np.array([True, False, True, True])
+        file["bytes"] = np.array([b"ab", b"cd"] * 2).view("V2")
         file.create_dataset("list", (4,), h5py.vlen_dtype("f4"))
     return path
 
@@ -91,6 +92,7 @@ REFUSED = {
     "times as numbers": ({"s": between(3, None)}, "'s' holds times"),
     "no such day": ({"day": "2024-02-31"}, "'day' holds times"),
     "numbers as times": ({"x": dt.datetime(2024, 1, 1)}, "'x' holds numbers"),
+    "bytes": ({"bytes": 3}, "'bytes' holds bytes, which are compared with bytes only"),
     "numbers as text of times": ({"x": "2024-01-01"}, "'x' holds numbers"),
 }
 
@@ -155,6 +157,7 @@ def test_any_equal_is_advised_where_it_works(arrays, column, is_advised):
         H5Dataset(arrays, columns, where(**{column: 1}))
     advised = re.search(r"write (where\(.*?\}\))[.]", str(raised.value))
     assert (advised is not None) == is_advised
+    assert ("a class of a one-hot column occurs" in str(raised.value)) == (column == "one_hot")
     if advised is not None:
         predicate = eval(advised[1], {"where": where, "any_equal": any_equal, "value": 1})
         assert len(H5Dataset(arrays, columns, predicate)) == 4

@@ -53,3 +53,6 @@ def test_long_predicates_are_cut_off_and_have_one_line():
         words = in_words(predicate)
         assert len(words) <= 300
         assert "\n" not in words
+    for length in range(280, 300):
+        whole = f'(s == "{"a" * length}")'
+        assert in_words(where(s="a" * length)) == (whole if len(whole) <= 300 else f"{whole[:296]} ...")
