@@ -135,15 +135,30 @@ def number_of(row: Row, name: str = "id") -> int:
     return int(np.asarray(row[name]).reshape(-1)[0])
 
 
+def move(rng: Draw, path: Path, names: list[str]) -> None:
+    """Move datasets of these names to a file of the same groups in another folder, in another order."""
+    with h5py.File(path, "a") as file, h5py.File(path.parent.parent / "beside" / path.name, "w") as other:
+        there: list[str] = []
+        file.visititems(lambda name, each: there.append(name) if isinstance(each, h5py.Dataset) else None)
+        for name in rng.permutation([each for each in there if each.rsplit("/")[-1] in names]):
+            file.copy(name, other.require_group(name.rpartition("/")[0] or "/"))
+            del file[name]
+
+
 def pipeline(rng: Draw, folder: Path) -> str:
     """Read one pipeline; return what it was. Raise for rows that are lost, doubled or other ones."""
     kind, expected, files = kind_of(rng), {}, int(rng.integers(1, 4))
+    (folder / "files").mkdir()
+    (folder / "beside").mkdir()
+    beside = rng.permutation(["text", "x", "y"])[: rng.integers(1, 4)].tolist() if rng.random() < 0.3 else []
     for number in range(files):
-        path = folder / f"{number}.h5"
+        path = folder / "files" / f"{number}.h5"
         with h5py.File(path, "w") as file:
             kind.write(file, rng, number)
         with h5py.File(path) as file:
             expected |= {number_of(row): row for row in kind.rows(file, str(path))}
+        if beside:
+            move(rng, path, beside)
     others = ["label", "text", "x", "y", *(["one"] if rng.random() < 0.2 else [])]
     names = ["id", *rng.permutation(others)[: rng.integers(0, 4)].tolist()]
     wanted = rng.integers(0, 3, 2).tolist()
@@ -157,8 +172,9 @@ def pipeline(rng: Draw, folder: Path) -> str:
     shuffles = [False, True, "chunks", "files", Shuffle("rows", seed=3), Shuffle("chunks", window_rows=8)]
     shuffles += [Shuffle(weights=balance("label"), rows_per_epoch=20), Shuffle(by_length="x")]
     shuffle, ranks, size = shuffles[rng.integers(len(shuffles))], int(rng.integers(1, 4)), int(rng.integers(1, 9))
-    said = f"{kind.options} {names} {predicate} {shuffle} {ranks}"
-    dataset = H5Dataset(folder, names, predicate, **kind.options)
+    said = f"{kind.options} {names} {predicate} {shuffle} {ranks} {beside}"
+    zipped: dict[str, Any] = {"zip_files": folder / "beside"} if beside else {}
+    dataset = H5Dataset(folder / "files", names, predicate, **kind.options, **zipped)
     expected = {number: row for number, row in expected.items() if passes(row)}
     seen: list[int] = []
     for rank in range(ranks):
