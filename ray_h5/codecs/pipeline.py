@@ -1,16 +1,16 @@
 """Decodes chunks: filter id -> codec, and the codecs of a whole filter pipeline; without libhdf5 and the GIL.
 
-A filter without a codec is not an error: h5py reads columns whose pipeline is not decoded here. To
-add one, write its class and register it in `CODECS`; one in a module of its own is imported when a file needs it.
+To add a codec, write its class and register it in `CODECS`; one in a module of its own is imported when a file needs
+it. Pipelines with other filters are decoded by what the caller of `ChunkDecoder` passes.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -33,7 +33,6 @@ CODECS: dict[int, type[Codec] | str] = {
     filters.DEFLATE: Deflate,
     filters.SHUFFLE: ByteShuffle,
     filters.FLETCHER32: Fletcher32,
-    filters.SZIP: "ray_h5.codecs.szip:Szip",
     filters.LZF: Lzf,
     filters.BLOSC: "ray_h5.codecs.blosc:Blosc",
     filters.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
@@ -42,12 +41,15 @@ CODECS: dict[int, type[Codec] | str] = {
 }
 
 
+Others: TypeAlias = Callable[[Sequence[FilterStep], Bytes, Bytes], None]
+
+
 @lru_cache(maxsize=256)
 def decodes(pipeline: FilterPipeline) -> bool:
     """Return whether there is a codec for every filter, and the size of each intermediate result is known.
 
     The output of a compressor has an unknown size. A filter after it (other than a checksum) would have to be decoded
-    into a buffer of unknown size. h5py reads such columns.
+    into a buffer of unknown size.
     """
     codecs = [_codec_of(step) for step in pipeline.steps]
     # The size of a checksum is known, so one may follow a compressor.
@@ -77,13 +79,16 @@ class ChunkDecoder:
     Parameters
     ----------
     pipeline : FilterPipeline
-        A pipeline for which `decodes` is true.
+        The filters.
     chunk_bytes : int
         Size of a decoded chunk, in bytes.
+    others : callable, optional
+        ``others(steps, data, out)`` undoes filters for which `decodes` is false.
     """
 
-    def __init__(self, pipeline: FilterPipeline, chunk_bytes: int) -> None:
+    def __init__(self, pipeline: FilterPipeline, chunk_bytes: int, others: Others | None = None) -> None:
         self.pipeline = pipeline
+        self._others = others
         self._chunk_bytes = chunk_bytes
         self._all_skipped = pipeline.all_skipped
         self._stages: dict[int, tuple[_Stage, ...]] = {}
@@ -113,6 +118,9 @@ class ChunkDecoder:
             If the data do not decode to `chunk_bytes` bytes.
         """
         mask &= self._all_skipped
+        if self._others is not None and not decodes(used := self._used(mask)):
+            self._others(used.steps, data, out)
+            return
         stages = self._stages.get(mask)
         if stages is None:
             stages = self._stages[mask] = self._plan(mask)
@@ -141,13 +149,19 @@ class ChunkDecoder:
             if least >= len(out):
                 raise
             try:
-                ChunkDecoder(self.pipeline, least).decode(data, mask, out[:least], scratch)
+                ChunkDecoder(self.pipeline, least, self._others).decode(data, mask, out[:least], scratch)
             except DecodeError:
                 pass
             else:
                 out[least:] = 0
                 return
             raise
+
+    def _used(self, mask: int) -> FilterPipeline:
+        """Return the filters that a filter mask leaves."""
+        if not mask:
+            return self.pipeline
+        return FilterPipeline(tuple(step for i, step in enumerate(self.pipeline.steps) if not mask >> i & 1))
 
     def _plan(self, mask: int) -> tuple[_Stage, ...]:
         """Return the stages of a chunk in decoding order: the last filter first."""

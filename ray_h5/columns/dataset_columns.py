@@ -134,7 +134,7 @@ def layout_of_rows(name: str, array: ColumnLayout, shape: tuple[int, ...], chunk
     """Return the layout of rows of one shape, which lie where `array` does, but are no dataset themselves."""
     chunks = None if chunk_rows == 1 else (chunk_rows, *shape[1:])
     rows = replace(array, name=name, shape=shape, chunk_shape=chunks, path=path)
-    return replace(rows, offset=None, fill=None, lists_its_chunks=True, user_block=0, lost_fields=())
+    return replace(rows, offset=None, fill=None, user_block=0, lost_fields=())
 
 
 def ragged_layout(

@@ -38,8 +38,8 @@ def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -
         )
     elif stored_bytes == 0 and layout.row_bytes and layout.storage in {"chunked", "contiguous"}:
         yield "was never written: all of its rows are the fill value."
-    elif why := _why_through_h5py(layout):
-        yield f"h5py reads it, because {why}: one thread at a time, and slower."
+    elif why := _why_slow(layout):
+        yield f"libhdf5 takes part in reading it, because {why}: one thread at a time, and slower."
     if notes.conversion:
         applied = ", ".join([*notes.packing, *(["units"] if notes.time else [])])
         yield f"values are delivered as stored, without applying {applied}: {notes.conversion}."
@@ -51,28 +51,19 @@ def advice(layout: ColumnLayout, stored_bytes: int | None, notes: ColumnNotes) -
         yield f"{layout.pipeline} makes {stored_bytes} bytes of {real}: it costs its decoding and saves nothing."
 
 
-def _why_through_h5py(layout: ColumnLayout) -> str:
-    # Values of other types are always read by h5py, and a compact column is part of its header.
-    if layout.direct or layout.kind not in {"number", "bool"} or layout.storage == "compact" or is_elsewhere(layout):
+def _why_slow(layout: ColumnLayout) -> str:
+    if layout.kind not in {"number", "bool"} or is_elsewhere(layout):
         return ""
-    if layout.storage == "external":
-        return "its values are in raw files"
     if not decodes(layout.pipeline):
         return f"it went through {layout.pipeline}"
-    if layout.user_block:
-        return f"its file has a user block of {layout.user_block} bytes, as those of MATLAB do"
     if layout.odd_type:
         return f"its type in the file is {layout.odd_type}"
-    if not layout.lists_its_chunks:
-        return "an axis other than the first can grow, and libhdf5 then lists its chunks at wrong offsets"
-    return f"its {layout.storage} values have no address of their own in the file"
+    return "" if layout.is_decoded else f"its {layout.storage} values have no address of their own in the file"
 
 
 def is_elsewhere(layout: ColumnLayout) -> bool:
     """Return whether a column is read, without h5py, from other datasets: through a link, or as a virtual dataset."""
-    if layout.odd_type or not (layout.sources or layout.storage == "virtual"):
-        return False
-    return is_url(layout.path) or (layout.storage != "external" and decodes(layout.pipeline) and not layout.user_block)
+    return not layout.is_decoded and (is_url(layout.path) or not layout.user_block)
 
 
 def faults_of(layout: ColumnLayout) -> dict[str, str]:

@@ -287,7 +287,7 @@ def _inspect_file(path: str, scope: Scope, listed: ObjectIdentity | None) -> Fil
         left = {name: error for name, error in layout.refused.items() if not getattr(error, "is_encoded", False)}
         refused = tuple(Unreadable.of(name, error) for name, error in left.items())
         if isinstance(reader, RowReader):
-            reader.manifest([name for name, each in layout.columns.items() if each.direct])
+            reader.manifest([name for name, each in layout.columns.items() if each.is_decoded])
         return FileReport(path, scope.group, layout.identity.size, columns, refused, _attributes(reader))
 
 

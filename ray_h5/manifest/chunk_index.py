@@ -10,7 +10,6 @@ import numpy as np
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange
 
 MAX_CHUNK_BYTES = 1 << 32
 """HDF5's own limit for a chunk; a header with a larger one is damaged."""
@@ -119,20 +118,6 @@ class ChunkIndex(ComparedByContent):
         at[at == len(self.numbers)] = 0
         offsets = np.where(self.numbers[at] == numbers, self.offsets[at], UNALLOCATED)
         return offsets, self.sizes[at], self.masks[at]
-
-    def holding(self, request: Request, grid: ChunkGrid) -> np.ndarray:
-        """Return the positions in the arrays of the chunks that hold some rows, ascending with the rows.
-
-        Missing chunks are left out: they are not counted, as there may be any number of them.
-        """
-        if isinstance(request, RowRange):
-            low, high = request.bounds
-            edges = np.array([low // grid.chunk_rows, -(-high // grid.chunk_rows)]) * grid.per_row
-            return np.arange(*np.searchsorted(self.numbers, edges))
-        first = request.by_chunk(grid.chunk_rows)[0] * grid.per_row
-        starts, stops = np.searchsorted(self.numbers, first), np.searchsorted(self.numbers, first + grid.per_row)
-        counts = stops - starts
-        return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 def corrupt_chunk(

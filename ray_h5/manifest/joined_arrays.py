@@ -164,7 +164,7 @@ class JoinedArray:
     @property
     def is_chunked(self) -> np.ndarray:
         """bool: whether each dataset consists of chunks that are read without libhdf5."""
-        of_class = np.array([each.direct and each.storage == "chunked" for each in self.layouts])
+        of_class = np.array([each.is_decoded and each.storage == "chunked" for each in self.layouts])
         return of_class[self.class_of] & self.is_there
 
     @cached_property

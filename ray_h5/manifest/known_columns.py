@@ -90,7 +90,7 @@ class KnownColumn(Facts):
     layout : ColumnLayout
         Its layout.
     index : PackedIndex, optional
-        Its chunks, if it is chunked, direct, and its values are in the file.
+        Its chunks, if it is chunked, decoded here, and its values are in the file.
     notes : ColumnNotes, optional
         What the file says about its values.
     elsewhere : Elsewhere, optional
@@ -105,7 +105,7 @@ class KnownColumn(Facts):
     @property
     def is_whole(self) -> bool:
         """Whether its values are read without libhdf5, or no more than this is ever known."""
-        is_chunked = self.layout.direct and self.layout.storage == "chunked"
+        is_chunked = self.layout.is_decoded and self.layout.storage == "chunked"
         return self.notes is not None and (self.elsewhere is not None or self.index is not None or not is_chunked)
 
     def merged(self, found: KnownColumn | None) -> KnownColumn:

@@ -93,23 +93,25 @@ class ColumnLayout:
     offset : int, optional
         Where contiguous data begins in the file, in bytes.
     fill : numpy.ndarray, optional
-        0-d array of `stored_dtype`: the value of rows that were never written.
+        0-d array of `stored_dtype`: the value of rows that were never written; None for zeros.
     element : numpy.dtype, optional
         For arrays of varying length: dtype of their elements.
     enum : tuple of (str, int)
         For enums: the names of their integers. Those of a field begin with its name.
     item_bytes : int
         Size of a value in the file; 0 if it is not known.
-    lists_its_chunks : bool
-        Whether libhdf5 lists the chunks under their own coordinates.
     user_block : int
-        Size of the user block, which is before the HDF5 part of the file, in bytes. Versions of
-        libhdf5 differ in whether offsets of chunks include it.
+        Size of the user block, which is before the HDF5 part of the file, in bytes: addresses begin after it.
     sources : tuple of (str, Identity or None)
         Other files that the values come from, through external links, virtual datasets or external
         storage. None is a missing file; it is used once it exists.
     direct : bool
-        Whether this package decodes the bytes itself; otherwise h5py does.
+        Whether the stored bytes, once they are decoded, are the values, so that this package reads them without
+        libhdf5.
+    file_type : bytes
+        If values are made here of stored bytes, as text and arrays of varying length are, and types that numpy lacks:
+        the size of a length and of an address in the file, a byte each, and the type as libhdf5 encodes it. Of other
+        columns that are not direct, h5py reads the values.
     odd_type : str
         For numbers and booleans of a type that numpy does not have: a description of that type.
     lost_fields : tuple of str
@@ -137,10 +139,10 @@ class ColumnLayout:
     element: np.dtype | None = None
     enum: tuple[tuple[str, int], ...] = ()
     item_bytes: int = 0
-    lists_its_chunks: bool = True
     user_block: int = 0
     sources: SourceStates = ()
     direct: bool = False
+    file_type: bytes = b""
     odd_type: str = ""
     ragged_shape: tuple[int | None, ...] = ()
     dense: bool = False
@@ -152,6 +154,16 @@ class ColumnLayout:
     def where(self) -> str:
         """File and column, for the beginning of a message."""
         return f"{self.path}: column {self.name!r}" if self.path else f"column {self.name!r}"
+
+    @property
+    def fill_value(self) -> np.ndarray:
+        """The value of rows that were never written, as a 0-d array."""
+        return np.zeros((), self.stored_dtype) if self.fill is None else self.fill
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the stored bytes are read and decoded here."""
+        return self.direct or bool(self.file_type)
 
     @property
     def num_rows(self) -> int:

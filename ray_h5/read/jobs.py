@@ -153,7 +153,7 @@ class Unplanned:
     @property
     def ranges(self) -> list[Span]:
         """The byte ranges that it reads."""
-        return [each for job in self.jobs_of() if isinstance(job, (TableJob, Unplanned)) for each in job.ranges]
+        return ranges_of(self.jobs_of())
 
     def __call__(self, worker: Worker) -> None:
         for job in self.jobs_of():
@@ -207,6 +207,11 @@ class Asking:
 
     def __call__(self, worker: Worker) -> None:
         worker.stats.add(self.ask())
+
+
+def ranges_of(jobs: Sequence[Job]) -> list[Span]:
+    """Return the byte ranges that jobs read."""
+    return [each for job in jobs if isinstance(job, (TableJob, Unplanned)) for each in job.ranges]
 
 
 def run_jobs(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:

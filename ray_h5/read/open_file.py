@@ -11,6 +11,7 @@ import resource
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_same_sources
 from ray_h5.hdf5.checks.chunk_tree import wrong_tree
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
-from ray_h5.hdf5.columns.column import describe_column
+from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
@@ -31,19 +32,23 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
+from ray_h5.manifest.row_requests import SPAN_BYTES, request_of
 from ray_h5.read.arrays.box_column import BoxColumn, column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
+from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources
 from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
-from ray_h5.read.jobs import Job
+from ray_h5.read.jobs import Job, Worker
 from ray_h5.read.kernel.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address
+from ray_h5.read.stored_items import StoredItems
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ray_h5.hdf5.files.access import Access
+    from ray_h5.hdf5.files.held_bytes import HeldBytes
     from ray_h5.hdf5.files.links import Sources
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
@@ -70,7 +75,14 @@ MAX_INDEX_BYTES = 256 << 20
 SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
 NO_SOURCES: SourcesRead = {}
 
-ColumnReader: TypeAlias = "DirectColumn | BoxColumn | H5pyColumn | JoinedArrayColumn | SelectedThroughH5py"
+ColumnReader: TypeAlias = (
+    "DirectColumn | BoxColumn | ConvertedColumn | H5pyColumn | JoinedArrayColumn | SelectedThroughH5py"
+)
+
+_Classes: TypeAlias = (
+    "tuple[JoinedArray, list[ChunkSource], dict[int, tuple[StoredItems, HeapReader]], ChunkIndex | None]"
+)
+"""A joined array of stored items; its classes, those whose values are made of the items, and the chunks."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -114,9 +126,7 @@ class OpenFile(ABC):
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self._readers: dict[str | Selection | tuple[str, str], ColumnReader] = {}
-        self._joined_arrays: WeakKeyDictionary[JoinedArray, tuple[list[ChunkSource], ChunkIndex | None]] = (
-            WeakKeyDictionary()
-        )
+        self._joined_arrays: WeakKeyDictionary[JoinedArray, _Classes] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
         self._elsewhere: dict[str, Elsewhere | None] = {}
         self.index_bytes = 0
@@ -346,11 +356,6 @@ class OpenFile(ABC):
         """Return where the values of a column are, if no other way to read them is known; see `elsewhere_on_disk`."""
         return None
 
-    def guarded_index(self, layout: ColumnLayout, library: OpenLibrary) -> ChunkIndex | None:
-        """Return the chunk index of a column that h5py reads; None if there is none that is checked."""
-        chunked = layout.storage == "chunked" and layout.lists_its_chunks and not layout.user_block
-        return self.index_of(layout.name, library) if chunked and not layout.sources else None
-
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
@@ -389,29 +394,51 @@ class OpenFile(ABC):
                 self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
             return self._indexes[name]
 
-    def _dataset_reader(self, path: str, library: OpenLibrary) -> ColumnReader:
-        """Return the reader of a dataset of a joined array that h5py reads."""
+    def source_of(self, layout: ColumnLayout, library: OpenLibrary) -> ByteSource:
+        """Return the bytes that the values of a column are in."""
+        if layout.storage != "external":
+            return self.byte_source
+        from ray_h5.read.raw_files import RawFiles
+
+        return RawFiles(layout, library.dataset(layout.name))
+
+    def _converted(self, layout: ColumnLayout, selection: Selection, library: OpenLibrary) -> ConvertedColumn:
+        """Return the reader of a column whose values are made of its stored items."""
+        items, source = StoredItems.of(layout), self.source_of(layout, library)
+        column = self._column_of(items.layout, selection, library, self.path)
+        parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
+        return ConvertedColumn(self.path, items, column.jobs, source, self._heap_of(items), parts)
+
+    def _heap_of(self, items: StoredItems) -> HeapReader:
+        """Return what reads the values that items refer to."""
+        key = None if self.access.swmr else (self.path, self.identity)
+        return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self._held())
+
+    def _held(self) -> HeldBytes | None:
+        """Return what is in memory of a file in a store."""
+        return None
+
+    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:  # noqa: ARG002  one in a store refuses
+        """Return the reader of a column that h5py reads: its values are in other datasets."""
         from ray_h5.read.through_h5py.h5py_column import H5pyColumn
-        from ray_h5.read.through_h5py.value_guard import ValueGuard
+        from ray_h5.read.through_h5py.source_guard import SourceGuard
 
-        dataset = library.dataset(path)
-        if dataset.shape != ():
-            return self.reader(path, library)
-        layout = describe_column(dataset.id, path, path=self.path, at_home=False, sources=(), single_ok=True)
-        refers = layout.stored_dtype.hasobject
-        guard = ValueGuard(self.path, path, remembers=not self.access.swmr).check if refers else None
-        return H5pyColumn(self.path, layout, guard)
+        guard = SourceGuard(partial(self._check_rows, layout))
+        return H5pyColumn(self.path, layout, partial(guard.check_column, layout.name))
 
-    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
-        from ray_h5.read.through_h5py.column_guards import ColumnGuards
-        from ray_h5.read.through_h5py.h5py_column import H5pyColumn
-
-        guards = ColumnGuards(self.path, self._index, remembers=not self.access.swmr)
-        return H5pyColumn(self.path, layout, guards.of(layout, library, self._guarded_source(layout), self._size))
-
-    def _guarded_source(self, layout: ColumnLayout) -> ByteSource | None:
-        """Return what the guard of a column reads before libhdf5 does, if it can."""
-        return None if layout.user_block else self.byte_source
+    def _check_rows(self, layout: ColumnLayout, dataset: h5py.Dataset, rows: np.ndarray, worker: Worker) -> None:
+        """Read rows of a dataset that has values of a column, to find out whether they can be read."""
+        file = self.file_of(filename_of(dataset.file))
+        name = dataset.name.strip("/")
+        with file.library() as library:
+            found = file.column(name, library) if dataset.shape else None
+            if found is None or not found.is_decoded or (found.direct and found.chunk_shape is None):
+                return  # nothing is decoded, and libhdf5 says what is missing
+            reader = file.reader_for(f"{layout.path}: column {layout.name!r} leads to {file.path}", name, library)
+            at_once = max(1, SPAN_BYTES // max(1, found.row_bytes) // found.chunk_rows) * found.chunk_rows
+            for part in np.split(rows, np.flatnonzero(np.diff(rows // at_once)) + 1):
+                for job in reader.jobs(request_of(part), np.empty((len(part), *found.row_shape), found.dtype), library):
+                    job(worker)
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
@@ -446,12 +473,13 @@ class OpenFile(ABC):
 
     def _reader_of(
         self, selection: Selection, library: OpenLibrary, where: str = ""
-    ) -> DirectColumn | BoxColumn | H5pyColumn | SelectedThroughH5py:
+    ) -> DirectColumn | BoxColumn | ConvertedColumn | H5pyColumn | SelectedThroughH5py:
         """Return the reader of a selection; errors of a file that `where` leads to begin with it."""
         layout = self.column(selection.name, library)
+        if layout.file_type:
+            return self._converted(layout, selection, library)
         if layout.direct:
-            index = self.index_of(layout.name, library) if layout.storage == "chunked" else None
-            return column_of(ChunkSource(where or self.path, layout, self.byte_source, index), selection)
+            return self._column_of(layout, selection, library, where or self.path)
         column = self.through_h5py(layout, library)
         if selection == Selection(selection.name):
             return column
@@ -459,17 +487,27 @@ class OpenFile(ABC):
 
         return selected_through_h5py(column, selection)
 
+    def _column_of(
+        self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
+    ) -> DirectColumn | BoxColumn:
+        index = self.index_of(layout.name, library) if layout.storage == "chunked" else None
+        return column_of(ChunkSource(where, layout, self.source_of(layout, library), index), selection)
+
     def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
         joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
         index_of = partial(self.index_of, library=library)
-        reader_of = partial(self._dataset_reader, library=library)
         if (known := self._joined_arrays.get(joined)) is None:
-            sources, chunks = class_sources(self.path, joined, self.byte_source), None
+            found = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
+            layouts = tuple(found[at].layout if at in found else layout for at, layout in enumerate(joined.layouts))
+            stored, chunks = replace(joined, layouts=layouts) if found else joined, None
             if joined.chunks is not None:
                 where, most = f"{self.path}: column {joined.name!r}", int(joined.first_chunks[-1])
                 chunks = self._counted(joined.chunks.chunks(where, most, self._size()))
-            known = self._joined_arrays[joined] = sources, chunks
-        return JoinedArrayColumn(self.path, joined, self.byte_source, known[0], index_of, reader_of, known[1], taken)
+            converted = {at: (items, self._heap_of(items)) for at, items in found.items()}
+            known = stored, class_sources(self.path, stored, self.byte_source), converted, chunks
+            self._joined_arrays[joined] = known
+        stored, sources, converted, chunks = known
+        return JoinedArrayColumn(self.path, stored, self.byte_source, sources, index_of, converted, chunks, taken)
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -30,6 +30,7 @@ from ray_h5.codecs.filters import (
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
+from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
 
@@ -99,7 +100,8 @@ def decode(pipe, stored, nbytes, mask=0, before=0x5A):
         return lent.setdefault((slot, size), np.full(size, before, "u1"))
 
     try:
-        ChunkDecoder(pipe, nbytes).decode(np.frombuffer(stored, "u1"), mask, memory[guard : guard + nbytes], scratch)
+        decoder = ChunkDecoder(pipe, nbytes, decode_by_library)
+        decoder.decode(np.frombuffer(stored, "u1"), mask, memory[guard : guard + nbytes], scratch)
     finally:
         assert np.all(memory[:guard] == 0xAB)
         assert np.all(memory[guard + nbytes :] == 0xAB)
@@ -131,7 +133,6 @@ def test_chunks_of_every_element_size(name, around):
             if takes(options, dtype, count):
                 data = values(dtype, count, bool(few_values % 2))
                 pipe, mask, stored = stored_by_libhdf5(data, **options)
-                assert decodes(pipe), pipe
                 assert decode(pipe, stored, data.nbytes, mask) == data.tobytes(), (dtype, count, few_values)
 
 
@@ -241,7 +242,7 @@ def test_orders_of_filters(tmp_path, steps, dtype):
         ([(SHUFFLE, (4,))], True),
         ([(SHUFFLE, (0,))], False),
         ([(SHUFFLE, ())], False),
-        ([(SZIP, (169, 8, 32, 64))], True),
+        ([(SZIP, (169, 8, 32, 64))], False),
         ([(SZIP, (169, 8, 32))], False),
         ([(SZIP, (169, 8, 24, 64))], False),
         ([(SZIP, (169, 7, 32, 64))], False),
@@ -278,7 +279,7 @@ def test_pipelines_decoded_here(steps, expected):
 
 
 def test_a_pipeline_that_is_not_decoded_here():
-    with pytest.raises(DecodeError, match=r"filter 5 with parameters \(1, 2\) is not decoded here"):
+    with pytest.raises(DecodeError, match=r"nbit with parameters \(1, 2\) cannot be undone"):
         decode(pipeline((NBIT, (1, 2))), b"1234", 4)
 
 
@@ -430,9 +431,9 @@ WRONG = [
         "expected 64 decoded bytes, found 60",
     ),
     ((BITSHUFFLE, (0, 4, 4, 0, 3)), 64, lz4_chunk(64, 64, ZSTD_TEXT), "the zstd stream is damaged"),
-    (SZIP_8, 64, b"\x40\0\0", "expected an szip header of 4 bytes, found 3 bytes in all"),
-    (SZIP_8, 64, b"\x41\0\0\0" + bytes(99), "expected 64 decoded bytes, the szip header says 65"),
-    (SZIP_8, 64, b"\x40\0\0\0", "expected 64 decoded bytes, found 0"),
+    (SZIP_8, 64, b"\x40\0\0", "expected 64 decoded bytes, szip says 64"),
+    (SZIP_8, 64, b"\x41\0\0\0" + bytes(99), "expected 64 decoded bytes, szip says 65"),
+    (SZIP_8, 64, b"\x40\0\0\0", "expected 64 decoded bytes, szip says 64"),
     (SZIP_64, 60, b"\x3c\0\0\0" + bytes(99), "60 bytes are no whole number of szip pixels"),
     ((FLETCHER32, ()), 4, b"abcd" + bytes(4), "the checksum is wrong"),
     ((FLETCHER32, ()), 4, b"abcd", "expected 4 bytes and a checksum of 4, found 4 in all"),
@@ -532,5 +533,5 @@ def test_a_compressor_that_blosc_does_not_know(tmp_path):
     replace_once(path, np.array(parameters, "<u4").tobytes(), np.array([*parameters[:6], 255], "<u4").tobytes())
     with pytest.raises(OSError, match="filter returned failure"):
         by_h5py(path, "x")
-    with pytest.raises(CorruptChunkError, match="h5py cannot read them"):
+    with pytest.raises(CorruptChunkError, match="libhdf5 cannot decode it"):
         RowReader(path).read(["x"])

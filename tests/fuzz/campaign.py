@@ -25,13 +25,13 @@ OUR_READING = (
     "storage/",
     "codecs/",
     "read/arrays/",
-    "read/through_h5py/library_spans.py",
+    "read/stored_items.py",
     "buffers.py",
 )
 CALLS_LIBRARY = (
     "hdf5/tree/", "manifest/chunk_index.py", "read/open_file.py",
     "read/open_files.py", "hdf5/files/open_library.py",
-    "read/through_h5py/column_guards.py", "hdf5/checks/", "read/through_h5py/h5py_column.py",
+    "read/library_filters.py", "hdf5/checks/", "read/through_h5py/h5py_column.py",
 )  # fmt: skip
 IDENTICAL, OURS, BOTH, LIBRARY = "identical", "ours refused", "both refused", "libhdf5 crashed"
 DIFFERENT = "different"

@@ -13,10 +13,9 @@ import atheris
 
 with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.manifest"]):
     from ray_h5.errors import RayH5Error
-    from ray_h5.hdf5.checks.header import FileWidths
-    from ray_h5.hdf5.checks.heap import Heap, _DamagedHeapError
     from ray_h5.hdf5.files.index_hints import Hints
     from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
+    from ray_h5.hdf5.heap import DamagedHeapError, Heap
     from ray_h5.hdf5.tree.known_headers import KnownHeaders
     from ray_h5.index.stored import index_files
     from ray_h5.index.stored.facts_as_bytes import FOREIGN
@@ -48,8 +47,8 @@ def headers(data):
 def heaps(data):
     """A collection of the global heap, wherever it is."""
     at = max(0, data.find(b"GCOL"))
-    with contextlib.suppress(_DamagedHeapError):
-        Heap(reader_of(data), len(data), FileWidths(8, 8))._sizes(at)
+    with contextlib.suppress(DamagedHeapError):
+        Heap(reader_of(data), len(data), 8).values([(1, at, 1)] if at else [], 1)
 
 
 def hints(data):

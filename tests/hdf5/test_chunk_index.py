@@ -37,7 +37,7 @@ def index_of(chunks, described=None, file_bytes=FILE_BYTES):
     def chunk_iter(callback):
         return next((answer for each in chunks if (answer := callback(each)) is not None), None)
 
-    dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter))
+    dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter), maxshape=(None, None))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(chunk_lists, "wrong_tree", lambda _: None)  # there are no nodes
         return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)

@@ -30,7 +30,7 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.windows import Windows
 from ray_h5.torch_data.dataset import H5Dataset
 from tests.hdf5.h5kit import assert_same, by_h5py, in_fork, overwrite, plist_with, run_python
-from tests.read.test_value_guard import checksum
+from tests.read.test_varying_values import checksum
 
 UNLIMITED = h5py.h5s.UNLIMITED
 ROWS = np.arange(4)

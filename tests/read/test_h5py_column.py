@@ -1,4 +1,4 @@
-"""Columns that libhdf5 reads for us: in few calls, and what they deliver is what h5py delivers."""
+"""Columns of types, filters and storages that few have: what they deliver is what h5py delivers."""
 
 import tracemalloc
 
@@ -6,15 +6,12 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5 import Grid
 from ray_h5.errors import CorruptChunkError
 from ray_h5.read.reader import RowReader
 from ray_h5.read.through_h5py import selected_columns
-from ray_h5.read.through_h5py.library_spans import library_batches, library_spans
 from tests.hdf5.h5kit import (
     assert_same,
     by_h5py,
@@ -95,7 +92,6 @@ def test_they_are_what_h5py_delivers(tmp_path, writer):
     WRITERS[writer](path)
     reader = RowReader(path)
     for name, layout in reader.columns.items():
-        assert not layout.direct or name.startswith("part"), name
         for choice, rows in row_choices(layout.num_rows).items():
             found, expected = reader.read([name], rows)[name], by_h5py(path, name, rows)
             if layout.kind == "list":
@@ -121,7 +117,7 @@ def test_large_rows_are_read_by_themselves(tmp_path, row_bytes):
     reader = RowReader(tmp_path / "a.h5")
     rows = [39, 3, 20, 3]
     assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
-    assert reader.stats.h5py_reads == 3
+    assert reader.stats.h5py_reads == 0
 
 
 def test_the_message_names_the_rows_that_are_damaged(tmp_path):
@@ -133,10 +129,10 @@ def test_the_message_names_the_rows_that_are_damaged(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_virtual_dataset("x", layout)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    with pytest.raises(CorruptChunkError, match=r"column 'x', rows 113 to 113: h5py cannot read them") as caught:
+    with pytest.raises(
+        CorruptChunkError, match=rf"column 'x' leads to {source}: column 'x', chunk 5 \(rows 100 to 119"
+    ):
         reader.read(["x"], [350, 7, 113, 3])
-    assert "a chunk is damaged: " in str(caught.value)
-    assert str(caught.value).endswith(f"Restore the file that it is in from a copy: {source}")
 
 
 def test_the_message_names_the_file_behind_a_link_that_is_damaged(tmp_path):
@@ -159,34 +155,6 @@ def test_sources_that_are_not_what_a_virtual_column_says_are_not_damaged(tmp_pat
     with pytest.raises(CorruptChunkError, match=r"Compare the shapes and types of its sources .*b\.h5$") as caught:
         RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])
     assert "a chunk is damaged" not in str(caught.value)
-
-
-@given(
-    rows=st.lists(st.integers(0, 5000), min_size=1, max_size=300).map(sorted),
-    chunk_rows=st.sampled_from([1, 1, 7, 100]),
-    row_bytes=st.sampled_from([1, 8, 500, 5000, 300_000]),
-    gap_bytes=st.sampled_from([0, 4096]),
-    most_apart=st.sampled_from([1000, 1 << 62]),
-)
-def test_batches_hold_each_row_once_and_little_else(rows, chunk_rows, row_bytes, gap_bytes, most_apart):
-    rows = np.array(rows)
-    spans = library_spans(rows, chunk_rows, row_bytes, gap_bytes)
-    batches, full = library_batches(rows, spans, row_bytes, row_bytes, most_apart)
-    for made in (spans, batches):
-        assert made.start[0] == 0
-        assert made.stop[-1] == len(rows)
-        assert (made.start[1:] == made.stop[:-1]).all()
-        assert (made.start < made.stop).all()
-    for start, stop, whole in zip(batches.start, batches.stop, full, strict=True):
-        inside, held = rows[start:stop], (stop - start) * row_bytes
-        if whole:
-            held = (inside[-1] - inside[0] + 1) * row_bytes
-            touched = np.unique(inside // chunk_rows)
-            assert (np.diff(touched) == 1).all() or chunk_rows == 1, "no chunk that nobody asked for"
-        assert held <= (1 << 20) + (1 + chunk_rows) * row_bytes
-        assert whole or (np.diff(inside) <= most_apart).all()
-    parted = rows[batches.start[1:]] // chunk_rows == rows[batches.start[1:] - 1] // chunk_rows
-    assert chunk_rows == 1 or not parted.any(), "a chunk is decoded once"
 
 
 @pytest.mark.parametrize("kind", ["chunked", "virtual"])

@@ -108,11 +108,11 @@ def test_a_range_of_narrow_rows_is_not_listed_row_by_row(tmp_path, layout, cast)
     assert peak <= 4 << 20  # a mebibyte is read at once, and a chunk decoded
 
 
-DTYPES = [">i4", "<f4", "?", "S8", h5py.string_dtype("utf-8", 8), h5py.enum_dtype({"no": 0, "yes": 1}, "u1")]
+DTYPES = ["<f4", "?", "S8", h5py.string_dtype("utf-8", 8), h5py.enum_dtype({"no": 0, "yes": 1}, "u1")]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=[">i4", "f4", "bool", "S8", "UTF-8", "enum"])
-def test_what_h5py_reads_goes_where_it_belongs(tmp_path, dtype):
+@pytest.mark.parametrize("dtype", DTYPES, ids=["f4", "bool", "S8", "UTF-8", "enum"])
+def test_what_libhdf5_decodes_goes_where_it_belongs(tmp_path, dtype):
     """Chunks that contain all rows are not split: an intermediate copy would be one of the whole column."""
     path, shape = tmp_path / "a.h5", (100_000, 16)
     with h5py.File(path, "w") as file:
@@ -121,7 +121,7 @@ def test_what_h5py_reads_goes_where_it_belongs(tmp_path, dtype):
         values[::3] = np.tile(np.array([0, 1, 1, 0], "S8" if dataset.dtype.kind == "S" else "u1"), 4)
         dataset[:] = values
     with RowReader(path) as reader:
-        assert not reader.columns["x"].direct
+        assert reader.columns["x"].direct
         reader.read(["x"], slice(0, 1))
         tracemalloc.start()
         try:

@@ -4,7 +4,7 @@ QUICK = {"conformance/test_conformance.py"}
 """Modules whose tests run with their files in a store in each run."""
 
 SLOW = {
-    "read/test_value_guard.py": "values that a guard looks at before h5py reads them",
+    "read/test_varying_values.py": "values that a guard looks at before h5py reads them",
     "hdf5/test_attributes.py": "attributes",
     "hdf5/test_libraries.py": "columns that libraries write, and CF",
     "hdf5/test_opening.py": "files that cannot be opened, or change",
@@ -117,10 +117,9 @@ ON_DISK = {
     f"{_CORPUS}[external storage, allowed]": OTHER_FILES,
     f"{_CORPUS}[external storage, outside]": OTHER_FILES,
     "read/test_chunk_guard.py::test_a_guard_looks_anew_while_a_writer_has_the_file": NO_WRITERS,
-    "read/test_chunk_guard.py::test_a_look_that_fails_for_a_while_is_no_damage": THE_DISK,
-    "read/test_value_guard.py::test_files_of_all_kinds": OTHER_FILES,
-    "read/test_value_guard.py::test_small_claims_are_named_too": OTHER_FILES,
-    "read/test_value_guard.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
+    "read/test_varying_values.py::test_files_of_all_kinds": OTHER_FILES,
+    "read/test_varying_values.py::test_small_claims_are_named_too": OTHER_FILES,
+    "read/test_varying_values.py::test_whole_values_are_read_as_h5py_reads_them": OTHER_FILES,
     f"{_OPENING}test_columns_that_h5py_reads_are_tried_again_too": THE_DISK,
     f"{_OPENING}test_expected_state": THE_DISK,
     f"{_OPENING}test_file_systems_without_locks": THE_DISK,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 
 import h5py
-import numpy as np
 
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.checks.heap import Heap, character_bytes
+from ray_h5.hdf5.columns.value_types import character_bytes
 from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
 
 _ATTRIBUTE, _VARYING = 0x0C, 9
-_ONE_BYTE = np.ones(1, np.int64)
 
 
 class TextGuard:
@@ -32,9 +31,8 @@ class TextGuard:
         self._path = filename_of(file)
         self._read, end = reader_of(file)
         self._widths = FileWidths.of(file)
-        self._heap = Heap(self._read, end, self._widths)
+        self._heap = Heap(self._read, end, self._widths.length, key=object())
         self._stored: dict[bytes, tuple[bytes, bytes]] | None = None
-        self._reference = np.dtype([("length", "<u4"), ("address", f"<u{self._widths.address}"), ("number", "<u4")])
 
     def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
         """Choose the object whose attributes are checked next."""
@@ -44,24 +42,27 @@ class TextGuard:
         """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
         if self._stored is None:
             found = messages(self._read, address_of(self._opened)[1], self._widths)
-            self._stored = dict(_parts(body) for kind, body in found if kind == _ATTRIBUTE)
+            self._stored = dict(_parts(body) for kind, body, _ in found if kind == _ATTRIBUTE)
         stored_type, stored = self._stored.get(name.encode(), (b"", b""))
         if stored_type[:1] and stored_type[0] & 0xF == _VARYING and character_bytes(stored_type) != 1:
             raise CorruptFileError(
                 f"{self._path}: the type of attribute {name!r} of {where!r} is damaged: it is of varying length, and "
                 "no text of bytes. Restore the file from a copy, or leave the attribute out."
             )
-        width = self._reference.itemsize
-        if len(stored) < width:
+        width = self._widths.address
+        length, address, number = (
+            int.from_bytes(stored[begin:end], "little")
+            for begin, end in ((0, 4), (4, 4 + width), (4 + width, 8 + width))
+        )
+        if len(stored) < 8 + width:
             return
-        address = int.from_bytes(stored[4 : 4 + self._widths.address], "little")
-        if self._heap.is_harmless(int.from_bytes(stored[:4], "little"), address):
-            return
-        for wrong in self._heap.wrong_values(np.frombuffer(stored, self._reference, 1), _ONE_BYTE, exactly=False):
+        try:
+            self._heap.values([(length, address, number)], 1)
+        except DamagedHeapError as exc:
             raise CorruptFileError(
-                f"{self._path}: attribute {name!r} of {where!r} is damaged: {wrong.reason}. Restore the file from a "
-                "copy, or leave the attribute out."
-            )
+                f"{self._path}: attribute {name!r} of {where!r} is damaged: {exc}. Restore the file from a copy, or "
+                "leave the attribute out."
+            ) from None
 
 
 def _parts(message: bytes) -> tuple[bytes, tuple[bytes, bytes]]:

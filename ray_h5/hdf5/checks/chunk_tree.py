@@ -13,10 +13,9 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
-from ray_h5.hdf5.checks.header import FileWidths, messages
-from ray_h5.hdf5.files.file_bytes import ReadBytes, address_of, gather, reader_of
+from ray_h5.hdf5.checks.header import FileWidths, data_layout
+from ray_h5.hdf5.files.file_bytes import ReadBytes, gather, reader_of
 
-_DATA_LAYOUT = 8
 _CHUNKED = 2
 USUAL_ENTRIES = 64
 """Entries of a node: libhdf5's default, which h5py cannot change."""
@@ -33,10 +32,8 @@ def wrong_tree(dataset: h5py.Dataset) -> str | None:
     """
     read, end = reader_of(dataset)
     widths = FileWidths.of(dataset)
-    for kind, body in messages(read, address_of(dataset.id)[1], widths):
-        if kind == _DATA_LAYOUT and (found := _root(body, widths)) is not None:
-            return ChunkTree(read, end, widths, found[1]).wrong(found[0])
-    return None
+    found = _root(data_layout(dataset)[0], widths)
+    return None if found is None else ChunkTree(read, end, widths, found[1]).wrong(found[0])
 
 
 def _root(body: bytes, widths: FileWidths) -> tuple[int, np.ndarray] | None:

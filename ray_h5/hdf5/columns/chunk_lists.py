@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import h5py
@@ -12,6 +13,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.checks.chunk_tree import wrong_tree
+from ray_h5.hdf5.checks.header import in_extensible_array, leaves_partial_chunks
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
 
@@ -87,12 +89,15 @@ def build_chunk_index(
     grid = ChunkGrid.of(layout)
     where = f"{path}: column {layout.name!r}"
     found = _listed(dataset, where, grid, file_bytes, lister)
+    limits = dataset.maxshape
+    if limits.count(None) == 1 and limits[0] is not None:
+        found = _in_place(found, dataset, limits.index(None))
     if swmr:
         found = found.where(np.all(found.corners < np.array(grid.shape, np.uint64), axis=1))
     index = checked_index(found, layout, where, file_bytes())
-    unfiltered = unfiltered_chunks(dataset, layout, index.numbers, index.sizes, index.masks)
-    if not unfiltered.any():
+    if not layout.pipeline.steps or not leaves_partial_chunks(dataset):
         return index
+    unfiltered = ChunkGrid.of(layout).sticks_out(index.numbers) & (index.sizes == layout.chunk_bytes)
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
 
 
@@ -101,68 +106,6 @@ def checked_index(found: ListedChunks, layout: ColumnLayout, where: str, file_by
     check = _Checks(where, ChunkGrid.of(layout), file_bytes)
     check.chunk_bytes(layout)
     return check.index(found)
-
-
-def unfiltered_chunks(
-    dataset: h5py.Dataset, layout: ColumnLayout, numbers: np.ndarray, sizes: np.ndarray, masks: np.ndarray
-) -> np.ndarray:
-    """Return for each chunk whether it was left unfiltered because it is partial. Its mask does not say so.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        The open dataset.
-    layout : ColumnLayout
-        Its column.
-    numbers, sizes, masks : numpy.ndarray
-        As in `ChunkIndex`.
-
-    Returns
-    -------
-    numpy.ndarray
-        One bool for each chunk.
-    """
-    # The last test costs most, so it comes last and only for chunks that may be affected.
-    may_be = (sizes == layout.chunk_bytes) & (masks == 0) & bool(layout.pipeline.steps)
-    if may_be.any():
-        may_be &= ChunkGrid.of(layout).sticks_out(numbers)
-    return may_be & (bool(may_be.any()) and _leaves_partial_chunks(dataset, layout.item_bytes))
-
-
-def _leaves_partial_chunks(dataset: h5py.Dataset, item_bytes: int) -> bool:
-    """Return whether the partial chunks of a dataset are unfiltered (H5Pset_chunk_opts). h5py has no call for that.
-
-    Instead, a dataset with the same creation properties is made in memory. Its partial chunk is zeros, and its filter
-    is deflate: libhdf5 can only read the chunk if it takes it as unfiltered.
-    """
-    made, chunk_shape, dtype = dataset.id.get_create_plist(), dataset.chunks, np.dtype(f"V{item_bytes}")
-    longest = int(np.argmax(chunk_shape))
-    shape = tuple(length - (axis == longest) for axis, length in enumerate(chunk_shape))
-    made.remove_filter(h5py.h5z.FILTER_ALL)
-    made.set_deflate(1)
-    made.set_fill_value(np.zeros((), dtype))  # the one in `made` has another type
-    with h5py.File.in_memory(libver="latest") as file:
-        space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED,) * len(shape))
-        alike = h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(dtype), space, dcpl=made)
-        alike.write_direct_chunk((0,) * len(shape), bytes(math.prod(chunk_shape) * item_bytes))
-        space.select_hyperslab((0,) * len(shape), one := (1,) * len(shape))
-        try:
-            alike.read(h5py.h5s.create_simple(one), space, np.empty(one, dtype))
-        except OSError:
-            return False  # libhdf5 tried to inflate the zeros
-    return True
-
-
-def check_chunk_list(dataset: h5py.Dataset, layout: ColumnLayout, path: str, file_bytes: Callable[[], int]) -> None:
-    """Check sizes and places of chunks that libhdf5 lists under the coordinates of other chunks.
-
-    Parameters and errors as in `build_chunk_index`.
-    """
-    where = f"{path}: column {layout.name!r}"
-    found = _listed(dataset, where, grid := ChunkGrid.of(layout), file_bytes)
-    check = _Checks(where, grid, file_bytes())
-    check.chunk_bytes(layout)
-    check.extents(found)
 
 
 def _listed(
@@ -197,6 +140,39 @@ def _listed(
         raise damaged_index(where, f"a chunk at {strange[0]}, expected {axes} axes")
     rows = [(*each.chunk_offset, each.filter_mask, each.byte_offset, each.size) for each in found]
     return ListedChunks.of(np.array(rows, np.uint64).reshape(-1, axes + 3))
+
+
+def _in_place(found: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedChunks:
+    """Return chunks with their own corners, of a dataset of which one axis can grow.
+
+    If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an array with that axis first, and
+    lists them as if it was in the order of the axes.
+    """
+    if not (in_extensible_array(dataset) and _lists_numbers()):
+        return found
+    limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
+    counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]
+    after, others = math.prod(counts[axis + 1 :]), counts[:axis] + counts[axis + 1 :]
+    # Axes before the one that grows are listed as 0, and those after it run first.
+    listed = (found.corners // chunk).astype(np.int64)
+    numbers = listed[:, axis] * after
+    for at, step in enumerate(counts[axis + 1 :], axis + 1):
+        after //= step
+        numbers += listed[:, at] * after
+    along, inside = np.divmod(numbers, math.prod(others))
+    cells = np.insert(np.stack(np.unravel_index(inside, others)), axis, along, axis=0)
+    corners = cells.T.astype(np.uint64) * chunk
+    return replace(found, corners=corners).where(np.lexsort(corners.T[::-1]))
+
+
+@lru_cache(maxsize=1)
+def _lists_numbers() -> bool:
+    """Return whether this libhdf5 does so."""
+    corners = []
+    with h5py.File.in_memory(libver="latest") as file:
+        dataset = file.create_dataset("x", data=np.zeros((2, 2), "u1"), chunks=(1, 1), maxshape=(2, None))
+        dataset.id.chunk_iter(lambda chunk: corners.append(chunk.chunk_offset))
+    return (1, 1) not in corners
 
 
 def damaged_index(where: str, found: str) -> CorruptFileError:

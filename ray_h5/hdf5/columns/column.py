@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from functools import lru_cache
 from typing import cast
 
@@ -11,12 +12,15 @@ import numpy as np
 from ray_h5.codecs.filters import filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError
+from ray_h5.hdf5.checks.header import compact_offset
 from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 from ray_h5.storage.byte_source import Identity
 
 _MAX_ITEM_BYTES = 1 << 20
-"""A column that is decoded here keeps its fill value in memory. A string type in a file can claim 2 GiB."""
+"""A column keeps its fill value in memory. A string type in a file can claim 2 GiB."""
+
+NO_FILL = np.zeros((), "V1")
 
 SINGLE_VALUE = "has a single value; a column needs a first axis of rows"
 
@@ -71,12 +75,12 @@ def describe_column(
     storage = _storage(properties)
     is_chunked = storage == "chunked"
     pipeline = pipeline_of(properties)
-    lists_its_chunks = not is_chunked or _lists_its_chunks(space)
-    # With a user block, offsets differ between versions of libhdf5.
-    in_reach = at_home and not shared.user_block
-    direct = in_reach and _are_plain(values) and _is_direct(storage, pipeline, lists_its_chunks)
-    if not direct:
+    in_reach = at_home and (not shared.user_block or offsets_count_it())
+    is_decoded = in_reach and storage != "virtual"
+    direct = is_decoded and not values.dtype.hasobject and not values.odd_type
+    if not decodes(pipeline):
         _check_by_h5py(pipeline, where)
+    fill = fill_of(properties, values) if is_decoded else None
     return ColumnLayout(
         name=name,
         kind=values.kind,
@@ -85,19 +89,41 @@ def describe_column(
         storage=storage,
         chunk_shape=properties.get_chunk() if is_chunked else None,
         pipeline=pipeline,
-        offset=dataset.get_offset() if storage == "contiguous" else None,
-        fill=fill_of(properties, values) if direct else None,
+        offset=offset_of(dataset, storage, shared.user_block),
+        fill=fill,
         element=values.element,
         enum=values.enum,
-        lists_its_chunks=lists_its_chunks,
         user_block=shared.user_block,
         item_bytes=values.item_bytes,
         sources=sources,
         direct=direct,
+        file_type=values.in_file if is_decoded and not direct else b"",
         odd_type=values.odd_type,
         lost_fields=values.lost_fields,
         path=path,
     )
+
+
+def offset_of(dataset: h5py.h5d.DatasetID, storage: Storage, user_block: int) -> int | None:
+    """Return where values begin that are not in chunks; None if nothing was written."""
+    if storage == "compact":
+        return compact_offset(h5py.Dataset(dataset), user_block)
+    # libhdf5 adds the user block to an address that is not defined, too.
+    if storage == "contiguous" and (not user_block or dataset.get_storage_size()):
+        return dataset.get_offset()
+    return 0 if storage == "external" else None
+
+
+@lru_cache(maxsize=1)
+def offsets_count_it() -> bool:
+    """Return whether the offsets that this libhdf5 gives out count the user block."""
+    image = io.BytesIO()
+    with h5py.File(image, "w", userblock_size=512) as file:
+        file.create_dataset("chunked", data=[7], dtype="u1", chunks=(1,))
+        file["contiguous"] = np.full(1, 7, np.uint8)
+        offsets = [file["contiguous"].id.get_offset()]
+        file["chunked"].id.chunk_iter(lambda chunk: offsets.append(chunk.byte_offset))
+    return all(image.getvalue()[offset] == 7 for offset in offsets)
 
 
 def is_plain(properties: h5py.h5p.PropDCID) -> bool:
@@ -112,13 +138,18 @@ def _check_rows(space: h5py.h5s.SpaceID, where: str, *, single_ok: bool) -> None
         raise without_rows(f"{where} {SINGLE_VALUE}")
 
 
-def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray:
-    """Return the value of rows that were never written, as a 0-d array."""
+def fill_of(properties: h5py.h5p.PropDCID, values: ValueType) -> np.ndarray | None:
+    """Return the value of rows that were never written, as a 0-d array; None for zeros, and for values of no length.
+
+    `NO_FILL` is one of varying length, which libhdf5 does not give out for a file that is opened to be read.
+    """
     # libhdf5 leaves rows that were never written as they are in the caller's buffer, if the fill time is "never".
     # h5py's buffer is zero.
     is_zero = properties.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
     if is_zero or properties.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
-        return values.zero
+        return None if values.dtype.hasobject or values.dtype.itemsize > _MAX_ITEM_BYTES else values.zero
+    if values.dtype.hasobject:
+        return NO_FILL
     if values.lost_fields:
         return values.zero  # libhdf5 cannot convert the type; PyTables writes all rows
     fill = np.zeros((1,), values.dtype)
@@ -146,24 +177,6 @@ def _pipeline_of(found: tuple[tuple[int, int, tuple[int, ...], bytes], ...]) -> 
     return FilterPipeline(
         tuple(FilterStep(number, filter_name(number, name), tuple(map(int, data))) for number, _, data, name in found)
     )
-
-
-def _is_direct(storage: Storage, pipeline: FilterPipeline, lists_its_chunks: bool) -> bool:
-    if storage == "contiguous":
-        return True  # without an offset, it was never written: all rows are the fill value
-    return storage == "chunked" and decodes(pipeline) and lists_its_chunks
-
-
-def _are_plain(values: ValueType) -> bool:
-    """Return whether values are in memory as in the file, and few bytes each."""
-    return not values.dtype.hasobject and not values.odd_type and values.dtype.itemsize <= _MAX_ITEM_BYTES
-
-
-def _lists_its_chunks(space: h5py.h5s.SpaceID) -> bool:
-    # If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an extensible
-    # array with that axis first, and lists them under the coordinates of other chunks.
-    growing = [axis for axis, most in enumerate(space.get_simple_extent_dims(True)) if most == h5py.h5s.UNLIMITED]
-    return len(growing) != 1 or growing == [0]
 
 
 def _check_by_h5py(pipeline: FilterPipeline, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ray_h5.errors import UnsupportedColumnError
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
@@ -41,6 +41,8 @@ class ValueType:
         The axes that an array type adds to a row.
     zero : numpy.ndarray
         0-d array of the plain dtype: a value of zero bytes.
+    in_file : bytes
+        The type in the file, as `ColumnLayout.file_type` has it.
     kind, element, enum, odd_type, item_bytes, lost_fields
         As in `ColumnLayout`.
     """
@@ -54,6 +56,7 @@ class ValueType:
     enum: tuple[tuple[str, int], ...]
     odd_type: str
     item_bytes: int
+    in_file: bytes
     lost_fields: tuple[str, ...] = ()
 
 
@@ -65,24 +68,25 @@ class Shared:
     ----------
     user_block : int
         Size of the user block, in bytes.
-    address_bytes : int
-        Size of an address in the file, in bytes.
+    address_bytes, length_bytes : int
+        Sizes of an address and of a length in the file, in bytes.
     """
 
     user_block: int
     address_bytes: int
+    length_bytes: int
 
     @classmethod
     def of(cls, file: h5py.h5f.FileID) -> Shared:
         """Return what the datasets of a file share."""
         properties = file.get_create_plist()  # takes ten times as long as to read the superblock
-        return cls(int(properties.get_userblock()), int(properties.get_sizes()[0]))
+        return cls(int(properties.get_userblock()), *map(int, properties.get_sizes()))
 
     @classmethod
     def of_head(cls, head: bytes) -> Shared | None:
         """Return the same for the first bytes of a file; None if they do not say it, as those of a user block."""
         at = _WIDTH_AT.get(head[8]) if len(head) == HEAD_BYTES and head.startswith(_SIGNATURE) else None
-        return None if at is None else cls(0, head[at])
+        return None if at is None else cls(0, head[at], head[at + 1])
 
     def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
         """Describe a type of the file.
@@ -92,7 +96,7 @@ class Shared:
         UnsupportedColumnError
             If its values cannot be read as rows; `where` names the column.
         """
-        key = type_id.encode(), self.address_bytes
+        key = type_id.encode(), self.address_bytes, self.length_bytes
         found = _types.get(key)
         if found is None:
             found = self._described(type_id, where)
@@ -100,6 +104,12 @@ class Shared:
         return found
 
     def _described(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
+        if not _is_known(type_id):
+            # libhdf5 (2.0) would end the process, or take any amount of memory.
+            raise CorruptFileError(
+                f"{where} has a type that is damaged: it is of varying length, and neither text of bytes nor an array. "
+                "Restore the file from a copy."
+            )
         type_id = in_order(type_id)
         dtype, lost_fields = _dtype(type_id, where)
         element, array_shape = split_array(dtype)
@@ -114,6 +124,7 @@ class Shared:
             tuple(_enum(element)),
             "" if dtype.hasobject else self._odd_type(type_id, dtype, lost_fields),
             item_bytes(type_id, self.address_bytes),
+            bytes([self.length_bytes, self.address_bytes]) + bytes(type_id.encode()),
             lost_fields,
         )
 
@@ -143,7 +154,7 @@ class AsDescribed:
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> AsDescribed:
         """Return a view of a dataset."""
-        return cls(dataset, _dtype_of_layout(dataset.id.get_type().encode()))
+        return cls(dataset, dtype_of(dataset.id.get_type().encode()))
 
     def __getitem__(self, args: Any) -> Any:
         # As `Dataset.astype` does, which looks at a dtype that numpy may lack.
@@ -151,7 +162,8 @@ class AsDescribed:
 
 
 @lru_cache(maxsize=256)
-def _dtype_of_layout(encoded: bytes) -> np.dtype:
+def dtype_of(encoded: bytes) -> np.dtype:
+    """Return h5py's dtype of a type that libhdf5 encoded, without the fields that no row has."""
     return _dtype(in_order(h5py.h5t.decode(encoded)), "")[0]
 
 
@@ -198,3 +210,23 @@ def _enum(dtype: np.dtype, prefix: str = "") -> Iterator[tuple[str, int]]:
         yield prefix + name, int(value)
     for field_name in dtype.names or ():
         yield from _enum(dtype[field_name], f"{prefix}{field_name}.")
+
+
+def _is_known(type_id: h5py.h5t.TypeID) -> bool:
+    """Return whether each type of varying length in a type is an array; libhdf5 says what is text."""
+    kind = type_id.get_class()
+    if kind == h5py.h5t.STRING:
+        # libhdf5 takes memory for characters of the size that the type claims.
+        return not type_id.is_variable_str() or character_bytes(type_id.encode()[2:]) == 1
+    if kind == h5py.h5t.COMPOUND:
+        return all(_is_known(type_id.get_member_type(i)) for i in range(type_id.get_nmembers()))
+    if kind not in {h5py.h5t.VLEN, h5py.h5t.ARRAY}:
+        return True
+    # Two bytes of a version, then the type as it is in a file: its class, and what kind of varying length it has.
+    return (kind == h5py.h5t.ARRAY or type_id.encode()[3] & 0xF == 0) and _is_known(type_id.get_super())
+
+
+def character_bytes(stored: bytes) -> int:
+    """Return the size of the characters of a text of varying length, whose type is stored so."""
+    # Class and version, bits and size of the type; the same of the type of a character.
+    return int.from_bytes(stored[12:16], "little")

@@ -42,6 +42,6 @@ def find_elsewhere(path: str, dataset: h5py.Dataset, layout: ColumnLayout, other
     return Elsewhere("virtual", tuple(columns), tuple(mappings), fill=fill)
 
 
-def _fill(dataset: h5py.Dataset, layout: ColumnLayout) -> np.ndarray:
+def _fill(dataset: h5py.Dataset, layout: ColumnLayout) -> np.ndarray | None:
     values = Shared.of(dataset.file.id).value_type(dataset.id.get_type(), layout.where)
     return fill_of(dataset.id.get_create_plist(), values)

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.hdf5.columns.column import describe_column, is_plain
+from ray_h5.hdf5.columns.column import describe_column, is_plain, offset_of
 from ray_h5.manifest.joined_arrays import MISSING, NOT_WRITTEN, GroupTable, JoinedArray, Paths
 from ray_h5.manifest.layout import ColumnLayout, SourceStates
 
@@ -140,7 +140,7 @@ class GroupColumn:
             self.by_unit[unit] = len(self.layouts)
             unit_layout = replace(found.layout, name=self.name, shape=(1, *row_shape), offset=None)
             self.layouts.append(replace(unit_layout, sources=self.sources))
-        offset = dataset.get_offset() if found.layout.storage == "contiguous" else None
+        offset = offset_of(dataset, found.layout.storage, found.layout.user_block)
         try:
             self.shapes.extend(shape)
             self.offsets.append(NOT_WRITTEN if offset is None else offset)
@@ -229,7 +229,7 @@ def is_bytes(layout: ColumnLayout) -> bool:
 
     Each is a type of its own, as long as the data.
     """
-    return layout.kind == "binary" and layout.direct and layout.storage == "contiguous"
+    return layout.kind == "binary" and layout.direct and layout.storage != "chunked"
 
 
 def as_bytes(layout: ColumnLayout) -> ColumnLayout:

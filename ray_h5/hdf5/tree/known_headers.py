@@ -96,9 +96,9 @@ class DatasetHeader:
             fill=like.fill,
             element=like.element,
             enum=like.enum,
-            lists_its_chunks=like.lists_its_chunks,
             item_bytes=like.item_bytes,
             direct=like.direct,
+            file_type=like.file_type,
             odd_type=like.odd_type,
             lost_fields=like.lost_fields,
             path=path,
@@ -106,7 +106,7 @@ class DatasetHeader:
 
     def learn(self, found: ColumnLayout) -> None:
         """Take what libhdf5 says of the dataset for all that are like it."""
-        if not found.sources and found.storage in {"contiguous", "chunked", "compact"}:
+        if not found.sources and found.storage in {"contiguous", "chunked"}:
             _known.put(self.key, found)
 
 

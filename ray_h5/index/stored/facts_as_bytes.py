@@ -217,7 +217,7 @@ def _check_column(known: KnownColumn, size: int) -> None:
     layout, index = known.layout, known.index
     if index is not None:
         index.unpacked(num_chunks(layout), size)
-    if layout.direct and layout.storage == "contiguous" and layout.offset is not None and not layout.sources:
+    if layout.direct and layout.chunk_shape is None and layout.offset is not None and not layout.sources:
         ends = layout.offset + layout.num_rows * layout.row_bytes
         if not 0 <= layout.offset <= ends <= size:
             raise ValueError(f"column {layout.name!r}: values past the end of the file")

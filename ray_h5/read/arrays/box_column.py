@@ -390,7 +390,7 @@ class BoxColumn:
     def _fill(self, cells: _Cells, out: np.ndarray) -> None:
         """Fill parts of chunks that were never written. Now, and not in a job."""
         known, layout = self._geometry, self.source.layout
-        value = np.zeros((), layout.stored_dtype) if layout.fill is None else layout.fill
+        value = layout.fill_value
         stored = np.frombuffer(value.tobytes(), np.uint8)
         item, lengths, strides = len(stored), cells.lengths, known.strides
         if not (lengths[:, -1] % item).any():  # whole values: the last axis is one of values and one of bytes

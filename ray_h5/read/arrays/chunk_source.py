@@ -23,6 +23,7 @@ from ray_h5.read.kernel.job_table import (
     Origin,
     pipeline_number,
 )
+from ray_h5.read.library_filters import decode_by_library
 from ray_h5.storage.byte_source import ByteSource
 
 Where = tuple[str, ColumnLayout, int]
@@ -85,7 +86,7 @@ class ChunkSource:
 
     @cached_property
     def decoder(self) -> ChunkDecoder:
-        return ChunkDecoder(self.layout.pipeline, self.chunk_bytes)
+        return ChunkDecoder(self.layout.pipeline, self.chunk_bytes, decode_by_library)
 
     @cached_property
     def file(self) -> int:

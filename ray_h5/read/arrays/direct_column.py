@@ -66,7 +66,7 @@ class DirectColumn:
         if self._row_bytes == 0 or not len(request):
             return []
         if self.source.is_unwritten and self._rows_at is None:
-            return [partial(_fill, request, out, self.source.layout.fill)]
+            return [partial(_fill, request, out, self.source.layout.fill_value)]
         if not self.lands_in_place(out):
             return self._staged_jobs(request, out)
         if later := self._planned_in_parts(request, out):
@@ -87,7 +87,7 @@ class DirectColumn:
         """Return the work of a long list of rows, each part planned when it is done; nothing if there is one part."""
         if not isinstance(request, RowRequest) or len(request) <= _MOST_ROWS:
             return []
-        parts = list(self._parts(request, _MOST_ROWS))
+        parts = list(self.parts(request, _MOST_ROWS))
         if len(parts) < 2:  # all of the rows are in one chunk
             return []
         return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
@@ -98,13 +98,13 @@ class DirectColumn:
             request = request.listed()
         jobs: list[Job] = []
         shape, dtype = self.source.layout.row_shape, self.source.layout.stored_dtype
-        for part in self._parts(request, max(1, _MOST_BYTES // self._row_bytes)):
+        for part in self.parts(request, max(1, _MOST_BYTES // self._row_bytes)):
             moved, places = moved_to_front(part)
             put = partial(_assign, out, places)
             jobs.append(staged(self.byte_source, partial(self.jobs, moved), (len(part), *shape), dtype, put))
         return jobs
 
-    def _parts(self, request: Request, at_once: int) -> Iterator[Request]:
+    def parts(self, request: Request, at_once: int) -> Iterator[Request]:
         """Yield parts of about `at_once` rows, or a mebibyte of a range; no chunk is in two of them."""
         if isinstance(request, RowRange):
             yield from request.pieces(self._chunk_rows, self._row_bytes)
@@ -150,7 +150,7 @@ class DirectColumn:
         if not written.all():
             missing = ~written
             at = units_of(starts[missing], (stops - starts)[missing])
-            jobs.append(partial(_fill, runs.select(at), out, source.layout.fill))
+            jobs.append(partial(_fill, runs.select(at), out, source.layout.fill_value))
             starts, stops = starts[written], stops[written]
         tables, pieces, numbers = list[np.ndarray](), NO_PIECES, chunks.numbers
         if chunks.raw.any():

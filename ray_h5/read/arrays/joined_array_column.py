@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
+from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.chunk_index import ChunkGrid, ChunkIndex
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
@@ -15,24 +16,16 @@ from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import Request, RowRequest, RowRuns, RunRequest, by_part, units_of
 from ray_h5.read.arrays.box_column import BoxColumn, column_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, Where, joined_indexes
+from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
+from ray_h5.read.stored_items import StoredItems
 from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 IndexOf = Callable[[str], ChunkIndex]
 """Returns the chunk index of a dataset, given its path."""
-
-ReaderOf = Callable[[str], "HasJobs"]
-"""Returns the reader of a dataset that h5py reads, given its path."""
-
-
-class HasJobs(Protocol):
-    """A reader of one column."""
-
-    def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
 
 
 class JoinedArrayColumn:
@@ -51,8 +44,10 @@ class JoinedArrayColumn:
         The bytes of the file.
     sources : sequence of ChunkSource
         The classes of datasets; see `class_sources`.
-    index_of, reader_of : callable
-        Open one dataset: for its chunks, or to read it through h5py.
+    index_of : callable
+        Opens one dataset, for its chunks.
+    converted : mapping of int to (StoredItems, HeapReader)
+        Classes whose values are made of their stored items, and what reads what these refer to.
     chunks : ChunkIndex, optional
         The chunks of all datasets, if they are known.
     taken : Selection, optional
@@ -66,7 +61,7 @@ class JoinedArrayColumn:
         byte_source: ByteSource,
         sources: Sequence[ChunkSource],
         index_of: IndexOf,
-        reader_of: ReaderOf,
+        converted: Mapping[int, tuple[StoredItems, HeapReader]],
         chunks: ChunkIndex | None = None,
         taken: Selection | None = None,
     ) -> None:
@@ -75,21 +70,17 @@ class JoinedArrayColumn:
         self._byte_source = byte_source
         self._sources = sources
         self._index_of = index_of
-        self._reader_of = reader_of
+        self._converted = converted
         self._chunks = chunks
         self._taken = taken
 
     takes_runs = True
+    needs_library = False
 
     @property
     def byte_source(self) -> ByteSource:
         """The bytes that its jobs fetch."""
         return self._byte_source
-
-    @property
-    def needs_library(self) -> bool:
-        """Whether its jobs need libhdf5."""
-        return not all(layout.direct for layout in self._array.layouts)
 
     def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
@@ -124,8 +115,26 @@ class JoinedArrayColumn:
         layout = self._array.layouts[number]
         if not layout.row_bytes:
             return []
+        if number in self._converted:
+            items, heap = self._converted[number]
+            reads = partial(self._stored_jobs, number)
+            column = ConvertedColumn(self._path, items, reads, self._byte_source, heap)
+            return column.jobs(request.listed(), out, library)
+        return self._stored_jobs(number, request, out, library)
+
+    def _stored_jobs(
+        self,
+        number: int,
+        request: Request | RunRequest,
+        out: np.ndarray,
+        library: Library,  # noqa: ARG002  as other readers
+    ) -> list[Job]:
+        layout = self._array.layouts[number]
         if not layout.direct:
-            return self._h5py_jobs(request.listed(), out, library)
+            raise UnsupportedColumnError(
+                f"{self._path}: column {self._array.name!r} is in a file with a user block, for which this libhdf5 "
+                "does not say where chunks are. Install a newer h5py."
+            )
         if layout.storage == "chunked":
             return self._chunked_jobs(layout, request.listed(), out)
         if self._taken is not None:
@@ -197,12 +206,6 @@ class JoinedArrayColumn:
         at = units_of(low, high - low)
         numbers = chunks.numbers[at] + np.repeat(first_numbers - first[datasets], high - low)
         return ChunkIndex(numbers, chunks.offsets[at], chunks.sizes[at], chunks.masks[at])
-
-    def _h5py_jobs(self, request: RowRequest, out: np.ndarray, library: Library) -> list[Job]:
-        jobs: list[Job] = []
-        for dataset, local in self._by_dataset(request):
-            jobs += self._reader_of(self._array.paths[dataset]).jobs(local, out, library)
-        return jobs
 
     def _by_dataset(self, request: RowRequest) -> Iterator[tuple[int, Request]]:
         """Yield the datasets that units are in, and their rows there."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ray_h5.codecs import filters
-from ray_h5.codecs.pipeline import ChunkDecoder
+from ray_h5.codecs.pipeline import ChunkDecoder, decodes
 from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline
 from ray_h5.read.kernel.library import compiled_loop
@@ -113,7 +113,9 @@ def pipeline_number(pipeline: FilterPipeline) -> int:
 @functools.lru_cache(maxsize=256)
 def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
     loop = compiled_loop()
-    if loop is None or len(pipeline.steps) > MAX_STEPS or not all(step.id in loop.decodes for step in pipeline.steps):
+    if loop is None or len(pipeline.steps) > MAX_STEPS or not decodes(pipeline):
+        return None
+    if not all(step.id in loop.decodes for step in pipeline.steps):
         return None
     found = [len(pipeline.steps)]
     for step in pipeline.steps:

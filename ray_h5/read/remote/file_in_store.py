@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -24,11 +23,10 @@ from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
-from ray_h5.read.jobs import Asking, Job
+from ray_h5.read.jobs import Job
 from ray_h5.read.open_file import NO_SOURCES, OpenFile, SourcesRead
 from ray_h5.read.read_parts import Part, jobs_of, joined_of, name_of
 from ray_h5.read.remote.elsewhere_reads import Spread, spread
-from ray_h5.read.remote.h5py_passes import read_through_h5py
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
@@ -142,10 +140,10 @@ class FileInStore(OpenFile):
         return spread(self, part, elsewhere, self.column(name, library), after)
 
     def _jobs_here(self, part: Part, library: OpenLibrary) -> list[Job]:
-        reader = self.reader(part.address, library)
-        if reader.needs_library:
-            return [Asking(partial(read_through_h5py, self, part))]
-        return jobs_of(reader, part, library)
+        return jobs_of(self.reader(part.address, library), part, library)
+
+    def _held(self) -> HeldBytes | None:
+        return self.held
 
     def each(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return the results of `action`. The bytes that the items lack are fetched together."""
@@ -176,7 +174,7 @@ class FileInStore(OpenFile):
         index = None
         if elsewhere is not None:
             elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
-        elif layout.direct and layout.storage == "chunked":
+        elif layout.is_decoded and layout.storage == "chunked":
             index = PackedIndex.of(self.index_of(name, library))
         return KnownColumn(layout, index, self._notes(name, library), elsewhere)
 
@@ -267,24 +265,19 @@ class FileInStore(OpenFile):
         """Return where the values of a column are, if they are in other files."""
         layout = self.column(name, library)
         with self._lock:
-            if not (layout.sources or name in self._elsewhere):
+            if not (layout.sources or layout.storage == "virtual" or name in self._elsewhere):
                 return None
             if name not in self._elsewhere:
                 with translated(self.path, f"reading the header of column {name!r}"):
                     self._elsewhere[name] = find_elsewhere(self.path, library.dataset(name), layout, self.others)
             return self._elsewhere[name]
 
-    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:
-        if layout.sources:
-            # libhdf5 would open other files, which it cannot.
-            raise UnsupportedColumnError(
-                f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
-                "Copy them into the file with h5repack."
-            )
-        return super().through_h5py(layout, library)
-
-    def _guarded_source(self, layout: ColumnLayout) -> ByteSource | None:  # noqa: ARG002  libhdf5 reads what was fetched
-        return None
+    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:  # noqa: ARG002  it is not asked
+        """Refuse the column: libhdf5 would open other files, which it cannot."""
+        raise UnsupportedColumnError(
+            f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
+            "Copy them into the file with h5repack."
+        )
 
     # States ----------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import h5py
 import numpy as np
@@ -14,26 +14,16 @@ from ray_h5.errors import CorruptChunkError, OutOfMemoryError, TransientIOError
 from ray_h5.hdf5.columns.value_types import AsDescribed
 from ray_h5.hdf5.files.opening import is_transient
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns
+from ray_h5.manifest.row_requests import SPAN_BYTES, Request, RowRange, RowRuns
 from ray_h5.messages import few
 from ray_h5.read.jobs import InTurn, Job, Worker
-from ray_h5.read.through_h5py.library_spans import PAGE_BYTES, library_batches, library_spans
 
-_DIRECT_BYTES = 64 << 10
-"""From this size on, libhdf5 reads straight into the output (measured)."""
+_FAR_ROWS = 1 << 20
+"""Rows this far apart are read by calls of their own: libhdf5 walks through all sources from the first row of a
+selection to the last one. How many chunks these have is not known here."""
 
-
-_OBJECT_BYTES = 1 << 10
-"""Looking up a value of varying length takes as long as copying this many bytes (measured)."""
-
-
-_FAR_CHUNKS, _FAR_ROWS, _NEVER_FAR = 1 << 8, 1 << 20, 1 << 62
-"""Rows this far apart are read by calls of their own: libhdf5 walks through all chunks from the first row of a
-selection to the last one, and a call takes as long as some hundreds of them (measured). How many there are in the
-sources of a virtual dataset is not known here."""
-
-_GUARDED_BATCHES = 16
-"""Batches that the guard checks at once. Their bytes are still in the page cache when libhdf5 reads them."""
+_MOST_ROWS = 1 << 10
+"""Rows that one call selects."""
 
 
 class Library(Protocol):
@@ -46,16 +36,13 @@ class Library(Protocol):
         """Return the open source dataset of a mapping of a virtual dataset."""
 
 
-class Guard(Protocol):
-    """Raises for what is wrong with the stored bytes of some rows."""
-
-    def __call__(self, request: Request, worker: Worker, library: Library, *, exactly: bool = False) -> None:
-        """Look at them; `exactly` also at what libhdf5 refuses itself, for a message that says more."""
+Guard: TypeAlias = Callable[[Request, Worker, Library], None]
+"""Raises for what is wrong with the stored bytes of some rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class H5pyColumn:
-    """Reads a column through h5py, in slices that touch each chunk once.
+    """Reads a column through h5py, in slices: its values are in other datasets.
 
     Attributes
     ----------
@@ -63,22 +50,16 @@ class H5pyColumn:
         The file, for messages.
     layout : ColumnLayout
         The column.
-    guard : callable, optional
-        Checks the chunks of some rows before libhdf5 reads them.
+    guard : callable
+        Checks some rows before libhdf5 reads them.
     """
 
     path: str
     layout: ColumnLayout
-    guard: Guard | None = None
+    guard: Guard
 
-    @property
-    def takes_runs(self) -> bool:
-        return False
-
-    @property
-    def needs_library(self) -> bool:
-        """Whether its jobs need libhdf5."""
-        return True
+    takes_runs = False
+    needs_library = True
 
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
@@ -91,70 +72,31 @@ class H5pyColumn:
         return [InTurn([partial(self._read, dataset, library, request, out)])] if len(request) and out.size else []
 
     def _read(self, dataset: h5py.Dataset, library: Library, request: Request, out: np.ndarray, worker: Worker) -> None:
-        for part, batches in self._parts(request):
-            if self.guard is not None:
-                self.guard(part, worker, library)
-            for batch, full in batches:
-                try:
-                    self._read_batch(dataset, batch, out, full=full)
-                except CorruptChunkError:
-                    if self.guard is not None and self._apart:
-                        self.guard(batch, worker, library, exactly=True)
-                    self._name_the_damage(dataset, batch.listed(), out)
-                    raise
-                worker.stats.h5py_reads += 1
+        for batch in self._batches(request):
+            self.guard(batch, worker, library)
+            self._read_batch(dataset, batch, out)
+            worker.stats.h5py_reads += 1
 
-    def _parts(self, request: Request) -> Iterator[tuple[Request, Sequence[tuple[Request, bool]]]]:
-        """Yield parts that the guard checks at once, with the batches of each part and whether they are full."""
-        row_bytes = self.layout.row_bytes
+    def _batches(self, request: Request) -> Iterator[Request]:
+        """Yield parts of about a mebibyte."""
+        row_bytes = max(1, self.layout.row_bytes)
         if isinstance(request, RowRange):
-            for piece in request.pieces(self.layout.chunk_rows, row_bytes):
-                yield piece, [(piece, True)]
+            yield from request.pieces(1, row_bytes)
             return
-        spans = self._spans(request.rows)
-        unasked_bytes = _OBJECT_BYTES if self._apart else row_bytes
-        batches, full = library_batches(request.rows, spans, row_bytes, unasked_bytes, self._most_apart)
-        starts, stops = batches.start.tolist(), batches.stop.tolist()
-        made = [request.select(slice(start, stop)).packed() for start, stop in zip(starts, stops, strict=True)]
-        for i in range(0, len(made), _GUARDED_BATCHES):
-            some = slice(i, i + _GUARDED_BATCHES)
-            part = request.select(slice(starts[i], stops[some][-1]))
-            yield part, list(zip(made[some], full[some].tolist(), strict=True))
+        at_once = max(1, min(_MOST_ROWS, SPAN_BYTES // row_bytes))
+        far = RowRuns.split(np.diff(request.rows) > _FAR_ROWS)
+        for start, stop in zip(far.start.tolist(), far.stop.tolist(), strict=True):
+            for first in range(start, stop, at_once):
+                yield request.select(slice(first, min(stop, first + at_once))).packed()
 
-    @property
-    def _most_apart(self) -> int:
-        if self.layout.storage == "virtual":
-            return _FAR_ROWS
-        return _FAR_CHUNKS * self.layout.chunk_rows if self.layout.chunk_shape else _NEVER_FAR
-
-    def _spans(self, rows: np.ndarray) -> RowRuns:
-        # In other storage, the rows between two requested ones may be in a file that is not needed.
-        gap_bytes = 0 if self._apart or self.layout.storage != "contiguous" else PAGE_BYTES
-        return library_spans(rows, self.layout.chunk_rows, self.layout.row_bytes, gap_bytes)
-
-    @property
-    def _apart(self) -> bool:
-        """Whether the rows hold references, and the values are in the global heap of the file."""
-        return self.layout.stored_dtype.hasobject
-
-    def _name_the_damage(self, dataset: h5py.Dataset, batch: RowRequest, out: np.ndarray) -> None:
-        """Raise for the first span of a batch that cannot be read."""
-        spans = self._spans(batch.rows)
-        for start, stop in zip(spans.start.tolist(), spans.stop.tolist(), strict=True):
-            self._read_batch(dataset, batch.select(slice(start, stop)), out, full=True)
-
-    def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray, *, full: bool) -> None:
+    def _read_batch(self, dataset: h5py.Dataset, batch: Request, out: np.ndarray) -> None:
         low, high = batch.bounds
         try:
             values = AsDescribed.of(dataset) if self.layout.stored_dtype.kind in "Vc" else dataset
             if dataset.shape == ():
-                out[batch.listed().places] = values[()]
-            elif isinstance(batch, RowRange):
-                self._read_range(dataset, values, batch, out)
-            elif full:
-                out[batch.places] = values[low:high][batch.rows - low]
+                found = values[()]
             else:
-                out[batch.places] = _selected(values, batch.rows)
+                found = values[low:high] if isinstance(batch, RowRange) else _selected(values, batch.rows)
         except OSError as exc:
             where = f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}"
             if is_transient(exc):
@@ -165,6 +107,7 @@ class H5pyColumn:
                 f"{self.path}: column {self.layout.name!r}, rows {low} to {high - 1}: there is no memory for their "
                 "values. Read fewer rows at once."
             ) from exc
+        out[batch.listed().places] = found
 
     def _why(self, text: str) -> str:
         """Return what an error text of libhdf5 means, which files it concerns, and what to do."""
@@ -177,32 +120,6 @@ class H5pyColumn:
                 f"and write it again; if they agree, one is damaged: restore it from a copy. They are in: {files}"
             )
         return f": {text}. Restore the file from a copy: {files}"
-
-    def _read_range(self, dataset: h5py.Dataset, values: Any, batch: RowRange, out: np.ndarray) -> None:
-        (low, high), there = batch.bounds, slice(batch.place, batch.place + len(batch))
-        # h5py needs as long for the two selections as for copying this many bytes.
-        large = len(batch) * self.layout.row_bytes >= _DIRECT_BYTES
-        if large and self._lands_in_place(dataset, out):
-            if self.layout.offset is None:
-                out[there] = np.zeros((), out.dtype)  # libhdf5 may not touch rows that were never written
-            # The same memory with h5py's dtype, which has the encoding of strings.
-            as_h5py = out.view(dataset.dtype) if self.layout.kind == "string" else out
-            dataset.read_direct(as_h5py, np.s_[low:high], there)
-        elif self.layout.kind == "struct":
-            out[batch.listed().places] = values[low:high]  # assigning to a slice would not copy the padding
-        else:
-            out[there] = values[low:high]
-
-    def _lands_in_place(self, dataset: h5py.Dataset, out: np.ndarray) -> bool:
-        """Return whether libhdf5 can read into `out`; it also converts the byte order."""
-        stored = self.layout.stored_dtype
-        return (
-            self.layout.kind in {"number", "bool", "string"}
-            and not stored.hasobject
-            and out.dtype == stored.newbyteorder("=")
-            and out.shape[1:] == dataset.shape[1:]
-            and bool(out.flags.c_contiguous)
-        )
 
 
 def _selected(values: Any, rows: np.ndarray) -> np.ndarray:

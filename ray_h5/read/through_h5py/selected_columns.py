@@ -50,7 +50,7 @@ class SelectedThroughH5py(ABC):
         self, dataset: h5py.Dataset, library: Library, request: RowRequest, out: np.ndarray, worker: Worker
     ) -> None:
         guard = self._column.guard
-        if guard is not None and not self._is_checked:
+        if not self._is_checked:
             guard(RowRange(0, 0, len(dataset)), worker, library)  # a row may have values in all of the chunks
             self._is_checked = True
         self._fill(dataset, request, out, worker)
@@ -168,8 +168,7 @@ class GridThroughH5py(SelectedThroughH5py):
         slabs = request.rows // math.prod(shape[1 : self._axes])
         runs = RowRuns.split(slabs[1:] != slabs[:-1])
         for start, stop in zip(runs.start.tolist(), runs.stop.tolist(), strict=True):
-            if guard is not None:
-                guard(RowRange(int(slabs[start]), 0, 1), worker, library)
+            guard(RowRange(int(slabs[start]), 0, 1), worker, library)
             self._fill(dataset, request.select(slice(start, stop)), out, worker)
 
     def _fill(self, dataset: h5py.Dataset, request: RowRequest, out: np.ndarray, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Checks the chunks of the datasets that a column's values come from, in other files or virtual datasets."""
+"""Checks datasets that values of a column come from, in other files or virtual datasets, before libhdf5 reads them."""
 
 from __future__ import annotations
 
@@ -14,62 +14,55 @@ import numpy as np
 from ray_h5.errors import MissingSourceError
 from ray_h5.hdf5.columns.virtual_mappings import Needed, VirtualMapping
 from ray_h5.hdf5.files.file_bytes import filename_of
-from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.row_requests import Request
 from ray_h5.read.jobs import Worker
-from ray_h5.read.through_h5py.chunk_guard import ChunkGuard
 from ray_h5.read.through_h5py.h5py_column import Library
-from ray_h5.read.through_h5py.value_guard import ValueGuard
 
 Opened: TypeAlias = Callable[[], h5py.Dataset]
-Guard: TypeAlias = ChunkGuard | ValueGuard
-GuardOf: TypeAlias = Callable[[h5py.Dataset], Guard | None]
+Check: TypeAlias = Callable[[h5py.Dataset, np.ndarray, Worker], None]
+"""Raises unless some rows of a dataset, which is not virtual, can be read."""
 
 
 class SourceGuard:
-    """Does the same as `ChunkGuard` for a dataset in another file, or for the sources of a virtual dataset.
+    """Follows the rows of a dataset to those that their values come from, and checks these.
 
-    It follows the rows of a virtual dataset to the rows of its sources. If a mapping is not row by row,
-    all rows of the source are checked. A dataset whose chunks were found complete is not opened again.
+    libhdf5 (2.0) returns uninitialised memory for chunks that are too short. If a mapping is not row by row, all rows
+    of its source are checked.
 
     Parameters
     ----------
-    guard_of : callable
-        Makes the guard of a dataset that is not virtual; None for one that needs no look.
-
+    check : callable
+        Checks rows of a dataset that is not virtual.
     shared : dict, optional
         The guards of all datasets that the values of one column come from, by the naming file and their names.
         Nested virtual datasets can lead to the same dataset in many ways.
     """
 
-    def __init__(self, guard_of: GuardOf, shared: dict[tuple[str, str, str], SourceGuard] | None = None) -> None:
-        self._guard_of = guard_of
+    def __init__(self, check: Check, shared: dict[tuple[str, str, str], SourceGuard] | None = None) -> None:
+        self._check_rows = check
         self._shared = {} if shared is None else shared
         self._looked = False
         self._home = ""
         self._shape: tuple[int, ...] = ()
-        self._guard: Guard | None = None
+        self._is_virtual = False
         self._mappings: list[VirtualMapping] = []
         self._bounds = np.empty((0, 2), np.int64)
 
-    def check_column(
-        self, name: str, request: Request, worker: Worker, library: Library, *, exactly: bool = False
-    ) -> None:
-        """Raise `CorruptChunkError` unless what rows of column `name` come from is whole, as `ChunkGuard` has it."""
-        self._check(lambda: library.dataset(name), lambda _: request.listed().rows, _Look(worker, library, exactly))
+    def check_column(self, name: str, request: Request, worker: Worker, library: Library) -> None:
+        """Raise unless what rows of column `name` come from is whole."""
+        self._check(lambda: library.dataset(name), lambda _: request.listed().rows, _Look(worker, library))
 
     def _check(self, opened: Opened, needed: Needed, look: _Look) -> None:
         """Do what `check_column` does for a dataset that is opened only if there is something to look at."""
         opened = functools.cache(opened)
         if not self._looked:
             self._open(opened())
-        if self._guard is None and not self._mappings:
-            return
         rows = look.new(self, needed(self._shape))
         rows = rows[rows < self._shape[0]]  # rows past the end of a source get the fill value
         if not len(rows):
             return
-        if self._guard is not None:
-            self._guard.check_in(opened, request_of(rows), look.worker, exactly=look.exactly)
+        if not self._is_virtual:
+            self._check_rows(opened(), rows, look.worker)
         # There may be thousands of mappings, and few that have a part of these rows.
         first, stop = (np.searchsorted(rows, ends) for ends in self._bounds.T)
         for number in np.flatnonzero(first < stop).tolist():
@@ -80,7 +73,7 @@ class SourceGuard:
             names = mapping.names.numbered(number)
             key = self._home, *names
             if key not in self._shared:
-                self._shared[key] = SourceGuard(self._guard_of, self._shared)
+                self._shared[key] = SourceGuard(self._check_rows, self._shared)
             try:
                 self._shared[key]._check(partial(_source, look.library, opened, *names), needed, look)
             except MissingSourceError:
@@ -90,11 +83,10 @@ class SourceGuard:
 
     def _open(self, dataset: h5py.Dataset) -> None:
         self._shape, self._home = dataset.shape or (1,), filename_of(dataset.file)
+        self._is_virtual = dataset.is_virtual
         if dataset.is_virtual:
             self._mappings = list(VirtualMapping.all_of(dataset))
             self._bounds = np.array([mapping.bounds for mapping in self._mappings], np.int64).reshape(-1, 2)
-        else:
-            self._guard = self._guard_of(dataset)
         self._looked = True
 
 
@@ -104,7 +96,6 @@ class _Look:
 
     worker: Worker
     library: Library
-    exactly: bool
     _rows: dict[SourceGuard, np.ndarray] = field(default_factory=dict)
 
     def new(self, guard: SourceGuard, rows: np.ndarray) -> np.ndarray:

@@ -27,9 +27,8 @@ from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few
-from ray_h5.read.jobs import Worker
+from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
-from ray_h5.read.through_h5py.value_guard import ValueGuard
 from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, refers, remapped
 from ray_h5.writing.objects import copy_object, copy_userblock, new_links, new_properties, slabs
 from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, steps_of, sum_of_objects
@@ -344,14 +343,15 @@ class FileCopy:
                 raise damaged_index(f"{self._source}: {path!r}", reason)
         if not dataset.dtype.hasobject or refers(dataset.dtype) or not dataset.size:
             return
-        rows = RowRange(0, 0, dataset.shape[0] if dataset.shape else 1)
-        if dataset.chunks is None:
-            ValueGuard(self._source, path).check_in(lambda: dataset, rows, Worker(), exactly=True)
-            return
-        with contextlib.suppress(UnsupportedColumnError), reader.opened.library() as library:
-            guard = reader.opened.through_h5py(reader.column(path), library).guard
-            if guard is not None:
-                guard(rows, Worker(), library, exactly=True)
+        # Other values of varying length are no column: libhdf5 says what is wrong with them.
+        with contextlib.suppress(UnsupportedColumnError):
+            if dataset.shape:
+                rows = max(1, _PIECE // facts_of("", dataset).row_bytes)
+                for first in range(0, dataset.shape[0], rows):
+                    reader.read([path], slice(first, first + rows))
+            elif (joined := reader.single(path)) is not None:
+                out = np.empty((1, *joined.layouts[0].row_shape), object)
+                reader.run(FileRead(reader, [Part(joined, RowRange(0, 0, 1), out)]))
 
     def _rewrite(
         self,

@@ -1,0 +1,179 @@
+"""Columns whose values are made here of stored items: text and arrays of varying length, types that numpy lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ray_h5.errors import CorruptChunkError
+from ray_h5.hdf5.files.held_bytes import HeldBytes, replay
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
+from ray_h5.manifest.row_requests import Request, RowRequest
+from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged
+from ray_h5.read.stored_items import StoredItems
+
+if TYPE_CHECKING:
+    from ray_h5.storage.byte_source import ByteSource
+
+_MOST_BYTES = 1 << 20
+_MOST_ROWS = 1 << 14
+"""Stored items that are in memory at the same time, and rows whose values are looked up together."""
+
+
+Reads: TypeAlias = Callable[[Any, np.ndarray, Any], list[Job]]
+"""``reads(request, items, library)`` returns the work that fills ``items[request.places]`` with ``request.rows``."""
+
+Parts: TypeAlias = Callable[[Request, int], Iterator[Request]]
+"""Yields parts of a request of about so many rows; no chunk is in two of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeapReader:
+    """Reads the heap of a file.
+
+    Attributes
+    ----------
+    byte_source : ByteSource
+        The bytes of the file.
+    user_block : int
+        Where addresses begin.
+    length_bytes, key
+        As of `Heap`.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
+    """
+
+    byte_source: ByteSource
+    user_block: int
+    length_bytes: int
+    key: object
+    held: HeldBytes | None
+
+    def heap(self, read_at: Callable[[int, int], bytes] | None = None) -> Heap:
+        """Return the heap; `read_at` reads bytes of the file at an offset."""
+        read, end = read_at or self._read, self.byte_source.size - self.user_block
+
+        def at_address(address: int, count: int) -> bytes:
+            # Memory is taken for all that is asked for.
+            return read(self.user_block + address, count) if (count := min(count, end - address)) > 0 else b""
+
+        return Heap(at_address, end, self.length_bytes, self.key)
+
+    def _read(self, offset: int, count: int) -> bytes:
+        found = bytearray(count)
+        self.byte_source.read_into(offset, memoryview(found))
+        return bytes(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConvertedColumn:
+    """Reads the stored items of a column, and makes its values of them.
+
+    The values of varying length are in other places of the file: these are read once the items are there. In a store,
+    a job asks for the items and then for the values; some of what it asks for may be in memory.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    items : StoredItems
+        The stored items of the column.
+    reads : callable
+        Reads them.
+    byte_source : ByteSource
+        What they are in.
+    heap : HeapReader
+        Reads what they refer to.
+    parts : callable, optional
+        Makes parts of a request, which are read one after the other.
+    """
+
+    path: str
+    items: StoredItems
+    reads: Reads
+    byte_source: ByteSource
+    heap: HeapReader
+    parts: Parts | None = None
+
+    @property
+    def takes_runs(self) -> bool:
+        return False
+
+    @property
+    def needs_library(self) -> bool:
+        """Whether its jobs need libhdf5."""
+        return False
+
+    def jobs(self, request: Request, out: np.ndarray, library: object) -> list[Job]:
+        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
+        if not len(request) or not out.size:
+            return []
+        parts = [part.listed() for part in self._parts(request, out)]
+        if self.heap.held is not None:
+            return [Asking(partial(self._ask, [self._planned(part, out, library) for part in parts], out))]
+        return [self._staged(part, out, library) for part in parts]
+
+    def _shape(self, count: int, out: np.ndarray) -> tuple[int, ...]:
+        """Return the shape of the items of some rows."""
+        return count, *out.shape[1 : out.ndim - len(self.items.shape)]
+
+    def _parts(self, request: Request, out: np.ndarray) -> Iterator[Request]:
+        if self.parts is None:
+            yield request
+            return
+        row_bytes = self.items.layout.stored_dtype.itemsize * int(np.prod(self._shape(1, out)))
+        yield from self.parts(request, max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes))))
+
+    def _staged(self, part: RowRequest, out: np.ndarray, library: object) -> Job:
+        moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
+        put = partial(self._put, part, out, self.heap.heap())
+        return staged(
+            self.byte_source,
+            lambda items: self.reads(moved, items, library),
+            self._shape(len(part), out),
+            self.items.layout.stored_dtype,
+            put,
+        )
+
+    def _planned(self, part: RowRequest, out: np.ndarray, library: object) -> tuple[RowRequest, np.ndarray, list[Job]]:
+        items = np.empty(self._shape(len(part), out), self.items.layout.stored_dtype)
+        moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
+        return part, items, self.reads(moved, items, library)
+
+    def _ask(self, parts: Sequence[tuple[RowRequest, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
+        """Read parts from a store: first their items, and then what these refer to."""
+        total = ReadStats()
+        for part, items, jobs in parts:
+            # Blocks of this read alone: values are rarely needed twice, and metadata below them stays.
+            data = HeldBytes(self.byte_source, self.heap.held)
+            # Ranges of several sizes may begin at one place.
+            spans = sorted(ranges_of(jobs))
+            data.fetch(spans)
+            arrived = {offset: memoryview(data.read(offset, nbytes)) for offset, nbytes in spans}
+            worker = Worker(arrived=arrived)
+            for job in jobs:
+                job(worker)
+            replay(partial(self._put, part, out, self.heap.heap(data.read_on), items))
+            total.add(worker.stats)
+            total.add(ReadStats(data.requests, data.bytes_fetched))
+        return total
+
+    def _put(self, part: RowRequest, out: np.ndarray, heap: Heap, items: np.ndarray) -> None:
+        # All rows at once; only if that fails, row by row, to name the one that is damaged.
+        try:
+            values = self.items.values(items.reshape(-1), heap)
+        except DamagedHeapError:
+            for row, item in zip(part.rows.tolist(), items, strict=True):
+                try:
+                    self.items.values(item.reshape(-1), heap)
+                except DamagedHeapError as exc:
+                    raise CorruptChunkError(
+                        f"{self.path}: column {self.items.layout.name!r}, row {row}: a value of varying length is "
+                        f"damaged: {exc}. Restore the file from a copy."
+                    ) from None
+            raise
+        out[part.places] = values.reshape(len(part), *out.shape[1:])
