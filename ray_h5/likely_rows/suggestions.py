@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ray_h5.likely_rows.alike import likely_samples
-from ray_h5.likely_rows.groups_and_pieces import WINDOW, of_steps, samples, side_by_side
 from ray_h5.likely_rows.ranges import ragged_columns
+from ray_h5.likely_rows.samples import WINDOW, of_steps, samples, side_by_side
 from ray_h5.likely_rows.shapes import (
     along_last_axis,
     block_of,

@@ -1,4 +1,4 @@
-"""Groups and datasets that belong together: samples, splits, and pieces with rows that follow each other."""
+"""Groups and datasets that are samples: each a row, or what has one name a row."""
 
 from __future__ import annotations
 
