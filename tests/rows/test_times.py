@@ -293,6 +293,15 @@ def test_bad_times(tmp_path, values, times, said):
         H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [0.0]}, at="timestamps"))
 
 
+@pytest.mark.parametrize("group", range(3))
+def test_the_recording_of_a_bad_time_is_named(tmp_path, group):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(3):
+            file[f"u{number}/x"], file[f"u{number}/t"] = np.arange(2), [np.nan if number == group else 0.0, 1.0]
+    with pytest.raises(RayH5Error, match=f"group 'u{group}'.*time 0 is nan"):
+        H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("u*"), windows=Windows({"x": [0.0]}, at={"x": "t"}))
+
+
 @pytest.mark.parametrize("attribute", ["Xstart", "rate"])
 def test_attributes_that_are_infinite(tmp_path, attribute):
     with h5py.File(tmp_path / "a.h5", "w") as file:
