@@ -78,6 +78,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "doubles = column - Decimal(0) + 0.0",
         "column - Decimal(0) + 0.0 -> column - Decimal(0) - 0.0",
     ): "only fractions are looked up, and 0 is none",
+    (
+        "rows/kinds/patch_rows.py",
+        "sizes = zip(self._arrays[1], self._kind.block, self._strides, strict=True)",
+        "True -> False",
+    ): "they are as many: that was checked before",
+    ("rows/kinds/patch_groups.py", 'at = path.find("/", at + 1)', "1 -> 2"): "no path has an empty name",
+    (
+        "rows/kinds/window_rows.py",
+        "ends = times.at(recordings, np.clip(units, 0, last)) + steps",
+        "0 -> 1",
+    ): "it is used for the last sample alone",
 }
 """By module, line of source and change; ``*`` stands for each change of a line."""
 
