@@ -1,7 +1,4 @@
-"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers.
-
-What few files have is imported when a file has it.
-"""
+"""The columns of a file, each made of one or several datasets: sparse matrices, categories, packed numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +7,13 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
+from ray_h5.columns.conventions.coded_columns import category, optional
+from ray_h5.columns.conventions.listed_names import OF_ROWS, check_tables, listed_names
+from ray_h5.columns.conventions.pandas_columns import pandas_values
+from ray_h5.columns.conventions.referred_columns import referred_values
+from ray_h5.columns.conventions.reversed_columns import reversed_values
+from ray_h5.columns.end_to_end import joined_values
 from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
 from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
@@ -20,6 +24,7 @@ from ray_h5.columns.varying.csr_groups import checked_encoding
 from ray_h5.columns.varying.ranges import Parts, Ranges, rows_of_awkward, rows_of_csr
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
+from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.messages import near_names
@@ -101,8 +106,6 @@ class FileColumns:
             self._layout = self._reader.layout
             names = self._names()
             if self._form == "anndata":
-                from ray_h5.columns.conventions.listed_names import check_tables
-
                 check_tables(self._reader, names)
             refused: dict[str, Exception] = dict(self._layout.refused)
             chosen = []
@@ -120,8 +123,6 @@ class FileColumns:
         """Return the names of what may be columns."""
         if not self._form:
             return [*self._reader.layout.columns, *self._reader.layout.refused]
-        from ray_h5.columns.conventions.listed_names import listed_names
-
         return listed_names(self._reader, self._form, self._encoding)
 
     def _is_column(self, name: str, refused: dict[str, Exception]) -> bool:
@@ -199,15 +200,11 @@ class FileColumns:
                         f"{layout.where} is an empty array of MATLAB: the file holds its shape, and it has no rows"
                     )
                 return Stored.of(layout)
-            from ray_h5.columns.conventions.reversed_columns import reversed_values
-
             return reversed_values(layout, str(self._reader.values_of_attributes(name, [_CLASS]).get(_CLASS, "")))
         made = self.described.whole(column)
         if isinstance(made, Ragged):
             return self._ragged(made)
         if isinstance(made, JoinedColumn):
-            from ray_h5.columns.end_to_end import joined_values
-
             return joined_values(self._reader, made, self._datasets, is_known=made.name in self.joined)
         if isinstance(made, Fields):
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
@@ -257,8 +254,6 @@ class FileColumns:
         stored = Stored.of(layout)
         if not self.decode_cf:
             return stored
-        from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
-
         return cf_values(stored, self._reader.values_of_attributes(layout.name, CF_ATTRIBUTES)) or stored
 
     def _can_find(self, name: str) -> bool:
@@ -270,8 +265,6 @@ class FileColumns:
 
     def _in_pandas(self, name: str) -> Values | None:
         """Return a column of a table of pandas; None for other names."""
-        from ray_h5.columns.conventions.pandas_columns import pandas_values
-
         parts = name.split("/")
         for count in range(len(parts)):
             found = self._encoding(frame := "/".join(parts[:count]))
@@ -283,8 +276,6 @@ class FileColumns:
         if encoding.kind in {"csr", "csc", "compressed"}:
             return self._csr(Csr(name.strip("/")))
         if encoding.kind in {"category", "optional"}:
-            from ray_h5.columns.conventions.coded_columns import category, optional
-
             stored = Stored.of(self._dataset(encoding.values))
             if encoding.kind == "category":
                 return category(self._reader, name, stored, encoding.other)
@@ -314,8 +305,6 @@ class FileColumns:
     def _datasets(self, name: str, pattern: str) -> GroupTable:
         """Return the datasets that a column consists of."""
         if name not in self.joined:
-            from ray_h5.hdf5.groups.groups import GroupPattern
-
             table, refused = self._reader.group_table(GroupPattern(pattern, name=name), [])
             if name in refused:
                 raise refused[name]
@@ -324,8 +313,6 @@ class FileColumns:
 
     def _referred(self, name: str) -> Values:
         """Return the values that references lead to."""
-        from ray_h5.columns.conventions.referred_columns import referred_values
-
         try:
             table = self._datasets(name, name.strip("/"))
         except SchemaMismatchError as exc:
@@ -369,9 +356,6 @@ class FileColumns:
 
     def _field_of_anndata(self, name: str, found: tuple[ColumnLayout, str] | None) -> Values:
         """Return a field of a table as AnnData before 0.7 wrote it: of ``obs``, it may have codes of categories."""
-        from ray_h5.columns.conventions.coded_columns import category
-        from ray_h5.columns.conventions.listed_names import OF_ROWS
-
         parent = name.strip("/").rpartition("/")[0]
         if found is None or found[0].dtype.names is None:
             of_rows = parent.split("/", maxsplit=1)[0] in {"", *OF_ROWS}

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ray_h5.arrow_arrays import arrow_type, large_type, real_dtype, to_arrow
+from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import OptionError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.manifest.layout import ColumnLayout, Kind
@@ -320,8 +321,6 @@ def scalar_to_arrow(
     try:
         return to_arrow(array, type_)
     except pa.ArrowInvalid:
-        from ray_h5.columns.utf8 import check_utf8
-
         check_utf8(array, spec.name, where)
         raise
 

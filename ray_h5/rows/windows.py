@@ -142,8 +142,10 @@ class Windows:
         self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
         self._check_times()
         offsets = {name: _listed(given) for name, given in offsets.items()}  # it may be an iterator
-        of_column = _window_column if at is None else _timed_column
-        self.columns = tuple(of_column(name, given, fps) for name, given in offsets.items())
+        self.columns = tuple(
+            _window_column(name, given, fps) if at is None else _timed_column(name, given)
+            for name, given in offsets.items()
+        )
         self._check_columns()
         # The repr names index files, and numpy shortens that of a long array.
         self._given = {name: _plain(given) for name, given in offsets.items()}
@@ -273,22 +275,28 @@ def _as_pads(pad: Any) -> tuple[Pad, Pad]:
     return cast("tuple[Pad, Pad]", pads)
 
 
-def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
+def _source_of(name: Any, given: Any) -> tuple[str, Any]:
+    """Return the column that a window is read from, and its offsets."""
     if not isinstance(name, str):
         raise OptionError(f"Windows: expected the name of a column, found {name!r}")
-    source = name
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        source, given = given
+    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
+    return given if is_pair else (name, given)
+
+
+def _each(given: Any) -> list[Any]:
+    """Return offsets one by one; none if they are no numbers and no list."""
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    return [given] if is_number(given) else listed
+
+
+def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
+    source, given = _source_of(name, given)
     if is_integer(given):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
             "step" + (f", or range({given}) for {given} steps" if given > 0 else "")
         )
-    try:
-        found = [given] if is_number(given) else list(given)
-    except TypeError:
-        found = []
-    if not found or isinstance(given, str):
+    if not (found := _each(given)):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected one or more steps, such as range(0, 16) or [-1, 0], "
             f"found {given!r}"
@@ -296,13 +304,9 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     return WindowColumn(name, source, tuple(_as_steps(name, each, fps) for each in found))
 
 
-def _timed_column(name: Any, given: Any, fps: float | None) -> WindowColumn:  # noqa: ARG001  as `_window_column`
+def _timed_column(name: Any, given: Any) -> WindowColumn:
     """Return a column with times of its own."""
-    if not isinstance(name, str):
-        raise OptionError(f"Windows: expected the name of a column, found {name!r}")
-    source = name
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        source, given = given
+    source, given = _source_of(name, given)
     if isinstance(given, slice):
         ends = (given.start, given.stop)
         if given.step is not None or not all(is_number(each) and math.isfinite(each) for each in ends):
@@ -310,11 +314,8 @@ def _timed_column(name: Any, given: Any, fps: float | None) -> WindowColumn:  # 
         if ends[0] >= ends[1]:
             raise OptionError(f"Windows: offsets of {name!r}: {given!r} is empty")
         return WindowColumn(name, source, (), span=(float(ends[0]), float(ends[1])))
-    try:
-        found = [given] if is_number(given) else list(given)
-    except TypeError:
-        found = []
-    if not found or isinstance(given, str) or not all(is_number(each) and math.isfinite(each) for each in found):
+    found = _each(given)
+    if not found or not all(is_number(each) and math.isfinite(each) for each in found):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected seconds, such as [-0.1, 0], or slice(-1, 1) for all samples, "
             f"found {given!r}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from ray_h5.columns.conventions.pandas_columns import names_in
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import Encoding, Form
 from ray_h5.messages import few
@@ -62,8 +63,6 @@ def _encoded_above(name: str, encoding: EncodingOf) -> str:
 
 def _of_pandas(datasets: Iterable[str], encoding: EncodingOf) -> list[str]:
     """Return the columns of tables of pandas in the place of their datasets."""
-    from ray_h5.columns.conventions.pandas_columns import names_in
-
     names: dict[str, None] = {}
     frames: dict[str, Encoding | None] = {}
     for path in datasets:

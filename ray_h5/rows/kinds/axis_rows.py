@@ -10,6 +10,7 @@ from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
+from ray_h5.columns.varying.bounds import check_inside
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
@@ -74,8 +75,6 @@ class AxisRows(EpisodesOfFile):
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
-            from ray_h5.columns.varying.bounds import check_inside
-
             bounds = self._columns.episode_bounds(self._windows.episode_bounds)
             where = f"{self._reader.path}: {self._windows.episode_bounds!r}"
             check_inside(bounds, num_rows, where, self._windows.columns[0].source)
