@@ -46,13 +46,13 @@ LIMITS: dict[str, Size] = {
     "errors": Size(216, 1, 0, 0, 0, 0),
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7280, 43, 16, 2, 9, 3),
+    "hdf5": Size(7273, 43, 16, 2, 9, 3),
     "index": Size(4522, 25, 36, 1, 6, 10),
     "inspect": Size(1566, 9, 8, 0, 5, 0),
     "likely_rows": Size(1048, 10, 0, 0, 2, 0),
     "loading": Size(1393, 9, 2, 0, 0, 1),
     "lru": Size(145, 1, 0, 0, 0, 0),
-    "manifest": Size(1442, 9, 0, 0, 0, 1),
+    "manifest": Size(1428, 9, 0, 0, 0, 1),
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(198, 1, 0, 0, 0, 0),
@@ -65,13 +65,13 @@ LIMITS: dict[str, Size] = {
     "source": Size(277, 1, 8, 0, 0, 0),
     "storage": Size(3953, 23, 9, 1, 4, 0),
     "tables": Size(1560, 9, 0, 0, 3, 2),
-    "torch_data": Size(4871, 27, 7, 0, 2, 0),
+    "torch_data": Size(4868, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
     "writing": Size(2896, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""
 
-COMMENTS = 0.84
+COMMENTS = 0.86
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

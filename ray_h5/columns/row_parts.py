@@ -5,17 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from weakref import WeakMethod
 
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.made_columns import Cut, JoinedColumn, MadeColumn, Positions, RowPart
+from ray_h5.columns.made_columns import Cut, JoinedColumn, MadeColumn, Positions, RowEntries, RowPart
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values
 from ray_h5.columns.varying.csr_groups import positions_of
 from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.varying.runs import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -39,14 +39,15 @@ class Described:
         The file.
     columns : iterable of MadeColumn
         The columns.
-    column : callable
-        Returns another column of the file, such as names of positions.
+    column : method
+        Of the owner: returns another column of the file, such as names of positions.
     """
 
     def __init__(self, reader: RowReader, columns: Iterable[MadeColumn], column: Callable[[str], Values]) -> None:
         self._reader = reader
         self.made = {each.name: each for each in columns}
-        self._column = column
+        # Its owner has this object: a strong reference would be a circle, which keeps what libhdf5 has open.
+        self._column = WeakMethod(column)
 
     def whole(self, name: str) -> str | MadeColumn | None:
         """Return how a column is described, or the one that it is a part of; None for others."""
@@ -146,7 +147,9 @@ class Described:
         """Return the positions along an axis of this length."""
         if isinstance(at, Cut):
             return at.positions(length)
-        return positions_of(self._reader, what, at, made.names, length, self._column)
+        column = self._column()
+        assert column is not None, "the owner asks"
+        return positions_of(self._reader, what, at, made.names, length, column)
 
     def _of_sparse(self, made: RowPart, values: SparseRows) -> SparseRows:
         if [axis for axis, _ in made.axes] != [0] or made.random is not None:

@@ -9,19 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from ray_h5.buffers import empty
+from ray_h5.columns.made_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunRequest, request_of
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
-
-if TYPE_CHECKING:
-    from ray_h5.columns.varying.runs import RowEntries
 
 Finish = Callable[[], None]
 """What is left to do once the parts of a read are there."""
@@ -114,9 +112,6 @@ class Values(Protocol):
 
     def blank(self, dtype: np.dtype) -> Any:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
-
-
-SomeValues = TypeVar("SomeValues", bound=Values)
 
 
 class OneAxis:

@@ -67,10 +67,15 @@ class Heap:
         Bytes of a length in this file.
     key : object, optional
         What identifies the state of the file: collections stay in memory under it. None if something writes to it.
+    asks_for_all : bool
+        Whether collections are read by one request each, although most are small: where a request takes long.
     """
 
-    def __init__(self, read: ReadBytes, end: int, length_bytes: int, key: object = None) -> None:
+    def __init__(
+        self, read: ReadBytes, end: int, length_bytes: int, key: object = None, *, asks_for_all: bool = False
+    ) -> None:
         self._read, self._end, self._key = read, end, key
+        self._first_bytes = _WHOLE_BYTES if asks_for_all else _USUAL_BYTES
         self._object = struct.Struct(f"<H6x{_LENGTHS[length_bytes]}")
         self._head_bytes = -(-(8 + length_bytes) // 8) * 8
 
@@ -125,7 +130,7 @@ class Heap:
 
     def _walked(self, address: int) -> _Collection:
         """Return a collection, its objects as libhdf5 finds them."""
-        data = self._read(address, _USUAL_BYTES)
+        data = self._read(address, self._first_bytes)
         head, unpack = self._head_bytes, self._object.unpack_from
         if data[:5] != b"GCOL\1" or len(data) < head:
             raise DamagedHeapError("expected a collection of values there")

@@ -48,12 +48,6 @@ class RowRequest:
         """Return the part of the request that a mask or a slice keeps."""
         return RowRequest(self.rows[keep], self.places[keep])
 
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
-        """Return the chunk of each run of rows that share one, and the runs."""
-        chunks = self.rows // chunk_rows
-        runs = RowRuns.split(chunks[1:] != chunks[:-1])
-        return chunks[runs.start], runs
-
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
@@ -98,14 +92,6 @@ class RowRange:
         edges = [self.first, *range(self.first // at_once * at_once + at_once, end, at_once), end]
         for low, high in itertools.pairwise(edges):
             yield RowRange(low, self.place + low - self.first, high - low)
-
-    def by_chunk(self, chunk_rows: int) -> tuple[np.ndarray, RowRuns]:
-        """Return the chunk of each run of rows that share one, and the runs."""
-        first, last = self.first // chunk_rows, (self.first + self.count - 1) // chunk_rows
-        chunks = np.arange(first, last + 1, dtype=np.int64)
-        edges = np.append(chunks, last + 1) * chunk_rows - self.first
-        edges[0], edges[-1] = 0, self.count
-        return chunks, RowRuns(edges[:-1], edges[1:])
 
 
 Request = RowRequest | RowRange

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_h5.buffers import empty
+from ray_h5.columns.made_columns import RowEntries
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keys_in
 from ray_h5.columns.varying.bounds import Bounds
-from ray_h5.columns.varying.runs import RowEntries, Runs
+from ray_h5.columns.varying.runs import Runs
 from ray_h5.columns.varying.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnLayout

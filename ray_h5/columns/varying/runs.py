@@ -8,73 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.made_columns import Cut
+from ray_h5.columns.made_columns import RowEntries
 from ray_h5.columns.values import Reading, Values, read_apart
-from ray_h5.errors import UnknownColumnError
-from ray_h5.hashing import word_at
-from ray_h5.manifest.row_requests import RunRequest, units_of
-from ray_h5.read.arrays.selection import runs_of_positions
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowEntries:
-    """Which entries along its first axis a row has, whose length may be another one than that of other rows.
-
-    Attributes
-    ----------
-    at : numpy.ndarray, Cut or int
-        Positions, a slice, or how many are drawn.
-    where : str
-        File and column, for messages.
-    """
-
-    at: np.ndarray | Cut | int
-    where: str
-
-    def counts(self, lengths: np.ndarray) -> np.ndarray:
-        """Return how many entries rows of these lengths have."""
-        if isinstance(self.at, int):
-            return np.minimum(lengths, self.at)
-        known, of = np.unique(lengths, return_inverse=True)
-        return np.array([len(self._positions(int(n))) for n in known], np.int64)[of.reshape(-1)]
-
-    def runs(self, lengths: np.ndarray, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the entries of rows of these lengths as runs: the row of each, its first entry, and its length."""
-        if isinstance(self.at, int):
-            runs = [np.array(runs_of_positions(each), np.int64) for each in self.drawn(lengths, keys)]
-            of = np.arange(len(lengths))
-        else:
-            known, of = np.unique(lengths, return_inverse=True)
-            runs = [np.array(runs_of_positions(self._positions(int(n))), np.int64) for n in known]
-        many = np.array([len(each) for each in runs], np.int64)
-        whole = np.concatenate([*(each.reshape(-1, 2) for each in runs), np.empty((0, 2), np.int64)])
-        begins = np.cumsum(many) - many
-        counts = many[of.reshape(-1)]
-        at = units_of(begins[of.reshape(-1)], counts)
-        return np.repeat(np.arange(len(lengths)), counts), whole[at, 0], whole[at, 1]
-
-    def drawn(self, lengths: np.ndarray, keys: np.ndarray | None) -> list[np.ndarray]:
-        """Return the entries that are drawn of rows, ascending, by the key of each row: uint64."""
-        assert isinstance(self.at, int)
-        assert keys is not None
-        found = []
-        for length, key in zip(lengths.tolist(), keys, strict=True):
-            if length <= self.at:
-                found.append(np.arange(length))
-                continue
-            words = word_at(key, np.arange(length))
-            found.append(np.sort(np.argpartition(words, self.at)[: self.at]))
-        return found
-
-    def _positions(self, length: int) -> np.ndarray:
-        if isinstance(self.at, Cut):
-            return self.at.positions(length)
-        assert isinstance(self.at, np.ndarray)
-        if len(self.at) and int(self.at.max()) >= length:
-            raise UnknownColumnError(
-                f"{self.where}: part() takes entry {self.at.max()} of each row, and a row has {length} entries"
-            )
-        return self.at
+from ray_h5.manifest.row_requests import RunRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

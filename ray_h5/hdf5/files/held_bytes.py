@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import h5py
-import numpy as np
 
 from ray_h5.hdf5.files.file_bytes import HELD, address_of
 from ray_h5.hdf5.files.index_hints import Hints
@@ -337,14 +336,3 @@ def open_held(held: HeldBytes, url: str) -> h5py.File:
         file.close()
         raise
     return file
-
-
-def hint_addresses(file: h5py.File, addresses: np.ndarray) -> None:
-    """Ask for the collections of the global heap at some addresses, if the file is remote: libhdf5 will read them."""
-    if not _passes.running or not isinstance(held := HELD.get(address_of(file.id)[0]), HeldBytes):
-        return
-    base = int(file.id.get_create_plist().get_userblock())
-    hinted = _passes.running[-1].hinted
-    for address in np.unique(addresses).tolist():
-        if 0 < (at := address + base) < held.size:
-            hinted.append((held, at, BLOCK_BYTES))

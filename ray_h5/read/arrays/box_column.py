@@ -164,7 +164,6 @@ class BoxColumn:
         Which boxes.
     """
 
-    needs_library = False
     takes_runs = True
 
     def __init__(self, source: ChunkSource, selection: Selection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.row_requests import Request, RowRequest
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged
 from ray_h5.read.stored_items import StoredItems
-
-if TYPE_CHECKING:
-    from ray_h5.storage.byte_source import ByteSource
+from ray_h5.storage.byte_source import ByteSource
 
 _MOST_BYTES = 1 << 20
 _MOST_ROWS = 1 << 14
@@ -61,7 +59,7 @@ class HeapReader:
             # Memory is taken for all that is asked for.
             return read(self.user_block + address, count) if (count := min(count, end - address)) > 0 else b""
 
-        return Heap(at_address, end, self.length_bytes, self.key)
+        return Heap(at_address, end, self.length_bytes, self.key, asks_for_all=self.held is not None)
 
     def _read(self, offset: int, count: int) -> bytes:
         found = bytearray(count)
@@ -99,14 +97,7 @@ class ConvertedColumn:
     heap: HeapReader
     parts: Parts | None = None
 
-    @property
-    def takes_runs(self) -> bool:
-        return False
-
-    @property
-    def needs_library(self) -> bool:
-        """Whether its jobs need libhdf5."""
-        return False
+    takes_runs: ClassVar[bool] = False
 
     def jobs(self, request: Request, out: np.ndarray, library: object) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""

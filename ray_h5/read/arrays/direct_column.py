@@ -43,7 +43,6 @@ class DirectColumn:
         Where the rows of a contiguous array lie, if it is put together of several.
     """
 
-    needs_library = False
     takes_runs = True
 
     def __init__(self, source: ChunkSource, rows_at: RowsAt | None = None) -> None:

@@ -75,7 +75,6 @@ class JoinedArrayColumn:
         self._taken = taken
 
     takes_runs = True
-    needs_library = False
 
     @property
     def byte_source(self) -> ByteSource:

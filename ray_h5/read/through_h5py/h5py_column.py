@@ -59,7 +59,6 @@ class H5pyColumn:
     guard: Guard
 
     takes_runs = False
-    needs_library = True
 
     def jobs(self, request: Request, out: np.ndarray, library: Library) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.

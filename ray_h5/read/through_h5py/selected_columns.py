@@ -33,7 +33,6 @@ class SelectedThroughH5py(ABC):
         The array, with its guard.
     """
 
-    needs_library = True
     takes_runs = False
 
     def __init__(self, column: H5pyColumn) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -18,9 +18,6 @@ from torch.utils.data import DataLoader, Dataset
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.ahead import ReadTimeoutError
 from ray_h5.torch_data.batches.tasks import Task, seed_generators
-
-if TYPE_CHECKING:
-    from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +90,9 @@ class Workers:
         return Workers, ()
 
     def batches(
-        self, loader: H5DataLoader, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
+        self, loader: Any, batch_rows: int, tasks: Iterator[Task], what: Callable[[], str]
     ) -> Iterator[tuple[Task, Any]]:
-        """Yield each task, and the batch that `collate_fn` made; NOTHING without rows.
+        """Yield each task of an `H5DataLoader`, and the batch that `collate_fn` made; NOTHING without rows.
 
         Errors of torch are those of `with_errors`.
         """
@@ -137,7 +134,7 @@ class _Tasks:
         return self.tasks
 
 
-def _started(loader: H5DataLoader, batch_rows: int) -> DataLoader[bytes]:
+def _started(loader: Any, batch_rows: int) -> DataLoader[bytes]:
     """Return a `DataLoader` whose processes stay."""
     dataset, workers = loader.dataset, loader.workers
     few = _BATCHES if _BATCHES * workers * batch_rows * dataset.row_bytes <= _WAITING_BYTES else 1
