@@ -83,6 +83,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "sizes = zip(self._arrays[1], self._kind.block, self._strides, strict=True)",
         "True -> False",
     ): "they are as many: that was checked before",
+    (
+        "rows/kinds/window_rows.py",
+        "return StepsColumn(name, steps.values, None, units_of, 1, joined, self.episodes_of)",
+        "1 -> 2",
+    ): "a column whose steps differ in shape has the layout of ragged rows, which have no chunks",
+    (
+        "rows/kinds/step_columns.py",
+        "files = [(path, table) for path, table in zip(paths, tables, strict=True) if table and table.groups]",
+        "table and table.groups -> table or table.groups",
+    ): "where episodes are groups or files, each file has a table; one without groups is left out below",
     ("rows/kinds/patch_groups.py", 'at = path.find("/", at + 1)', "1 -> 2"): "no path has an empty name",
     (
         "rows/kinds/window_rows.py",

@@ -358,9 +358,13 @@ def test_texts_of_several_lengths_and_attributes_of_several_types(tmp_path):
             group["name"] = name if i == 2 else np.bytes_(name)
             group.attrs["number"] = [1, 0.5, np.float32(2)][i]
             group.attrs["big"] = [2**60 + 1, np.uint8(7), -1][i]
-    kind = Groups("data/demo_*", attrs=("number", "big"))
+            group.attrs["flag"] = i == 1
+    kind = Groups("data/demo_*", attrs=("number", "big", "flag"))
     with open_rows(tmp_path / "a.h5", kind) as reader:
-        found = reader.read(["name", "number", "big"], [2, 0, 1, 0])
+        kinds = {name: layout.kind for name, layout in reader.find(["number", "big", "flag"]).items()}
+        found = reader.read(["name", "number", "big", "flag"], [2, 0, 1, 0])
+    assert kinds == {"number": "number", "big": "number", "flag": "bool"}
+    assert found["flag"].tolist() == [False, False, True, False]
     assert found["name"].tolist() == ["äöü".encode(), b"a", b"abc", b"a"]
     assert found["number"].tolist() == [2.0, 1.0, 0.5, 1.0]
     assert found["big"].tolist() == [-1, 2**60 + 1, 7, 2**60 + 1]

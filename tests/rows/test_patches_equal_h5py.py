@@ -567,6 +567,15 @@ def test_arrays_of_compound_values_have_their_fields_as_columns(tmp_path):
         H5Dataset(tmp_path, ["t/s"], rows=kind)
 
 
+def test_axes_of_a_field_are_none_that_blocks_cut(tmp_path):
+    values = random_compounds(np.random.default_rng(0), (6, 7), np.dtype([("v", "u1", (2, 3)), ("y", "f4")]))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = values
+    found = H5Dataset(tmp_path / "a.h5", ["t/v", "corner"], rows=Patches({"t/v": (4, 4)}))[:]
+    for block, (i, j) in zip(found["t/v"], found["corner"].tolist(), strict=True):
+        np.testing.assert_array_equal(block, values["v"][i : i + 4, j : j + 4])
+
+
 def test_two_ways_to_cut_an_array_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = np.zeros((4, 4, 5)), np.zeros((4, 5))

@@ -262,6 +262,19 @@ def test_events_of_which_a_group_has_none(tmp_path):
         H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("u*"), windows=windows)
 
 
+@pytest.mark.parametrize("pad", [("zero", "edge"), ("edge", "zero")])
+def test_times_before_and_after_two_samples(tmp_path, pad):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"] = np.arange(10.0), np.arange(10.0)
+        file["y"], file["of_y"] = [5.0, 6.0], [4.0, 5.0]
+    windows = Windows({"x": [0.0], "y": [0.0]}, at={"x": "t", "y": "of_y"}, pad=pad)
+    before, after = (0 if each == "zero" else value for each, value in zip(pad, (5, 6), strict=True))
+    found = H5Dataset(tmp_path / "a.h5", ["y", "y_is_pad"], windows=windows)[:]
+    # Times within a sample of the first or last one are its own.
+    assert found["y"].flatten().tolist() == [*[before] * 3, 5, 5, 6, 6, *[after] * 3]
+    assert found["y_is_pad"].flatten().tolist() == [*[True] * 3, *[False] * 4, *[True] * 3]
+
+
 def test_tables_by_the_number_of_a_row(tmp_path):
     recording(tmp_path / "a.h5")
     (tmp_path / "t.csv").write_text("row,extra\n" + "".join(f"{i},{i * i}\n" for i in range(1000)))

@@ -337,6 +337,14 @@ def test_a_column_as_long_as_all_episodes_has_steps_unless_it_is_named(tmp_path)
         rows_of(tmp_path, ["goal"], per_step=["goal"])
 
 
+def test_a_single_value_has_no_steps(tmp_path):
+    """An episode of one step has no value of the column either: the value is that of the episode."""
+    write_groups(tmp_path / "a.h5", [1, 1], age=lambda number, _: 30 + number)
+    with pytest.raises(SchemaMismatchError, match=r"'age' is a column of steps, and the episode has 1 steps; .* has 0"):
+        rows_of(tmp_path, ["x", "age"], per_step=["age"])
+    assert [int(each["age"]) for each in rows_of(tmp_path, ["x", "age"])] == [30, 31]
+
+
 def test_a_column_as_long_as_some_episodes_must_be_named(tmp_path):
     write_groups(tmp_path / "a.h5", [4, 6], path=lambda number, _: np.arange(4 + number))
     said = r"'path' .*: 4 entries for 4 steps in 'g0' of .*, and 5 entries for 6 steps"
@@ -444,6 +452,17 @@ def test_a_value_an_episode_is_no_column_of_steps(tmp_path, option, values):
     assert dataset[:]["y"].tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
+@pytest.mark.parametrize("ends", [([2], [4, 6]), ([6], []), ([0, 1], [1, 3]), ([], [])])
+def test_an_episode_ends_where_one_of_the_flags_is_true(tmp_path, ends):
+    flags = [np.isin(np.arange(7), each) for each in ends]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["terminal"], file["timeout"] = np.arange(7), flags[0], flags[1] * 1.0
+    windows = Windows({"x": [-1, 0]}, pad="edge", episode_flags=["terminal", "timeout"])
+    episodes = np.split(np.arange(7), np.flatnonzero((flags[0] | flags[1])[:-1]) + 1)
+    expected = [[max(step - 1, int(each[0])), step] for each in episodes for step in each.tolist()]
+    assert H5Dataset(tmp_path / "a.h5", ["x"], windows=windows)[:]["x"].tolist() == expected
+
+
 def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
     windows = Windows({"x": [-1, 0, 2]}, pad="drop")
     for name, lengths in (("some", [4, 3, 0, 2, 1]), ("none", [2, 3, 1])):
@@ -466,6 +485,7 @@ def test_episodes_that_are_too_short_are_counted(tmp_path, caplog):
     [
         ("episode_starts", [0, 5, 3], "start 2 is 3, below the one before, 5. Starts must ascend"),
         ("episode_ends", [3, 2, 7], "end 1 is 2, below the one before, 3. Ends must ascend"),
+        ("episode_ends", [1, 5, 3, 7], "end 2 is 3, below the one before, 5. Ends must ascend"),
         ("episode_lengths", [3, -1, 5], "found -1 of episode 1"),
     ],
 )
