@@ -12,7 +12,7 @@ import pytest
 
 import ray_h5
 from ray_h5.cli import main
-from ray_h5.columns.varying.sparse_rows import Entries, SparseRow
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow
 from ray_h5.inspect.pictures import drawn, png
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&]]>"

@@ -1,4 +1,4 @@
-"""Encodes chunks: the name of a codec -> HDF5 filters, and their bytes; without libhdf5 and the GIL."""
+"""Encodes chunks: the name of a codec -> HDF5 filter_ids, and their bytes; without libhdf5 and the GIL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import imagecodecs
 import numpy as np
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.codecs.codec import Bytes
 from ray_h5.errors import OptionError
 from ray_h5.manifest.layout import FilterStep
@@ -49,9 +49,9 @@ class Encoder:
 
     @property
     def steps(self) -> tuple[FilterStep, ...]:
-        """The filters, as a file lists them."""
+        """The filter_ids, as a file lists them."""
         return (
-            (*self._codec_steps, FilterStep(filters.FLETCHER32, "fletcher32", ()))
+            (*self._codec_steps, FilterStep(filter_ids.FLETCHER32, "fletcher32", ()))
             if self.checksum
             else self._codec_steps
         )
@@ -63,13 +63,13 @@ class Encoder:
         if self.codec == "blosc":
             # As its plugin completes them: versions of filter and format, size of a value, codec.
             data = (2, 2, self.item_bytes, 0, _BLOSC_LEVEL, int(self._shuffles), _BLOSC_LZ4)
-            return (FilterStep(filters.BLOSC, "blosc", data),)
+            return (FilterStep(filter_ids.BLOSC, "blosc", data),)
         last = {
-            "gzip": FilterStep(filters.DEFLATE, "deflate", (_GZIP_LEVEL,)),
-            "lz4": FilterStep(filters.LZ4, "lz4", (0,)),
-            "zstd": FilterStep(filters.ZSTD, "zstd", (_ZSTD_LEVEL,)),
+            "gzip": FilterStep(filter_ids.DEFLATE, "deflate", (_GZIP_LEVEL,)),
+            "lz4": FilterStep(filter_ids.LZ4, "lz4", (0,)),
+            "zstd": FilterStep(filter_ids.ZSTD, "zstd", (_ZSTD_LEVEL,)),
         }[self.codec]
-        shuffle = FilterStep(filters.SHUFFLE, "shuffle", (self.item_bytes,))
+        shuffle = FilterStep(filter_ids.SHUFFLE, "shuffle", (self.item_bytes,))
         return (shuffle, last) if self._shuffles else (last,)
 
     def encode(self, data: Bytes) -> tuple[Any, int]:

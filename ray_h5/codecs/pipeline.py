@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.codecs.codec import (
     Bytes,
     ByteShuffle,
@@ -30,14 +30,14 @@ from ray_h5.manifest.layout import FilterPipeline, FilterStep
 __all__ = ["ChunkDecoder", "DecodeError", "decodes"]
 
 CODECS: dict[int, type[Codec] | str] = {
-    filters.DEFLATE: Deflate,
-    filters.SHUFFLE: ByteShuffle,
-    filters.FLETCHER32: Fletcher32,
-    filters.LZF: Lzf,
-    filters.BLOSC: "ray_h5.codecs.blosc:Blosc",
-    filters.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
-    filters.BITSHUFFLE: "ray_h5.codecs.bitshuffle:Bitshuffle",
-    filters.ZSTD: Zstd,
+    filter_ids.DEFLATE: Deflate,
+    filter_ids.SHUFFLE: ByteShuffle,
+    filter_ids.FLETCHER32: Fletcher32,
+    filter_ids.LZF: Lzf,
+    filter_ids.BLOSC: "ray_h5.codecs.blosc:Blosc",
+    filter_ids.LZ4: "ray_h5.codecs.bitshuffle:Lz4",
+    filter_ids.BITSHUFFLE: "ray_h5.codecs.bitshuffle:Bitshuffle",
+    filter_ids.ZSTD: Zstd,
 }
 
 
@@ -79,7 +79,7 @@ class ChunkDecoder:
     Parameters
     ----------
     pipeline : FilterPipeline
-        The filters.
+        The filter_ids.
     chunk_bytes : int
         Size of a decoded chunk, in bytes.
     others : callable, optional
@@ -136,7 +136,7 @@ class ChunkDecoder:
         elif len(data) == len(out):
             out[:] = data
         else:
-            raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
+            raise DecodeError(f"expected {len(out)} bytes stored without filter_ids, found {len(data)}")
 
     def decode_rows(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes], least: int) -> None:
         """Decode one chunk, of which `least` bytes hold rows; other arguments and errors as of `decode`.

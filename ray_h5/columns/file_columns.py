@@ -15,13 +15,13 @@ from ray_h5.columns.conventions.referred_columns import referred_values
 from ray_h5.columns.conventions.reversed_columns import reversed_values
 from ray_h5.columns.end_to_end import joined_values
 from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
+from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
+from ray_h5.columns.ragged.csr_groups import checked_encoding
+from ray_h5.columns.ragged.ranges import Parts, Ranges, rows_of_awkward, rows_of_csr
 from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import Values
-from ray_h5.columns.varying.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
-from ray_h5.columns.varying.csr_groups import checked_encoding
-from ray_h5.columns.varying.ranges import Parts, Ranges, rows_of_awkward, rows_of_csr
 from ray_h5.errors import RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.hdf5.groups.groups import GroupPattern

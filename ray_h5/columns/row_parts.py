@@ -12,10 +12,10 @@ import numpy as np
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.made_columns import Cut, JoinedColumn, MadeColumn, Positions, RowEntries, RowPart
+from ray_h5.columns.ragged.csr_groups import positions_of
+from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values
-from ray_h5.columns.varying.csr_groups import positions_of
-from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray

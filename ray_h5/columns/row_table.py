@@ -11,8 +11,8 @@ import numpy as np
 from ray_h5.merged_facts import Facts
 
 if TYPE_CHECKING:
+    from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy
     from ray_h5.columns.times import Times
-    from ray_h5.columns.varying.bounds import Bounds, ChunkedBy
     from ray_h5.manifest.joined_arrays import GroupTable
 
 

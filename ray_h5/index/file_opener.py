@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ray_h5.errors import OptionError
-from ray_h5.hdf5.files.access import as_roots
+from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, PathLike
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.labels import Classes
     from ray_h5.columns.made_columns import MadeColumn
     from ray_h5.columns.row_table import RowTable
-    from ray_h5.index.zipped_files import ZippedFiles
+    from ray_h5.index.paired_files import ZippedFiles
     from ray_h5.manifest.manifest import Manifest
     from ray_h5.rows.groups_and_grids import RowKind
     from ray_h5.rows.row_view import FileReader

@@ -116,7 +116,7 @@ class FileOptions:
         files = find_files(found.paths, *how)
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
-            from ray_h5.index.zipped_files import zipped
+            from ray_h5.index.paired_files import zipped
 
             scope = replace(scope, zipped=zipped(files.paths, find_files(found.beside, *how).paths))
         return cls(

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.fork import PerProcess
-from ray_h5.index.facts.answers import learn
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
+from ray_h5.index.facts.scan_file import learn
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
@@ -171,7 +171,7 @@ def answer_files(
 
     at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
     if at_once > 1:
-        from ray_h5.storage.fetching import fetching_threads
+        from ray_h5.storage.request_pool import fetching_threads
 
         with fetching_threads(at_once, "ray_h5_index") as pool:  # each waits for its requests
             return list(pool.map(answer, paths))

@@ -15,7 +15,6 @@ from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_state
-from ray_h5.index.facts.answers import check_planned
 from ray_h5.index.facts.common_schema import check_enums, common_columns
 from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.facts.left_out import (
@@ -27,6 +26,7 @@ from ray_h5.index.facts.left_out import (
     warn_of_left_out,
     warn_of_unreadable,
 )
+from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Found, FoundCell, Lookup
@@ -138,7 +138,7 @@ class RowIndex(ComparedByContent):
         """
         if not self._has_ranges:
             return None
-        from ray_h5.columns.varying.range_columns import chunk_group_starts
+        from ray_h5.columns.ragged.range_columns import chunk_group_starts
 
         widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
         if self.chunk_rows[widest] == 1:
@@ -326,7 +326,7 @@ class RowIndex(ComparedByContent):
         found = [sources.source(number) for number in range(len(sources.paths))]
         if not found:
             return
-        from ray_h5.storage.fetching import each_waiting
+        from ray_h5.storage.request_pool import each_waiting
 
         if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
             for file, path in enumerate(self.files.all_paths()):
@@ -501,7 +501,7 @@ def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) ->
 
 
 def _virtual_spec(name: str) -> ColumnSpec:
-    from ray_h5.predicates.virtual_columns import virtual_spec
+    from ray_h5.predicates.computed_columns import virtual_spec
 
     return virtual_spec(name)
 

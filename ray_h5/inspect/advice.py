@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ray_h5.codecs.filters import UNCOMPRESSED
+from ray_h5.codecs.filter_ids import UNCOMPRESSED
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.manifest.chunk_index import ChunkGrid
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes

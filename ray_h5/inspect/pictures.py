@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ray_h5.columns.varying.sparse_rows import SparseRow
+from ray_h5.columns.ragged.sparse_rows import SparseRow
 from ray_h5.messages import counted
 from ray_h5.plots.drawing import finite_range, is_picture, pixels
 

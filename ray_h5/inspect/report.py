@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ray_h5.codecs.filters import describe_filter
+from ray_h5.codecs.filter_ids import describe_filter
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.columns.column import SINGLE_VALUE

@@ -13,7 +13,7 @@ from ray_h5.loading.ahead import ahead
 from ray_h5.loading.read_calls import Calls, finished
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
-from ray_h5.order.plan_reads import BlockRows
+from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remainder import Block
 from ray_h5.storage.stop import Stop
 

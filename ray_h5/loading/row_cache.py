@@ -181,7 +181,7 @@ def owned(value: Any) -> Any:
     """Return the value of one row with memory of its own."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
-    from ray_h5.columns.varying.sparse_rows import SparseRow
+    from ray_h5.columns.ragged.sparse_rows import SparseRow
 
     return value.copy() if isinstance(value, SparseRow) else copy.deepcopy(value)
 

@@ -19,7 +19,7 @@ from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.blocks import MAX_BLOCK_BYTES
-from ray_h5.order.plan_reads import BlockRows, by_file
+from ray_h5.order.execute_plan import BlockRows, by_file
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.read.file_reads import run_reads
 from ray_h5.read.held_chunks import HeldChunks

@@ -16,10 +16,10 @@ from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.predicates.comparisons import why_not_compared
+from ray_h5.predicates.computed_columns import step_shape
 from ray_h5.predicates.criteria import passes
 from ray_h5.predicates.in_words import criterion_in_words, in_words
 from ray_h5.predicates.names import comparison_of, names_in
-from ray_h5.predicates.virtual_columns import step_shape
 from ray_h5.predicates.virtual_names import Compared, read_for
 
 

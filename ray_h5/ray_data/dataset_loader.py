@@ -8,7 +8,7 @@ from typing import Any
 from joblib import cpu_count
 from ray.data import Dataset
 
-from ray_h5.columns.varying.padding import PadLike
+from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError
 from ray_h5.loading.shares import Share
 from ray_h5.options import as_integer

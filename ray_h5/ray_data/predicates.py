@@ -14,9 +14,9 @@ from ray.data.datatype import DataType
 from ray.data.expressions import ColumnExpr, Expr, PyArrowComputeUDFExpr, UDFExpr, col
 
 from ray_h5.errors import PredicateError
+from ray_h5.predicates.computed_columns import occurs
 from ray_h5.predicates.criteria import Criterion
 from ray_h5.predicates.evaluate import compared, no_scalar
-from ray_h5.predicates.virtual_columns import occurs
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, FileFold, RowFold, RowMask
 from ray_h5.ray_data.preprocessing.batch_formats import as_array
 

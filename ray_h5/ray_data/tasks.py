@@ -21,7 +21,7 @@ from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.lookup import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
-from ray_h5.order.plan_reads import BlockRows, read_rows
+from ray_h5.order.execute_plan import BlockRows, read_rows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table

@@ -12,7 +12,7 @@ from ray_h5.manifest.layout import SourceStates
 from ray_h5.manifest.row_requests import Request, RowRange, request_of
 
 if TYPE_CHECKING:
-    from ray_h5.read.unequal_rows import HasRows
+    from ray_h5.read.length_errors import HasRows
 
 Rows = slice | Sequence[int] | np.ndarray
 
@@ -125,6 +125,6 @@ def common_rows(
         lengths.setdefault(column.num_rows, []).append(name)
     if len(lengths) == 1:
         return next(iter(lengths))
-    from ray_h5.read.unequal_rows import error_of_lengths
+    from ray_h5.read.length_errors import error_of_lengths
 
     raise error_of_lengths(path, columns, lengths, head, sources)

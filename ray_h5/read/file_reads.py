@@ -75,7 +75,7 @@ def _each(may_wait: bool, action: Callable[[Item], Result], items: Sequence[Item
     """Return the results of an action for each item; side by side if they wait for a store."""
     if not may_wait:
         return [action(item) for item in items]
-    from ray_h5.storage.fetching import each_waiting
+    from ray_h5.storage.request_pool import each_waiting
 
     return each_waiting(action, items)
 
@@ -125,7 +125,7 @@ def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) 
     fetched, asking, others = kinds_of(jobs)
     stats = run_jobs(others, threads, times)
     if fetched:
-        from ray_h5.read.remote.joint_reads import run_fetched
+        from ray_h5.read.remote.coalesced_reads import run_fetched
 
         stats.add(run_fetched(fetched, threads))
     for cost in _each(bool(asking), lambda job: job.ask(), asking):

@@ -13,7 +13,7 @@ import imagecodecs
 import numpy as np
 
 from ray_h5.codecs.codec import Bytes, ByteShuffle, DecodeError, Fletcher32, fill
-from ray_h5.codecs.filters import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, SZIP, UNCOMPRESSED
+from ray_h5.codecs.filter_ids import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, SZIP, UNCOMPRESSED
 from ray_h5.manifest.layout import FilterStep
 
 _NAME = b"fletcher32"

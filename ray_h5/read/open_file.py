@@ -47,9 +47,9 @@ from ray_h5.read.stored_items import StoredItems
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from ray_h5.hdf5.files.access import Access
-    from ray_h5.hdf5.files.held_bytes import HeldBytes
+    from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
+    from ray_h5.hdf5.files.metadata_replay import HeldBytes
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from ray_h5.errors import ExternalDataError, MissingSourceError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_source, check_sources_now
-from ray_h5.hdf5.files.access import Access, ExternalPolicy
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated

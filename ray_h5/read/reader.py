@@ -16,7 +16,7 @@ from ray_h5.buffers import empty
 from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
-from ray_h5.hdf5.files.access import ExternalPolicy
+from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import Request, request_of
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.known_columns import KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.read.unequal_rows import HasRows
+    from ray_h5.read.length_errors import HasRows
 
 Result = TypeVar("Result")
 
@@ -260,7 +260,7 @@ class RowReader:
             self._known.absent.update(dict.fromkeys(absent))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
-            from ray_h5.read.unequal_rows import hint_of
+            from ray_h5.read.length_errors import hint_of
 
             names = [*self.layout.columns, *self.layout.refused]
             raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of(name, names)}") from None
@@ -574,7 +574,7 @@ class RowReader:
         """Return the result of `action`, which asks the file about itself."""
         if not self.learns:
             return self._repeated(action)
-        from ray_h5.hdf5.files.held_bytes import replay
+        from ray_h5.hdf5.files.metadata_replay import replay
 
         result = replay(action)
         if self._opened.value is not None:
@@ -588,7 +588,7 @@ class RowReader:
         except OSError as exc:
             if self.learns:
                 raise
-            from ray_h5.read.repeating import repeated
+            from ray_h5.read.retry import repeated
 
             return repeated(exc, action, self.path, self._reopen, swmr=self._swmr)
 

@@ -20,11 +20,11 @@ from ray_h5.columns.dataset_columns import (
     ragged_layout,
     repeated,
 )
+from ray_h5.columns.ragged.bounds import Bounds
+from ray_h5.columns.ragged.range_columns import RaggedRows, joined_rows
+from ray_h5.columns.ragged.runs import Runs, by_shape
 from ray_h5.columns.stored_values import Stored, field_of
 from ray_h5.columns.values import Reading, keyed, read_apart
-from ray_h5.columns.varying.bounds import Bounds
-from ray_h5.columns.varying.range_columns import RaggedRows, joined_rows
-from ray_h5.columns.varying.runs import Runs, by_shape
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray

@@ -30,8 +30,8 @@ import numpy as np
 from ray_h5.atomic import lock_within
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
-from ray_h5.storage.fetching import Getter
 from ray_h5.storage.local import read_at
+from ray_h5.storage.request_pool import Getter
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.endings import Endings, States, Taken
-from ray_h5.storage.fetching import fetching_threads
+from ray_h5.storage.request_pool import fetching_threads
 from ray_h5.storage.storage_of_path import RemoteStorage, Storage
 from ray_h5.storage.stores.object_store import Found
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 
+from ray_h5.columns.ragged.padding import Padding, PadLike, cast_rows, pad_column
+from ray_h5.columns.ragged.sparse_rows import cast_sparse
 from ray_h5.columns.schema import LENGTH, ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
-from ray_h5.columns.varying.padding import Padding, PadLike, cast_rows, pad_column
-from ray_h5.columns.varying.sparse_rows import cast_sparse
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions

@@ -19,7 +19,7 @@ import numpy as np
 
 from ray_h5.buffers import as_bytes
 from ray_h5.codecs.encode import CodecName, Encoder
-from ray_h5.codecs.filters import FLETCHER32
+from ray_h5.codecs.filter_ids import FLETCHER32
 from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError
 from ray_h5.errors import RayH5Error, VerifyError, WriteFailedError
 from ray_h5.hdf5.files import opening  # noqa: F401  registers with libhdf5 the filters of the datasets that are made

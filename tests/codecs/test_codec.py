@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.codecs.codec import ByteShuffle, Codec
-from ray_h5.codecs.filters import (
+from ray_h5.codecs.filter_ids import (
     BITSHUFFLE,
     BLOSC,
     BLOSC2,

@@ -1,4 +1,4 @@
-"""The ids and names of HDF5 filters."""
+"""The ids and names of HDF5 filter_ids."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.codecs import filters
-from ray_h5.codecs.filters import filter_name
+from ray_h5.codecs import filter_ids
+from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import CODECS
 
 # As they are registered with The HDF Group.
@@ -22,7 +22,7 @@ REGISTERED = {
 
 @pytest.mark.parametrize(("name", "number"), REGISTERED.items())
 def test_ids_and_names(name, number):
-    assert getattr(filters, name.upper()) == number
+    assert getattr(filter_ids, name.upper()) == number
     # Files name filters as their writers like.
     assert filter_name(number, b"") == filter_name(number, b"HDF5 " + name.encode()) == name
 

@@ -23,7 +23,7 @@ import h5py
 import hdf5plugin  # noqa: F401  children find its filters registered
 import numpy as np
 
-from ray_h5.codecs.filters import BITSHUFFLE
+from ray_h5.codecs.filter_ids import BITSHUFFLE
 from ray_h5.errors import RayH5Error
 from ray_h5.read.reader import RowReader
 

@@ -13,7 +13,7 @@ import atheris
 
 with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.manifest"]):
     from ray_h5.errors import RayH5Error
-    from ray_h5.hdf5.files.index_hints import Hints
+    from ray_h5.hdf5.files.btree_prefetch import Hints
     from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
     from ray_h5.hdf5.heap import DamagedHeapError, Heap
     from ray_h5.hdf5.tree.known_headers import KnownHeaders

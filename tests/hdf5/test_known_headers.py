@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files import object_headers
-from ray_h5.hdf5.files.access import Access, ExternalPolicy
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
 from ray_h5.hdf5.files.object_headers import CONTINUATION, SYMBOL_TABLE, NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders

@@ -25,13 +25,13 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.files.access import Access, ExternalPolicy, as_roots
+from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy, as_roots
 from ray_h5.hdf5.files.links import Trail
 from ray_h5.hdf5.files.opening import open_h5
 from ray_h5.hdf5.tree import tree
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import FileState
-from ray_h5.read import open_files, repeating
+from ray_h5.read import open_files, retry
 from ray_h5.read.open_files import FileOnDisk
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
@@ -910,7 +910,7 @@ def test_linked_file_that_changes(tmp_path, kind, change):
 
 @pytest.mark.parametrize("kind", ["link", "virtual"])
 def test_a_linked_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(repeating, "_WAITS_S", (0, 0))
+    monkeypatch.setattr(retry, "_WAITS_S", (0, 0))
     monkeypatch.setattr(FileOnDisk, "elsewhere_on_disk", lambda *_: None)  # through h5py
     write(tmp_path / "b.h5", {"x": ROWS})
     other = write(tmp_path / "c.h5", {"x": ROWS / 2})

@@ -33,7 +33,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import opening
 from ray_h5.hdf5.files.opening import open_h5
-from ray_h5.read import repeating
+from ray_h5.read import retry
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
@@ -52,7 +52,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def no_waits(monkeypatch):
-    monkeypatch.setattr(repeating, "_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retry, "_WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(LocalFile, "descriptor", None)  # the compiled loop does not call os.preadv
 
 
@@ -703,7 +703,7 @@ def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
 
 
 def test_waits_grow():
-    waits = repeating._WAITS_S
+    waits = retry._WAITS_S
     assert list(waits) == sorted(waits)
     assert 0 < sum(waits) < 10
 

@@ -13,7 +13,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import any_equal, where
 from tests.index.kit import plan_files
 

@@ -31,7 +31,7 @@ from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.read.reader import RowReader

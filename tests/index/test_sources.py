@@ -29,7 +29,7 @@ from ray_h5.index.row_index import build_index
 from ray_h5.index.select_rows import select
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.predicates.virtual_names import virtual_name

@@ -11,7 +11,7 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.row_index import build_index
 from ray_h5.order import read_plan as planning
 from ray_h5.order.blocks import Tail, choose_block_rows
-from ray_h5.order.plan_reads import by_file
+from ray_h5.order.execute_plan import by_file
 from ray_h5.order.position import Position
 from ray_h5.order.remainder import Remainder, read_block, resume
 

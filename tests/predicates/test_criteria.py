@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ray_h5
 from ray_h5.errors import CastError, PredicateError, UnknownColumnError
-from ray_h5.predicates import virtual_columns
+from ray_h5.predicates import computed_columns
 from ray_h5.predicates.criteria import any_equal, between, row_mask, where
 from ray_h5.predicates.evaluate import as_expression, evaluate
 from ray_h5.predicates.virtual_names import Length, parse_virtual, virtual_name
@@ -259,7 +259,7 @@ def test_a_value_at_any_step(classed, wanted, valid):
     assert selected(classed, where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(expected).tolist()
     assert selected(classed, ~where(ids=any_equal(wanted, valid=valid))) == np.flatnonzero(~expected).tolist()
     arrays = [whole(classed, "ids"), None if valid is None else whole(classed, valid)]
-    assert np.array_equal(virtual_columns.occurs(*arrays, "ids", any_equal(wanted, valid=valid)), expected)
+    assert np.array_equal(computed_columns.occurs(*arrays, "ids", any_equal(wanted, valid=valid)), expected)
     if wanted in range(CLASSES):
         found = selected(classed, where(one_hot=any_equal(wanted, valid=valid)))
         assert found == np.flatnonzero(expected).tolist()
@@ -329,14 +329,14 @@ def test_a_chunk_is_decoded_once(tmp_path, valid, monkeypatch):
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.eye(700, 64, dtype="f4"), chunks=(96, 64), compression="gzip")
         file.create_dataset("weight", data=np.ones((700, 64), "u1"))
-    monkeypatch.setattr(virtual_columns, "_PIECE_BYTES", 100 * 64 * 4)  # neither a chunk nor two
+    monkeypatch.setattr(computed_columns, "_PIECE_BYTES", 100 * 64 * 4)  # neither a chunk nor two
     pieces = []
     read_into = RowReader.read_into
     monkeypatch.setattr(
         RowReader, "read_into", lambda *given, **options: pieces.append(given[2]) or read_into(*given, **options)
     )
     with RowReader(path) as reader:
-        values = virtual_columns.compute(reader, 700, "x", any_equal(1, valid=valid))
+        values = computed_columns.compute(reader, 700, "x", any_equal(1, valid=valid))
         assert reader.stats.chunks_decoded == 8
     assert np.flatnonzero(values).tolist() == list(range(64))
     assert max(piece.stop - piece.start for piece in pieces) <= 192
@@ -346,9 +346,9 @@ def test_lengths_of_lists_are_read_in_pieces(tmp_path, monkeypatch):
     lengths = np.random.default_rng(0).integers(0, 5, 60)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("lists", (60,), h5py.vlen_dtype("f4"), chunks=(7,))[:] = [np.ones(n) for n in lengths]
-    monkeypatch.setattr(virtual_columns, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(computed_columns, "_PIECE_BYTES", 1)
     with RowReader(str(tmp_path / "a.h5")) as reader:
-        assert np.array_equal(virtual_columns.compute(reader, 60, "lists", Length()), lengths)
+        assert np.array_equal(computed_columns.compute(reader, 60, "lists", Length()), lengths)
 
 
 def test_masks(classed):

@@ -15,8 +15,8 @@ from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from ray_h5 import Windows, csr
+from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import (
     NullValueError,
     OptionError,

@@ -9,7 +9,7 @@ from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
 from ray_h5 import Files, Groups, Windows, between, row_mask, where
-from ray_h5.columns.varying.padding import Padding
+from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import CastError, SchemaMismatchError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset

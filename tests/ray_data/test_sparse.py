@@ -8,8 +8,8 @@ import torch
 
 import ray_h5
 from ray_h5 import csr, where
+from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.sparse_rows import Entries, rows_of
 from ray_h5.errors import PredicateError
 from ray_h5.ray_data.arrow.sparse_blocks import sparse_array, to_batch
 from ray_h5.ray_data.training.collate import TorchCollate

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError, WriterActiveError
-from ray_h5.read import repeating
+from ray_h5.read import retry
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python, write
 
@@ -170,7 +170,7 @@ def test_another_file_in_its_place(path):
 
 
 def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatch):
-    monkeypatch.setattr(repeating, "_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(retry, "_WAITS_S", (0.0, 0.0))
     write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
     reader = RowReader(path, swmr=True)
     read, torn = reader._read, [1, 1]

@@ -11,7 +11,7 @@ from ray_h5.cli import main
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.store_cost import request_cost
 from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from tests.remote.kit import options_of, write
 

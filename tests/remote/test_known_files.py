@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import NotFoundError, RayH5Error, StaleIndexError
-from ray_h5.hdf5.files import held_bytes
+from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.tree import known_headers, known_values
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.addresses import Address
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.fetching import fetched
-from ray_h5.storage.stores.remote_file import InStore
+from ray_h5.storage.request_pool import fetched
+from ray_h5.storage.stores.store_base import InStore
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import in_fork
 from tests.hdf5.test_known_headers import NAMES, damaged, datasets, write, write_plain
@@ -105,9 +105,9 @@ def both(data: bytes, group: str = "/") -> tuple[Any, Any]:
 
 def in_parts(patch: pytest.MonkeyPatch) -> None:
     """Let each miss be a request, as in a large file."""
-    patch.setattr(held_bytes, "_HEAD_BYTES", 4096)
-    patch.setattr(held_bytes, "_SMALL_FILE_BYTES", 0)
-    patch.setattr(held_bytes, "_GAP_BYTES", 0)
+    patch.setattr(metadata_replay, "_HEAD_BYTES", 4096)
+    patch.setattr(metadata_replay, "_SMALL_FILE_BYTES", 0)
+    patch.setattr(metadata_replay, "_GAP_BYTES", 0)
 
 
 ATTRIBUTES: list[dict[str, Any]] = [
@@ -198,7 +198,7 @@ def test_a_second_file_is_planned_without_libhdf5(tmp_path, monkeypatch):
     known_headers._known.clear()
     known_values._known.clear()
     assert_same(plan(files[0]), expected[0])
-    monkeypatch.setattr(held_bytes, "open_held", None)
+    monkeypatch.setattr(metadata_replay, "open_held", None)
     store = Memory()
     assert_same(plan(files[1], store=store), expected[1])
     assert len(store.asked) == 1
@@ -219,7 +219,7 @@ def test_texts_outside_of_attributes_are_read_for_each_file(tmp_path, monkeypatc
     """The attribute has the address of a text: it is the same in both files."""
     files = [with_units(tmp_path / "a.h5", f"days since 2000-01-0{day}") for day in (1, 2)]
     expected = [both(data)[1] for data in files]
-    monkeypatch.setattr(held_bytes, "open_held", None)
+    monkeypatch.setattr(metadata_replay, "open_held", None)
     for data, planned in zip(files, expected, strict=True):
         assert_same(plan(data), planned)
     assert [each[3].columns["x"].notes.time for each in expected] == ["days since 2000-01-01", "days since 2000-01-02"]

@@ -23,8 +23,8 @@ from ray_h5.errors import (
     TruncatedFileError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.files import held_bytes
-from ray_h5.hdf5.files.access import as_roots
+from ray_h5.hdf5.files import metadata_replay
+from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.layout import FileState
 from ray_h5.read.open_files import forget_all
@@ -709,7 +709,7 @@ def test_many_sources_are_not_held_whole(server, bucket, monkeypatch):
             file["a"], file["x"] = np.zeros(rows), np.arange(rows) + 1e6 * number
         layout[number * rows : (number + 1) * rows] = h5py.VirtualSource(f"raw/p{number}.h5", "x", (rows,))
     path = master(bucket, lambda file: file.create_virtual_dataset("x", layout))
-    monkeypatch.setattr(held_bytes, "_MAX_HELD_BYTES", most := 1 << 20)
+    monkeypatch.setattr(metadata_replay, "_MAX_HELD_BYTES", most := 1 << 20)
     reader = reader_of(server)
     assert list(reader.columns) == ["x"]
     wanted = [3, 70_001, count * rows - 1]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ray_h5 import Grid, Groups, Patches, Windows, csr, joined, ragged, where
-from ray_h5.hdf5.files import held_bytes
-from ray_h5.hdf5.files.held_bytes import open_held
+from ray_h5.hdf5.files import metadata_replay
+from ray_h5.hdf5.files.metadata_replay import open_held
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
@@ -279,7 +279,7 @@ def test_libhdf5_opens_a_file_again_only_after_a_pass_that_missed_bytes(server, 
         opened.append(path)
         return file
 
-    monkeypatch.setattr(held_bytes, "open_held", counted)
+    monkeypatch.setattr(metadata_replay, "open_held", counted)
     for name in ("a.h5", "b.h5", "c.h5"):
         with h5py.File(bucket / name, "w") as file:
             plain(file)

@@ -12,7 +12,7 @@ from ray.data.datasource.datasink import WriteResult
 from ray_h5 import repack
 from ray_h5.errors import OutputExistsError, RayH5Error
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 from ray_h5.ray_data.datasink import H5Datasink
 from ray_h5.storage.storage_of_path import storage_for

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
 from ray_h5.errors import RayH5Error
 from ray_h5.index.stored.memory import MEMORY
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.read.open_files import forget_all

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from ray_h5 import Groups, Windows, ragged
 from ray_h5.errors import RayH5Error
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ray_h5 import Groups, Windows, csr, part, ragged
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseBatch, rows_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.sparse_rows import Entries, SparseBatch, rows_of
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,

@@ -9,7 +9,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
-from ray_h5.hdf5.files.access import as_roots
+from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.find_files import expand_paths, find_files, is_local_only
 from ray_h5.storage.local import natural_key

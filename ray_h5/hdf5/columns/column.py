@@ -9,7 +9,7 @@ from typing import cast
 import h5py
 import numpy as np
 
-from ray_h5.codecs.filters import filter_name
+from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError
 from ray_h5.hdf5.checks.header import compact_offset

@@ -12,7 +12,7 @@ import h5py
 
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_source
-from ray_h5.hdf5.files.access import Access, places_of
+from ray_h5.hdf5.files.external_policy import Access, places_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity

@@ -28,7 +28,7 @@ from ray_h5.storage.local import check_regular_file
 from ray_h5.storage.os_errors import NO_DESCRIPTOR_ERRNOS, TRANSIENT_ERRNOS, translate_os_error
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.files.held_bytes import HeldBytes
+    from ray_h5.hdf5.files.metadata_replay import HeldBytes
 
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def open_remote(path: str, held: HeldBytes) -> h5py.File:
     It raises `MissingBytes` if not enough of them are: see `replay`.
     """
     from ray_h5.hdf5.files.file_formats import HEAD_BYTES, check_closed, seems_to_be
-    from ray_h5.hdf5.files.held_bytes import open_held
+    from ray_h5.hdf5.files.metadata_replay import open_held
 
     try:
         with _whole_superblock(path, held), translated(path):

@@ -12,13 +12,13 @@ from typing import Generic, Protocol, TypeVar, cast
 import h5py
 
 from ray_h5.errors import MissingSourceError
-from ray_h5.hdf5.files.access import Access
-from ray_h5.hdf5.files.held_bytes import HeldBytes, ask_later
+from ray_h5.hdf5.files.external_policy import Access
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, ask_later
 from ray_h5.hdf5.files.names_in_stores import remote_name
 from ray_h5.hdf5.files.opening import open_remote
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.storage.byte_source import Identity
-from ray_h5.storage.fetching import each_waiting
+from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import RemoteStorage
 
 

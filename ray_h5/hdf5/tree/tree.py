@@ -26,7 +26,7 @@ from ray_h5.errors import (
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
-from ray_h5.hdf5.files.access import Access
+from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
 from ray_h5.hdf5.files.opening import translated
@@ -38,7 +38,7 @@ from ray_h5.storage.byte_source import MissingBytes
 if TYPE_CHECKING:
     from ray_h5.hdf5.columns.value_sources import ValueSources
     from ray_h5.hdf5.files.other_files import OtherFiles
-    from ray_h5.hdf5.tree.libraries import Libraries
+    from ray_h5.hdf5.tree.hidden_datasets import Libraries
 
 OF_MATLAB = ("#refs#", "#subsystem#")
 """Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
@@ -435,7 +435,7 @@ class _OfLibraries:
 
     @cached_property
     def _libraries(self) -> Libraries:
-        from ray_h5.hdf5.tree.libraries import Libraries
+        from ray_h5.hdf5.tree.hidden_datasets import Libraries
 
         return Libraries(self.path, self.root)
 

@@ -64,7 +64,7 @@ def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -
         return None
 
     if lookup.states:
-        from ray_h5.storage.fetching import each_waiting
+        from ray_h5.storage.request_pool import each_waiting
 
         errors = each_waiting(error_of, paths)
     else:

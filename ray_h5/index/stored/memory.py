@@ -60,7 +60,7 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
             return False
         if not others:
             return True
-        from ray_h5.storage.fetching import each_waiting
+        from ray_h5.storage.request_pool import each_waiting
 
         return all(each_waiting(lambda each: storage.identity(each[0]) == each[1], others))
     except OSError:

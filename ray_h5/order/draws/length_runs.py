@@ -19,7 +19,7 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
-from ray_h5.predicates.virtual_columns import virtual_spec
+from ray_h5.predicates.computed_columns import virtual_spec
 from ray_h5.predicates.virtual_names import Length, virtual_name
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)

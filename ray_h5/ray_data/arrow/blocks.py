@@ -12,7 +12,7 @@ from ray.data.extensions import ArrowTensorArray
 from ray_h5.arrow_arrays import as_real
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.loading.place_columns import PATH_SPEC, ROW_ID_SPEC, epoch_column, paths_of
-from ray_h5.order.plan_reads import BlockRows
+from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.ragged_blocks import is_ragged, ragged_array, shape_said

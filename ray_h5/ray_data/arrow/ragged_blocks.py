@@ -10,8 +10,8 @@ import pyarrow as pa
 from ray.data.extensions import ArrowVariableShapedTensorType
 
 from ray_h5.arrow_arrays import as_real, real_dtype, to_arrow
+from ray_h5.columns.ragged.padding import cast_rows
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.padding import cast_rows
 
 _SHAPE = b"ray_h5.ragged_shape"
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ray_h5.arrow_arrays import as_real
+from ray_h5.columns.ragged.sparse_rows import SparseBatch, index_dtype
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.sparse_rows import SparseBatch, index_dtype
 
 _INDICES, _DATA = "indices", "data"
 _WIDTH, _DENSE_WIDTH = "length", "dense_length"

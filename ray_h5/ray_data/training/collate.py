@@ -15,8 +15,8 @@ import torch
 from ray.data.block import BlockAccessor
 from ray.data.collate_fn import ArrowBatchCollateFn
 
+from ray_h5.columns.ragged.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
 from ray_h5.columns.schema import LENGTH
-from ray_h5.columns.varying.padding import Padding, PadLike, check_length_name, lengths_of, pad_rows
 from ray_h5.errors import CastError, OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.messages import no_column
 from ray_h5.options import names_options

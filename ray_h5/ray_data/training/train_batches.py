@@ -10,7 +10,7 @@ import ray.train.torch
 import torch
 from ray.data import DataIterator
 
-from ray_h5.columns.varying.padding import PadLike
+from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import Position, PositionLike

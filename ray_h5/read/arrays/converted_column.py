@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError
-from ray_h5.hdf5.files.held_bytes import HeldBytes, replay
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.row_requests import Request, RowRequest
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged

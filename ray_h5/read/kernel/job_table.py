@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.codecs.pipeline import ChunkDecoder, decodes
 from ray_h5.fork import PerProcess
 from ray_h5.manifest.layout import FilterPipeline
@@ -78,13 +78,13 @@ NO_PIECES = np.empty((len(Piece), 0), np.int64)
 NO_BOXES = np.empty((0, BOX_FIELDS), np.int64)
 
 _NUMBERS = {
-    filters.SHUFFLE: 1,
-    filters.FLETCHER32: 2,
-    filters.LZF: 3,
-    filters.DEFLATE: 4,
-    filters.ZSTD: 5,
-    filters.LZ4: 6,
-    filters.BLOSC: 7,
+    filter_ids.SHUFFLE: 1,
+    filter_ids.FLETCHER32: 2,
+    filter_ids.LZF: 3,
+    filter_ids.DEFLATE: 4,
+    filter_ids.ZSTD: 5,
+    filter_ids.LZ4: 6,
+    filter_ids.BLOSC: 7,
 }
 """HDF5 filter ids -> the codecs of loop.c."""
 
@@ -133,7 +133,7 @@ def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
         return None
     found = [len(pipeline.steps)]
     for step in pipeline.steps:
-        found += [_NUMBERS[step.id], step.client_data[0] if step.id == filters.SHUFFLE else 0]
+        found += [_NUMBERS[step.id], step.client_data[0] if step.id == filter_ids.SHUFFLE else 0]
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ray_h5.codecs import filters
+from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
 from ray_h5.fork import PerProcess
 
@@ -34,7 +34,7 @@ _LIBRARIES = {
 _IDLE_NS = 20_000_000
 """Many times what it takes to plan a call."""
 
-_CODECS = {"libdeflate": filters.DEFLATE, "libzstd": filters.ZSTD, "liblz4": filters.LZ4, "libblosc": filters.BLOSC}
+_CODECS = {"libdeflate": DEFLATE, "libzstd": ZSTD, "liblz4": LZ4, "libblosc": BLOSC}
 
 
 class Loop:
@@ -75,7 +75,7 @@ class Loop:
         addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)
         there = {_CODECS[name] for name, functions in found.items() if functions}
-        self.decodes = frozenset({filters.SHUFFLE, filters.FLETCHER32, filters.LZF} | there)
+        self.decodes = frozenset({SHUFFLE, FLETCHER32, LZF} | there)
         self._contexts: PerProcess[threading.local] = PerProcess(threading.local)
 
     @property

@@ -14,7 +14,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.held_bytes import HeldBytes, has_missed, replay, trim
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
@@ -30,7 +30,7 @@ from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.files.access import Access
+    from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes

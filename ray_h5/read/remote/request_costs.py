@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ray_h5.read.file_reads import jobs_of_reads, kinds_of, opened_together
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead
-from ray_h5.read.remote.joint_reads import cost_of
+from ray_h5.read.remote.coalesced_reads import cost_of
 
 
 def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:

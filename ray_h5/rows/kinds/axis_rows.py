@@ -8,9 +8,9 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.ragged.bounds import check_inside
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
-from ray_h5.columns.varying.bounds import check_inside
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader

@@ -12,13 +12,13 @@ from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_t
 from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.ragged.bounds import Bounds, rows_key
+from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
+from ray_h5.columns.ragged.ranges import Parts, Ranges, rows_of_csr
 from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
 from ray_h5.columns.values import InMemory, Values
-from ray_h5.columns.varying.bounds import Bounds, rows_key
-from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.varying.ranges import Parts, Ranges, rows_of_csr
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,

@@ -22,8 +22,8 @@ from ray_h5.manifest.file_table import digest_of
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
+from ray_h5.read.length_errors import groups_with, pattern_of_groups
 from ray_h5.read.reader import RowReader
-from ray_h5.read.unequal_rows import groups_with, pattern_of_groups
 from ray_h5.rows.kinds.file_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.varying.bounds import rows_key
 from ray_h5.errors import OptionError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.rows.windows import Windows

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
-from ray_h5.columns.varying.bounds import Bounds, episodes_key
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.clock import Clock

@@ -24,10 +24,10 @@ from pyarrow.fs import (
 from ray_h5.errors import NotFoundError, OptionError, RayH5Error, ReadFailedError, TruncatedFileError
 from ray_h5.storage.addresses import Address, check_listed, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.fetching import call
+from ray_h5.storage.request_pool import call
 from ray_h5.storage.stores.object_store import Found, check_fork
 from ray_h5.storage.stores.redirects import guard
-from ray_h5.storage.stores.remote_file import InStore
+from ray_h5.storage.stores.store_base import InStore
 
 Result = TypeVar("Result")
 

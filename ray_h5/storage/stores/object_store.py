@@ -15,12 +15,12 @@ from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, check_key, check_listed, shown
 from ray_h5.storage.block_cache import CachedGetter, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.fetching import Getter, call
 from ray_h5.storage.hub import HubPath, files_below, token_for
+from ray_h5.storage.request_pool import Getter, call
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
-from ray_h5.storage.stores.remote_file import InStore, Requests
+from ray_h5.storage.stores.store_base import InStore, Requests
 
 if TYPE_CHECKING:
     from obstore import GetOptions

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_h5.columns.varying.padding import pad_rows
+from ray_h5.columns.ragged.padding import pad_rows
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.transforms.decode_image import IS_NULL, DecodeImage

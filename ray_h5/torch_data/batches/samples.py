@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from ray_h5.columns.ragged.padding import pad_rows
 from ray_h5.columns.schema import LENGTH
-from ray_h5.columns.varying.padding import pad_rows
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.lru import first_time
 from ray_h5.torch_data.batched_dataset import check_index

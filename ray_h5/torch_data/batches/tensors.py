@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import Spec, empty, owner_of
+from ray_h5.columns.ragged.padding import cast_rows
+from ray_h5.columns.ragged.sparse_rows import SparseBatch, dense_batch
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.columns.varying.padding import cast_rows
-from ray_h5.columns.varying.sparse_rows import SparseBatch, dense_batch
 from ray_h5.transforms.sparse_tensors import csr_tensor
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
-from ray_h5.codecs.filters import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
+from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
 from ray_h5.hdf5.checks.attributes import TextGuard

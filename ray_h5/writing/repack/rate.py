@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.plan_reads import read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import make_plan
 
 _SAMPLED_ROWS, _BATCH_ROWS = 256, 16

@@ -15,7 +15,7 @@ import h5py
 
 import ray_h5
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.fetching import fetched
+from ray_h5.storage.request_pool import fetched
 from ray_h5.torch_data import H5Dataset
 from tests.bench import BenchOptions
 from tests.bench.baselines import epochs, reads

@@ -3,7 +3,7 @@
 import errno
 import os
 
-from ray_h5.read import repeating
+from ray_h5.read import retry
 from ray_h5.storage.local import LocalFile
 
 read_into = LocalFile.read_into
@@ -21,4 +21,4 @@ def failing(self, offset, buffer):
 
 
 LocalFile.read_into, LocalFile.descriptor = failing, None
-repeating._WAITS_S = (0, 0, 0)
+retry._WAITS_S = (0, 0, 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.codecs.codec import DecodeError
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.read.kernel.job_table import IN_PYTHON, pipeline_number, pipeline_rows
@@ -85,7 +85,13 @@ def decoded_in_python(pipeline, mask, data, nbytes):
 
 
 def test_all_libraries_of_imagecodecs_are_found():
-    assert compiled_loop().decodes >= {filters.DEFLATE, filters.LZF, filters.ZSTD, filters.LZ4, filters.BLOSC}
+    assert compiled_loop().decodes >= {
+        filter_ids.DEFLATE,
+        filter_ids.LZF,
+        filter_ids.ZSTD,
+        filter_ids.LZ4,
+        filter_ids.BLOSC,
+    }
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -119,7 +125,7 @@ def test_unshuffle(element, length, rest):
     size = element * length + min(rest, element - 1)
     values = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     planes = values[: element * length].reshape(length, element).T.tobytes() + values[element * length :].tobytes()
-    step = FilterStep(filters.SHUFFLE, "shuffle", (element,))
+    step = FilterStep(filter_ids.SHUFFLE, "shuffle", (element,))
     assert decoded(FilterPipeline((step,)), 0, planes, size) == values.tobytes()
 
 

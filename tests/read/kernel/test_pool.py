@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import read_calls
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not
 
 def decoding(count):
     """Return a table of jobs that take some milliseconds each, and where their values go."""
-    pipeline = FilterPipeline((FilterStep(filters.DEFLATE, (6,)),))
+    pipeline = FilterPipeline((FilterStep(filter_ids.DEFLATE, (6,)),))
     values = np.arange(1 << 18, dtype="<i4")
     decoder = ChunkDecoder(pipeline, values.nbytes)
     stored = np.frombuffer(zlib.compress(values.tobytes()), np.uint8).copy()

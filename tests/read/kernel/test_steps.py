@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.codecs import filters
+from ray_h5.codecs import filter_ids
 from ray_h5.errors import CorruptChunkError, StaleIndexError, TransientIOError, TruncatedFileError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel import job_table as table
@@ -174,7 +174,7 @@ def test_a_damaged_chunk_is_the_same_error(tmp_path, request, compiled, threads)
 
 
 def test_pipelines_are_counted_once():
-    first, again = (FilterPipeline((FilterStep(filters.SHUFFLE, name, (4,)),)) for name in ("shuffle", "other"))
+    first, again = (FilterPipeline((FilterStep(filter_ids.SHUFFLE, name, (4,)),)) for name in ("shuffle", "other"))
     assert table.pipeline_number(first) == table.pipeline_number(again)
 
 

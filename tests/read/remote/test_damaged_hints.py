@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from ray_h5.hdf5.files.index_hints import Hints
+from ray_h5.hdf5.files.btree_prefetch import Hints
 
 HEADER, NODE = 4096, 8192
 

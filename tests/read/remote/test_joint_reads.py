@@ -10,10 +10,10 @@ import numpy as np
 from ray_h5.read.file_reads import run_all
 from ray_h5.read.jobs import TableJob, staged
 from ray_h5.read.kernel.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
-from ray_h5.read.remote import joint_reads
-from ray_h5.read.remote.joint_reads import cost_of
+from ray_h5.read.remote import coalesced_reads
+from ray_h5.read.remote.coalesced_reads import cost_of
 from ray_h5.storage.byte_source import Costs, ObjectIdentity
-from ray_h5.storage.stores.remote_file import RemoteFile
+from ray_h5.storage.stores.store_base import RemoteFile
 
 RANGE, COUNT = 9 << 20, 80
 
@@ -71,7 +71,7 @@ def test_large_ranges_are_put_together_a_few_at_a_time(monkeypatch):
     data = np.random.default_rng(0).integers(0, 256, COUNT * (RANGE >> 10), np.uint8)
     costs = Costs(gap_bytes=0, few_gap_bytes=0, part_bytes=(1 << 10, 2 << 10), in_flight=64)
     source, out = Held(data.data, costs), np.zeros((COUNT, RANGE >> 10), np.uint8)
-    monkeypatch.setattr(joint_reads, "_WHOLE_BYTES", 10 * (RANGE >> 10))
+    monkeypatch.setattr(coalesced_reads, "_WHOLE_BYTES", 10 * (RANGE >> 10))
     stats = run_all(jobs(source, RANGE >> 10, out), 1)
     np.testing.assert_array_equal(out.reshape(-1), data)
     assert stats.bytes_read == len(data)

@@ -17,8 +17,8 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.files import held_bytes
-from ray_h5.hdf5.files.held_bytes import HeldBytes
+from ray_h5.hdf5.files import metadata_replay
+from ray_h5.hdf5.files.metadata_replay import HeldBytes
 from ray_h5.hdf5.groups import groups
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
@@ -141,8 +141,8 @@ def test_a_second_reader_that_is_told_asks_for_no_metadata(server, tmp_path):
 )
 def test_rounds_of_a_file_of_many_small_chunks(server, tmp_path, make, most_rounds, monkeypatch):
     rounds: list[int] = []
-    fetch = held_bytes.fetch
-    monkeypatch.setattr(held_bytes, "fetch", lambda *given: rounds.append(len(given[0])) or fetch(*given))
+    fetch = metadata_replay.fetch
+    monkeypatch.setattr(metadata_replay, "fetch", lambda *given: rounds.append(len(given[0])) or fetch(*given))
 
     def fill(file):
         sets = [file.create_dataset(name, (3000, 512), "f8", chunks=(1, 512)) for name in "abc"]
@@ -163,8 +163,8 @@ def test_rounds_of_a_file_of_many_small_chunks(server, tmp_path, make, most_roun
 def test_levels_of_a_chunk_index_are_rounds(server, tmp_path, libver, monkeypatch):
     """The nodes of a level are asked for together, though libhdf5 reads the first of them with all below it first."""
     rounds: list[int] = []
-    fetch = held_bytes.fetch
-    monkeypatch.setattr(held_bytes, "fetch", lambda *given: rounds.append(len(given[0])) or fetch(*given))
+    fetch = metadata_replay.fetch
+    monkeypatch.setattr(metadata_replay, "fetch", lambda *given: rounds.append(len(given[0])) or fetch(*given))
 
     def fill(file):
         shape = (None, None) if libver == "latest" else None  # two axes that grow: a B-tree of version 2

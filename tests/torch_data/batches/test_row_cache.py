@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.columns.varying.sparse_rows import Entries, rows_of
+from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.loading import row_cache, row_source
 from ray_h5.loading.row_cache import RowCache

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from ray_h5.read.jobs import Job, ReadStats, TableJob, Unplanned, Worker
 from ray_h5.storage.block_cache import BLOCK_BYTES
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, ByteSource, Span
-from ray_h5.storage.fetching import fetch
+from ray_h5.storage.request_pool import fetch
 
 _FEW_RANGES = 32
 _NEXT_BYTES = 512

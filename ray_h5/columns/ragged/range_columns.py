@@ -8,10 +8,10 @@ import numpy as np
 
 from ray_h5.buffers import empty
 from ray_h5.columns.made_columns import RowEntries
+from ray_h5.columns.ragged.bounds import Bounds
+from ray_h5.columns.ragged.runs import Runs
+from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keys_in
-from ray_h5.columns.varying.bounds import Bounds
-from ray_h5.columns.varying.runs import Runs
-from ray_h5.columns.varying.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of
 from ray_h5.errors import CorruptFileError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import RowRequest

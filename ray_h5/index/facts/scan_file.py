@@ -139,7 +139,7 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     if derived is None:
         values = _stored(facts, reader, spec, rows)
     else:
-        from ray_h5.predicates.virtual_columns import compute
+        from ray_h5.predicates.computed_columns import compute
 
         values = pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})

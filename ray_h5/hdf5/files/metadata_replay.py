@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import h5py
 
+from ray_h5.hdf5.files.btree_prefetch import Hints
 from ray_h5.hdf5.files.file_bytes import HELD, address_of
-from ray_h5.hdf5.files.index_hints import Hints
 from ray_h5.storage.byte_source import ByteSource, MissingBytes, Span
-from ray_h5.storage.fetching import each_waiting, fetch
+from ray_h5.storage.request_pool import each_waiting, fetch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

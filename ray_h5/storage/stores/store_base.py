@@ -10,7 +10,7 @@ from typing import ClassVar
 from ray_h5.errors import NotHDF5Error
 from ray_h5.storage.block_cache import CachedGetter
 from ray_h5.storage.byte_source import Buffer, Costs, Identity, KeptBytes, ObjectIdentity, Span, Then
-from ray_h5.storage.fetching import IN_FLIGHT, Getter, read_ranges
+from ray_h5.storage.request_pool import IN_FLIGHT, Getter, read_ranges
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
 """Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.made_columns import Csr
+from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.values import Values, read_all
-from ray_h5.columns.varying.bounds import Bounds
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.tree.encodings import matrix_shape
 from ray_h5.manifest.layout import ColumnLayout, Encoding

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ray_h5.columns.made_columns import Csr, Ragged
+from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_bounds, rows_key
+from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
+from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.values import Values, read_units
-from ray_h5.columns.varying.bounds import Bounds, bounds_in, check_bounds, rows_key
-from ray_h5.columns.varying.csr_groups import check_entries, check_types, checked_encoding, taken_positions, width_of
-from ray_h5.columns.varying.range_columns import RaggedRows, SparseRows
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import Paths
 from ray_h5.manifest.layout import Encoding
