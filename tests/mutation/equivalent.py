@@ -29,6 +29,9 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'return np.searchsorted(self.ends, np.minimum(weights, np.nextafter(limit, 0)), side="right")',
         "0 -> 1",
     ): "a product is rounded up to the limit in one of 2**53 draws, and only of weights whose sum is below 1",
+    ("order/left.py", "elif start < stop:", "start < stop -> start <= stop"): (
+        "ranges that are kept are parts of others, and no part is empty; an epoch without rows has no ranges in a state"
+    ),
     ("order/left.py", "if found and start < stop and found[-1][1] == start:", "start < stop -> start <= stop"): (
         "an empty range makes no other one longer"
     ),
