@@ -373,3 +373,15 @@ def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
     found = [(int(row["x"][0]), float(row["time"])) for row in H5Dataset(tmp_path, rows=Groups("r*"), windows=windows)]
     starts, steps = [1, 9, 9], [0.25, 0.5, 0.5]
     assert found == [(10 * n + i, starts[n] + steps[n] * i) for n in range(3) for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("pad", "expected"),
+    [(("zero", "edge"), [0, 0, 0, 7, 7, 7, 7, 7, 7, 7]), (("edge", "zero"), [7, 7, 7, 7, 7, 7, 0, 0, 0, 0])],
+)
+def test_times_before_a_single_sample_are_before_it(tmp_path, pad, expected):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["t"], file["event"] = np.arange(10.0), np.arange(10.0), [7]
+    windows = Windows({"x": [0.0], "event": [0.0]}, at={"x": "t", "event": (1.0, 4.0)}, pad=pad)
+    dataset = H5Dataset(tmp_path / "a.h5", ["event"], windows=windows)
+    assert [int(row["event"][0]) for row in dataset] == expected

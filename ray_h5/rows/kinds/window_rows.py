@@ -310,4 +310,4 @@ def _nearest(times: Times, recordings: np.ndarray, asked: np.ndarray) -> tuple[n
     is_before = asked - times.at(recordings, before) < times.at(recordings, after) - asked
     nearest = np.where(is_before, before, after)
     is_far = np.abs(times.at(recordings, nearest) - asked) > times.steps[recordings] * (1 + LIKE_A_NUMBER)
-    return nearest, is_far * np.where(nearest < counts // 2, -1, 1)
+    return nearest, is_far * np.where(2 * nearest + (asked > times.at(recordings, nearest)) < counts, -1, 1)
