@@ -162,8 +162,8 @@ def _with(files: FileOptions, option: str, name: str, columns: list[str], spread
     try:
         index = files.index(columns, spread)
     except SchemaMismatchError as exc:
-        hint = _EPISODES if name == EPISODE and isinstance(exc, UnknownColumnError) else ""
-        raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint}") from None
+        hint = _EPISODES if name == EPISODE else " A column of a table needs sidecar= here, too."
+        raise type(exc)(f"kfold: {option}={name!r}: {exc}{hint * isinstance(exc, UnknownColumnError)}") from None
     spec = index.find([name])[name]
     if not spec.has_one_value:
         raise PredicateError(

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ray_h5.likely_rows.alike import Alike, likely_samples
 from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.shapes import time_axis
 from ray_h5.likely_rows.suggestion import FEW, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.words import TARGETS, last, words
 from ray_h5.messages import few
 from ray_h5.storage.local import natural_key
 
-_MAX_ALIKE = 2
-WINDOW = "range(0, 16)"
+_MAX_ALIKE, WINDOW = 2, "range(0, 16)"
 
 
 def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
@@ -47,21 +47,21 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
     """Yield groups or datasets that are samples."""
     shown: list[Alike] = []
     for alike in likely_samples(tree.whole, tree.others):
-        if len(shown) >= _MAX_ALIKE or any({*alike.paths} <= {*each.paths} for each in shown):
-            continue
-        if shown and not alike.is_exact:
+        is_seen = any({*alike.paths} <= {*each.paths} for each in shown)
+        if is_seen or len(shown) >= _MAX_ALIKE or (shown and not alike.is_exact):
             continue
         shown.append(alike)
         first = _below(tree.columns, alike.paths[0])
-        step = of_steps(first) if alike.are_groups else "value"
-        more = f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
+        step, more = of_steps(first) if alike.are_groups else "value", []
+        if time_axis(first) is None:  # otherwise steps are along another axis than the first
+            more.append(f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {WINDOW}}})")
         if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
-            more += (
-                f"; attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
+            more.append(
+                f"attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"
             )
         if left := _left_out(tree.columns, alike):
-            more += f"; this leaves out {few(left, FEW)}"
-        yield Suggestion(str(alike), "if each is a sample", alike.options, True, more)
+            more.append(f"this leaves out {few(left, FEW)}")
+        yield Suggestion(str(alike), "if each is a sample", alike.options, True, "; ".join(more))
 
 
 def _left_out(columns: Iterable[str], alike: Alike) -> list[str]:
