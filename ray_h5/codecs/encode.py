@@ -1,4 +1,4 @@
-"""Encodes chunks: the name of a codec -> HDF5 filter_ids, and their bytes; without libhdf5 and the GIL."""
+"""Encodes chunks: the name of a codec -> HDF5 filters, and their bytes; without libhdf5 and the GIL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Encoder:
 
     @property
     def steps(self) -> tuple[FilterStep, ...]:
-        """The filter_ids, as a file lists them."""
+        """The filters, as a file lists them."""
         return (
             (*self._codec_steps, FilterStep(filter_ids.FLETCHER32, "fletcher32", ()))
             if self.checksum

@@ -79,7 +79,7 @@ class ChunkDecoder:
     Parameters
     ----------
     pipeline : FilterPipeline
-        The filter_ids.
+        The filters.
     chunk_bytes : int
         Size of a decoded chunk, in bytes.
     others : callable, optional
@@ -136,7 +136,7 @@ class ChunkDecoder:
         elif len(data) == len(out):
             out[:] = data
         else:
-            raise DecodeError(f"expected {len(out)} bytes stored without filter_ids, found {len(data)}")
+            raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
 
     def decode_rows(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes], least: int) -> None:
         """Decode one chunk, of which `least` bytes hold rows; other arguments and errors as of `decode`.

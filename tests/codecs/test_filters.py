@@ -1,4 +1,4 @@
-"""The ids and names of HDF5 filter_ids."""
+"""The ids and names of HDF5 filters."""
 
 import os
 import subprocess

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not
 
 def decoding(count):
     """Return a table of jobs that take some milliseconds each, and where their values go."""
-    pipeline = FilterPipeline((FilterStep(filter_ids.DEFLATE, (6,)),))
+    pipeline = FilterPipeline((FilterStep(filter_ids.DEFLATE, "deflate", (6,)),))
     values = np.arange(1 << 18, dtype="<i4")
     decoder = ChunkDecoder(pipeline, values.nbytes)
     stored = np.frombuffer(zlib.compress(values.tobytes()), np.uint8).copy()
