@@ -27,7 +27,7 @@ _LARGEST_NUMBER = 8
 
 def decode_by_library(steps: Sequence[FilterStep], data: Bytes, out: Bytes) -> None:
     """Undo filters that were applied in this order, those that can be here; raise `DecodeError` if that fails."""
-    stored, most = data.tobytes(), 2 * len(out) + (64 << 10)
+    stored, most = data, 2 * len(out) + (64 << 10)
     # The filter that was applied last is undone first.
     for at in reversed(range(len(steps))):
         step, before = steps[at], steps[:at]
@@ -35,69 +35,71 @@ def decode_by_library(steps: Sequence[FilterStep], data: Bytes, out: Bytes) -> N
             stored = _undone(step, stored, most)
         elif all(each.id in UNCOMPRESSED for each in before):
             size = len(out) + 4 * sum(each.id == FLETCHER32 for each in before)
-            stored = _decoded(step, stored, size)
+            stored = _decoded(step, stored, np.empty(size, np.uint8) if before else out)
         elif {each.id for each in steps[: at + 1]} & _CHECKED:
             raise DecodeError(f"{'+'.join(each.name for each in steps[: at + 1])} is not decoded")
         else:  # the size in between is not known
-            stored = _by_library(steps[: at + 1], stored, len(out))
+            stored = _by_library(steps[: at + 1], stored, out)
             break
     if len(stored) != len(out):
         raise DecodeError(f"expected {len(out)} decoded bytes, found {len(stored)}")
-    out[:] = np.frombuffer(stored, np.uint8)
+    if stored is not out:
+        out[:] = stored
 
 
-def _decoded(step: FilterStep, stored: bytes, size: int) -> bytes:
-    """Undo one filter that libhdf5 knows."""
-    if reason := _wrong(step, stored, size):
+def _decoded(step: FilterStep, stored: Bytes, out: Bytes) -> Bytes:
+    """Undo one filter that libhdf5 knows, into `out` or an array of its size."""
+    if reason := _wrong(step, stored, len(out)):
         raise DecodeError(reason)
-    return _of_szip(step, stored, size) if step.id == SZIP else _by_library([step], stored, size)
+    return (_of_szip if step.id == SZIP else _by_library)([step], stored, out)
 
 
-def _of_szip(step: FilterStep, stored: bytes, size: int) -> bytes:
+def _of_szip(steps: Sequence[FilterStep], stored: Bytes, out: Bytes) -> Bytes:
     """Undo szip: four bytes with the decoded size, then coded pixels.
 
     libaec, which libhdf5 uses, passes on what is in its memory for missing pixels, if it drops the padding of lines or
     assembles bytes of pixels. So it only decodes, and the rest is done here.
     """
-    options, block, bits, line = step.client_data
+    options, block, bits, line = steps[0].client_data
     planes = bits // 8 if bits > 16 else 1  # pixels of 32 and 64 bits are coded as planes of bytes
     padded = -(-line // block) * block
     line_bytes, padded_bytes = (pixels * bits // planes // 8 for pixels in (line, padded))
-    lines, rest = divmod(size, line_bytes)
+    lines, rest = divmod(len(out), line_bytes)
     found = np.empty(lines * padded_bytes + rest, np.uint8)
     parameters = {"pixels_per_block": block, "bits_per_pixel": bits // planes, "pixels_per_scanline": padded}
     decode, error = imagecodecs.szip_decode, imagecodecs.SzipError
     fill(found, stored[4:], "szip", decode, error, options_mask=options, **parameters)
-    whole = found[: lines * padded_bytes].reshape(lines, padded_bytes)[:, :line_bytes]
-    pixels = np.concatenate([whole.reshape(-1), found[lines * padded_bytes :]])
-    return pixels.reshape(planes, -1).T.tobytes()
+    if padded > line:
+        whole = found[: lines * padded_bytes].reshape(lines, padded_bytes)[:, :line_bytes]
+        found = np.concatenate([whole.reshape(-1), found[lines * padded_bytes :]])
+    out.reshape(-1, planes)[:] = found.reshape(planes, -1).T
+    return out
 
 
-def _undone(step: FilterStep, stored: bytes, most: int) -> bytes:
+def _undone(step: FilterStep, stored: Bytes, most: int) -> Bytes:
     """Undo a filter of the end of a pipeline."""
     data = np.frombuffer(stored, np.uint8)
     if step.id == FLETCHER32:
-        return Fletcher32(step).check(data).tobytes()
+        return Fletcher32(step).check(data)
     if step.id == SHUFFLE:
         if not ByteShuffle.takes(step.client_data):
             raise DecodeError(f"shuffle with parameters {step.client_data} cannot be undone")
         ByteShuffle(step).decode(data, out := np.empty_like(data))
-        return out.tobytes()
+        return out
     try:
-        return zlib.decompressobj().decompress(stored, most)
+        return np.frombuffer(zlib.decompressobj().decompress(data.data, most), np.uint8)
     except zlib.error as exc:
         raise DecodeError(f"the deflate stream is damaged ({exc})") from exc
 
 
-def _by_library(steps: Sequence[FilterStep], stored: bytes, size: int) -> bytes:
-    out = np.empty(size, np.uint8)
-    try:
-        with h5py.File.in_memory(_image(tuple(steps), size)) as file:
+def _by_library(steps: Sequence[FilterStep], stored: Bytes, out: Bytes) -> Bytes:
+    try:  # one chunk at a time: libhdf5 has one lock, and threads that wait for it would hold memory
+        with h5py._objects.phil, h5py.File.in_memory(_image(tuple(steps), len(out))) as file:
             h5py.h5d.open(file.id, b"x").write_direct_chunk((0,), stored)
             h5py.h5d.open(file.id, b"x").read(h5py.h5s.ALL, h5py.h5s.ALL, out)
     except (OSError, RuntimeError, ValueError) as exc:
         raise DecodeError(f"libhdf5 cannot decode it ({exc})") from exc
-    return out.tobytes()
+    return out
 
 
 @lru_cache(maxsize=64)
@@ -125,7 +127,7 @@ def _image(steps: tuple[FilterStep, ...], nbytes: int) -> bytes:
 # libhdf5 (2.0) reads past the end of chunks that are too short for these -------------------------
 
 
-def _wrong(step: FilterStep, stored: bytes, nbytes: int) -> str | None:
+def _wrong(step: FilterStep, stored: Bytes, nbytes: int) -> str | None:
     """Return what is wrong with a chunk that libhdf5 must not get."""
     parameters = step.client_data
     if step.id == SCALEOFFSET:
@@ -133,7 +135,7 @@ def _wrong(step: FilterStep, stored: bytes, nbytes: int) -> str | None:
     if step.id == NBIT:
         return wrong_nbit(stored, parameters, nbytes)
     if step.id != SZIP:
-        return None if stored else "found no bytes"
+        return None if len(stored) else "found no bytes"
     # The limits of libhdf5 when it writes.
     _, block, bits, line = parameters if len(parameters) == 4 else (0, 0, 0, 0)
     if bits not in {8, 16, 32, 64} or block not in range(2, 33, 2) or not block <= line <= 128 * block:
@@ -144,7 +146,7 @@ def _wrong(step: FilterStep, stored: bytes, nbytes: int) -> str | None:
     return None if len(stored) > 4 and claimed == nbytes else f"expected {nbytes} decoded bytes, szip says {claimed}"
 
 
-def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str | None:
+def wrong_scaleoffset(data: Bytes, parameters: Sequence[int], chunk_bytes: int) -> str | None:
     """Return what is wrong with a chunk of scaleoffset: too few bytes, or other parameters. None if nothing is.
 
     HDF5 File Format Specification, IV.A.2.l: parameter 2 is the number of values of a chunk, parameter 4 their size.
@@ -155,12 +157,12 @@ def wrong_scaleoffset(data: bytes, parameters: Sequence[int], chunk_bytes: int) 
     # The header begins with the number of bits a value, then the size and value of the minimum.
     bits = int.from_bytes(data[:4], "little")
     if len(data) < _SCALEOFFSET_HEADER_BYTES or bits > 8 * item_bytes:
-        return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {data[:4]!r}"
+        return f"expected a scaleoffset header of at most {8 * item_bytes} bits a value, found {bytes(data[:4])!r}"
     least = _SCALEOFFSET_HEADER_BYTES + -(-values * bits // 8)
     return None if len(data) >= least else f"expected {least} bytes of scaleoffset, found {len(data)}"
 
 
-def wrong_nbit(data: bytes, parameters: Sequence[int], chunk_bytes: int) -> str | None:
+def wrong_nbit(data: Bytes, parameters: Sequence[int], chunk_bytes: int) -> str | None:
     """Return what is wrong with a chunk of nbit: too few bytes, or other parameters. None if nothing is.
 
     HDF5 File Format Specification, IV.A.2.l. The parameters are: their number, whether nothing was packed, the

@@ -48,16 +48,20 @@ def table_of(paths):
 numbers = st.sampled_from(["u", "i", "f"])
 values = st.sampled_from([-3, 0, 1, 2, 4, 0.25, 300])
 leaves = st.one_of(
-    st.builds(lambda n, v: where(**{n: v}), numbers, values),
+    st.builds(lambda n, v: field(n) == v, numbers, values),
     st.builds(lambda n, v: field(n) > v, numbers, values),
     st.builds(lambda n, v: field(n) != v, numbers, values),
-    st.builds(lambda n, v: where(**{n: between(None, v)}), numbers, values),
-    st.builds(lambda n, vs: where(**{n: vs}), st.sampled_from(["u", "i"]), st.lists(st.integers(-3, 4), max_size=4)),
-    st.builds(lambda v: where(s=v), st.sampled_from(TEXTS)),
-    st.builds(lambda vs: where(s=vs), st.lists(st.sampled_from(TEXTS))),
+    st.builds(lambda n, v: field(n) <= v, numbers, values),
+    st.builds(
+        lambda n, vs: pc.is_in(field(n), pa.array(vs, pa.int64())),
+        st.sampled_from(["u", "i"]),
+        st.lists(st.integers(-3, 4), max_size=4),
+    ),
+    st.builds(lambda v: field("s") == v, st.sampled_from(TEXTS)),
+    st.builds(lambda vs: pc.is_in(field("s"), pa.array(vs, pa.string())), st.lists(st.sampled_from(TEXTS))),
     st.builds(lambda v: field("s") >= v, st.sampled_from(TEXTS)),
     st.builds(lambda v: pc.starts_with(field("s"), v), st.sampled_from(TEXTS)),
-    st.builds(lambda v: where(b=v), st.booleans()),
+    st.builds(lambda v: field("b") == v, st.booleans()),
     st.builds(lambda n: field(n).is_null(), st.sampled_from(NAMES)),
     st.builds(lambda n: field(n).is_null(nan_is_null=True), numbers),
     st.builds(lambda one, two, v: field(one) + field(two) > v, st.sampled_from(["i", "f"]), st.just("i"), values),

@@ -83,7 +83,7 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
         table = stored_and_loaded(reader.table, path)
         for name, joined in reader.table.groups.columns.items():
             found = str(table.groups.columns[name].layouts)
-            assert found == str(joined.layouts).replace(repr(reader.path), repr(str(path)))  # in a store, a URL
+            assert found.replace("'s3://", "'/") == str(joined.layouts).replace("'s3://", "'/")  # in a store, a URL
     # What is known of the groups may come from an index file.
     with Scope.of("/", (), 1, kind).open(str(path), None, table if rows[:1] == [0] else None) as reader:
         found = reader.read([*columns, "demo"], rows)

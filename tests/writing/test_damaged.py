@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import repack
-from ray_h5.errors import CorruptFileError, RayH5Error, WriteFailedError
+from ray_h5 import RowReader, repack
+from ray_h5.errors import RayH5Error, WriteFailedError
 from tests.conformance.corpus import CASES
 from tests.fuzz.children import in_child
 from tests.fuzz.mutate import healthy, mutated
@@ -60,5 +60,6 @@ def test_a_gzip_without_its_level(tmp_path, chunk_rows):
     at = data.index(with_level)
     without = with_level.replace(b"\x01\x00\x01\x00deflate", b"\x01\x00\x00\x00deflate")
     (tmp_path / "a.h5").write_bytes(data[:at] + without + data[at + len(with_level) :])
-    with pytest.raises(CorruptFileError, match=r"a\.h5"):  # libhdf5 does not read it, either
-        repack(tmp_path / "a.h5", tmp_path / "b.h5", chunk_rows=chunk_rows)
+    repack(tmp_path / "a.h5", tmp_path / "b.h5", chunk_rows=chunk_rows)
+    for name in ("a.h5", "b.h5"):  # deflate needs no level; libhdf5 does not read the first one
+        assert np.array_equal(RowReader(tmp_path / name).read(["x"])["x"], np.arange(100))

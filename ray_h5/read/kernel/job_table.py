@@ -2,7 +2,6 @@
 
 # A job reads and decodes one chunk. A piece copies some of its values to their place. A box is a piece that is not one
 # run of bytes. An example: rows 3 and 4 of an array of 8 x 6 bytes, stored in chunks of 2 x 3, are read into `out`.
-#
 #              chunk 2    chunk 3                   job: chunk   SIZE   DECODED   pieces: SOURCE   DESTINATION   SIZE
 #     row 2   . . .     . . .                            2        6        6             3          out + 0        3
 #     row 3   x x x     x x x   -> out[0]                3        6        6             3          out + 3        3
@@ -10,7 +9,6 @@
 #     row 4   x x x     x x x   -> out[1]                5        6        6             0          out + 9        3
 #     row 5   . . .     . . .
 #              chunk 4    chunk 5
-#
 # The last two bytes of both rows of chunk 2 would be one piece with a box: SOURCE 1, and a box of one axis: runs of 2
 # bytes; count 2; source stride 3 (a row of the chunk); destination stride 6 (a row of `out`).
 

@@ -6,6 +6,7 @@ One trainer for all tests: each starts a dozen processes.
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import ray.train
@@ -13,15 +14,32 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 import ray_h5
-from ray_h5 import Shuffle
+from ray_h5 import Groups, Shuffle
 from ray_h5.errors import OptionError
 from ray_h5.order.position import Position
 from ray_h5.ray_data.training.train_batches import train_batches
-from tests.ray_data import test_by_length as lengths
 from tests.ray_data.epochs.test_mixtures import both, combined, order_of
 from tests.ray_data.kit import write_chunked
 
 pytestmark = [pytest.mark.usefixtures("ray_local"), pytest.mark.slow]
+
+N = 600
+LENGTHS = np.random.default_rng(0).integers(5, 200, N)
+BY_LENGTH = Shuffle(seed=7, by_length="num_samples")
+
+
+def write_demos(folder):
+    path = str(folder / "demos.h5")
+    with h5py.File(path, "w") as file:
+        for i, length in enumerate(LENGTHS.tolist()):
+            file[f"data/demo_{i}/actions"] = np.full((length, 1), i, "f4")
+            file[f"data/demo_{i}"].attrs["num_samples"] = length
+    return path
+
+
+def read_demos(path, shuffle=BY_LENGTH):
+    rows = Groups("data/demo_*", attrs=["num_samples"])
+    return ray_h5.read_h5(path, rows=rows, shuffle=shuffle, columns=["actions"], include_row_ids=True)
 
 
 def loop(config):
@@ -56,11 +74,11 @@ def paths(tmp_path_factory):
 def ranks(paths, tmp_path_factory):
     """What each worker found."""
     folder = tmp_path_factory.mktemp("trainer")
-    demos = lengths.write_demos(folder)
+    demos = write_demos(folder)
     datasets = {
         "mixture": combined("mix", *both(paths)),
-        "random": lengths.read(demos, Shuffle(seed=7)),
-        "by_length": lengths.read(demos),
+        "random": read_demos(demos, Shuffle(seed=7)),
+        "by_length": read_demos(demos),
     }
     TorchTrainer(
         loop,
@@ -89,7 +107,7 @@ def test_batches_of_rows_by_length_have_little_padding(ranks):
         sizes, used, ids = zip(*(found[name] for found in ranks), strict=True)
         padding[name] = 1 - sum(used) / sum(sizes)
         assert len(ids[0]) == len(ids[1])
-        assert sorted(ids[0] + ids[1]) == list(range(lengths.N))
+        assert sorted(ids[0] + ids[1]) == list(range(N))
     assert padding["random"] >= 0.3
     assert padding["by_length"] <= 0.05
 

@@ -14,7 +14,7 @@ import torch
 import ray_h5
 from ray_h5 import Groups, Position, Shuffle, Sidecar, Windows, between, fields, set_epoch, where
 from ray_h5.errors import CorruptChunkError, OptionError, PositionError
-from ray_h5.loading import batch_reader, row_source
+from ray_h5.loading import read_calls, row_source
 from ray_h5.predicates.criteria import where as criteria
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.training.collate import TorchCollate
@@ -57,7 +57,7 @@ def test_workers_together_decode_each_chunk_once(tmp_path, monkeypatch, world_si
         values = np.arange(rows, dtype="i4")[:, None, None] + np.arange(64, dtype="i4").reshape(8, 8)
         file.create_dataset("image", data=values, chunks=(chunk_rows, 8, 8), compression="gzip")
     monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
-    monkeypatch.setattr(batch_reader, "cpu_count", lambda: 1)  # counts of two threads that read one file mix
+    monkeypatch.setattr(read_calls, "cpu_count", lambda: 1)  # counts of two threads that read one file mix
     monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: counted.add(run_reads(*given, **more)))
     ds = ray_h5.read_h5(tmp_path / "a.h5", shuffle=Shuffle("chunks", 7))
     images = []
