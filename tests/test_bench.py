@@ -21,6 +21,7 @@ LONG = ("draws", "filter", "loader", "peers", "ray", "remote", "shuffle", "train
 COUNTED = ("requests", "requests a file", "rounds", "listings")
 
 
+@pytest.mark.slow
 def test_contestants_take_turns_in_an_order_that_changes():
     ran = []
     contestants = {name: lambda name=name: ran.append(name) for name in "ab"}
@@ -36,6 +37,7 @@ def case():
     return Case("all", [], contestants, 8, "rows/s", goals, shares={"plain": 0.5})
 
 
+@pytest.mark.slow
 def test_a_case_has_a_line_for_each_goal():
     results, seconds = run_case("read", case(), 3)
     assert [(each.case, each.baseline, each.ours, each.theirs, each.ratio, each.ok) for each in results] == [
@@ -60,11 +62,13 @@ def one_bench(monkeypatch):
     return sent
 
 
+@pytest.mark.slow
 def test_a_bench_gets_the_seconds_of_its_cases(one_bench):
     assert [each.ok for each in run("read", BenchOptions(1.0))] == [True, True, True, False]
     assert one_bench[0]["two"] == [2] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_bench")
 def test_goals_are_shown_if_asked_and_judged_at_full_size_only(capsys):
     main(["read", "--size", "0.5", "--turns", "1"])

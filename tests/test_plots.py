@@ -8,7 +8,6 @@ import torch
 
 from ray_h5 import plots
 from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.plots import drawing
 
 pytest.importorskip("matplotlib")
 RNG = np.random.default_rng(0)
@@ -62,7 +61,7 @@ def test_before_and_after_share_a_scale(tmp_path, shape):
         plots.plot_augmentation(before, after[:0])
 
 
-@pytest.mark.parametrize(("rows", "images"), [(drawing.MOST_LINES, 0), (drawing.MOST_LINES + 1, 1)])
+@pytest.mark.parametrize(("rows", "images"), [(plots.MOST_LINES, 0), (plots.MOST_LINES + 1, 1)])
 def test_a_few_lines_are_lines_and_more_are_an_image(rows, images):
     (panel, *_) = plots.plot_row({"a": np.zeros((rows, 50))}).axes
     assert (len(panel.images), len(panel.lines)) == (images, 0 if images else rows)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 TESTS = """
@@ -30,6 +32,7 @@ from tests.conftest import pytest_xdist_make_scheduler
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_amid_a_test_stops_no_other(tmp_path):
     (tmp_path / "test_ends.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)

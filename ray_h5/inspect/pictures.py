@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.columns.ragged.sparse_rows import SparseRow
 from ray_h5.messages import counted
-from ray_h5.plots.drawing import finite_range, is_picture, pixels
+from ray_h5.shown_values import finite_range, is_picture, pixels
 
 if TYPE_CHECKING:
     from ray_h5.inspect.report import ColumnReport

@@ -6,34 +6,36 @@ Each function takes arrays and returns a `matplotlib.figure.Figure`. A notebook 
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import MissingDependencyError, OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.options import as_integer
-from ray_h5.plots.drawing import (
-    add_legend,
+from ray_h5.shown_values import (
+    Array,
     as_array,
     as_sample,
     colours_last,
-    draw,
-    draw_line,
     finite_range,
     is_picture,
-    new_figure,
+    pixels,
     short_text,
-    with_literal_texts,
     wrapped,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["plot_augmentation", "plot_epochs", "plot_row", "plot_spread"]
+
+MOST_LINES = 4
+"""The most lines in a panel; a larger array of two axes is an image."""
 
 _EXACT = "exact shuffle"
 """The order that the orders of a spread are compared with."""
@@ -292,3 +294,73 @@ def plot_epochs(rows_per_second: Mapping[str, Sequence[float]], waiting: Mapping
     speed.set_ylim(bottom=0)
     waits.set(xlabel="epoch", ylabel="% of the epoch", title="waiting for data", ylim=(0, 100))
     return with_literal_texts(figure)
+
+
+# Parts of figures ---------------------------------------------------------------------------------
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure; its size is in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise MissingDependencyError(
+            "ray_h5.plots needs matplotlib, which is not installed: pip install 'ray_h5[plots]'"
+        ) from exc
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows by itself, without a line such as ``%matplotlib inline``."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return ShownFigure(figsize=(width, height), layout="constrained", dpi=100)
+
+
+def with_literal_texts(figure: Figure) -> Figure:
+    """Return the figure with its texts shown literally: a dollar sign in a name starts no formula."""
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math") and "$" in artist.get_text()):
+        text.set_parse_math(False)
+    return figure
+
+
+def add_legend(where: Figure | Axes, lines: Sequence[Line2D], **style: Any) -> None:
+    """Name the lines by their labels, including labels that begin with ``_``, which matplotlib leaves out."""
+    legend = where.legend(handles=lines, labels=["line"] * len(lines), fontsize=9, **style)
+    for text, line in zip(legend.get_texts(), lines, strict=True):
+        text.set_text(line.get_label())
+
+
+def draw(
+    figure: Figure,
+    panel: Axes,
+    array: Array,
+    limits: tuple[float, float] | None = None,
+    *,
+    as_picture: bool,
+    **style: Any,
+) -> None:
+    """Draw an array as a picture, an image or lines; `limits` are those of its values."""
+    if as_picture:
+        panel.imshow(pixels(array, limits))
+        return
+    while array.ndim > 2:
+        array = array[0]
+    if array.ndim == 2 and min(array.shape) > 1 and array.shape[0] > MOST_LINES:
+        low, high = limits or (None, None)
+        style = {"aspect": "auto", "origin": "lower", "interpolation": "nearest", **style}
+        figure.colorbar(panel.imshow(array.astype(np.float64), vmin=low, vmax=high, **style), ax=panel)
+        return
+    for line in np.atleast_2d(array):
+        draw_line(panel, line.astype(np.float64), linewidth=1)
+    if limits is not None and limits[0] < limits[1]:
+        margin = 0.05 * (limits[1] - limits[0])
+        panel.set_ylim(limits[0] - margin, limits[1] + margin)
+
+
+def draw_line(panel: Axes, values: Array, **style: Any) -> Line2D:
+    """Draw a line, or a dot for a single value, which gives no line."""
+    (line,) = panel.plot(values, marker="o" if len(values) == 1 else None, **style)
+    return line

@@ -12,19 +12,14 @@ def spec_of(name: str, kind: pa.DataType) -> ColumnSpec | None:
     """Return the spec of a column of a table; None for a type that is not delivered."""
     if pa.types.is_dictionary(kind):
         return spec_of(name, kind.value_type)
-    if pa.types.is_boolean(kind):
-        return ColumnSpec(name, "bool", np.dtype(bool), ())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return ColumnSpec(name, "number", np.dtype(kind.to_pandas_dtype()), ())
+    if (is_bool := pa.types.is_boolean(kind)) or _is_number(kind):
+        return ColumnSpec(name, "bool" if is_bool else "number", np.dtype(kind.to_pandas_dtype()), ())
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    if any(is_text(kind) for is_text in texts):
-        return ColumnSpec(name, "string", np.dtype(object), ())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=True)
-    if pa.types.is_timestamp(kind):  # of a time zone it is the time in UTC
-        return ColumnSpec(name, "time", np.dtype(f"M8[{kind.unit}]"), ())
-    if pa.types.is_duration(kind):
-        return ColumnSpec(name, "time", np.dtype(f"m8[{kind.unit}]"), ())
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    if is_bytes or any(is_text(kind) for is_text in texts):
+        return ColumnSpec(name, "string", np.dtype(object), (), as_bytes=is_bytes)
+    if (is_span := pa.types.is_duration(kind)) or pa.types.is_timestamp(kind):  # of a time zone it is the time in UTC
+        return ColumnSpec(name, "time", np.dtype(f"{'m8' if is_span else 'M8'}[{kind.unit}]"), ())
     if pa.types.is_date(kind):
         return ColumnSpec(name, "time", np.dtype("M8[D]"), ())
     if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):

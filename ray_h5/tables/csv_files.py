@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,6 @@ from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.table_bytes import TableFile, Taken, check_names
 
-logger = logging.getLogger(__name__)
-
 _BLOCK_BYTES, _PART_BYTES = 256 << 20, 16 << 20
 _SHOWN_CHARACTERS = 80
 _CELL_BYTES = 8
@@ -30,6 +28,8 @@ _CELL_BYTES = 8
 
 _EXACT = 2.0**53
 """Up to here, a float64 holds each integer."""
+
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
 def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
@@ -61,7 +61,7 @@ def read_csv(file: TableFile, sidecar: Sidecar, taken: Taken) -> pa.Table:
     for each in table.schema:
         if pa.types.is_binary(each.type):  # what Arrow makes of text in another encoding
             raise _not_utf8(file, each.name)
-    _warn_of_rounded(file, table, given)
+    _check_integers(file, table, given, parsed)
     return _with_nulls(table, sidecar.keys)
 
 
@@ -142,16 +142,20 @@ def _csv_error(
     )
 
 
-def _warn_of_rounded(file: TableFile, table: pa.Table, given: Container[str]) -> None:
-    """Warn of integers that may be rounded: Arrow makes floats of those beyond int64, and of those beside floats."""
+def _check_integers(file: TableFile, table: pa.Table, given: Container[str], parsed: Callable[..., pa.Table]) -> None:
+    """Raise for integers that are rounded: Arrow makes floats of those beyond int64, and of those beside floats."""
     floats = [each.name for each in table.schema if pa.types.is_float64(each.type) and each.name not in given]
     for name in floats:
-        if (pc.max(pc.abs(table[name])).as_py() or 0) >= _EXACT:
-            logger.warning(
-                "%s: column %r was read as floats, and has values from 2**53 on: if these are integers, they may be "
-                "rounded. Pass Sidecar(..., types={%r: str}) to keep their text, 'uint64' for integers from 0 to "
-                "2**64 - 1, or 'float64' if they are floats.", file, name, name,
-            )  # fmt: skip
+        if (pc.max(pc.abs(table[name])).as_py() or 0) < _EXACT:
+            continue
+        texts = parsed({name: pa.large_string()}, Taken(1 << 62, 1 << 62), [name])[name].to_pylist()
+        for at, (text, value) in enumerate(zip(texts, table[name].to_pylist(), strict=True)):
+            if text and _INTEGER.fullmatch(text) and (abs(value) >= 2.0**63 or int(text) != value):
+                raise TableError(
+                    f"{file}, line {at + 2}: column {name!r} holds the integer {_shown(text.strip())}, beyond int64 or "
+                    f"beside floats, which a float64 may round. Pass Sidecar(..., types={{{name!r}: str}}) to keep its "
+                    "text, 'uint64' for integers from 0 to 2**64 - 1, or 'float64' to round."
+                )
 
 
 def _with_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:

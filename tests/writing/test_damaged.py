@@ -38,6 +38,7 @@ def test_an_index_of_chunks_in_which_libhdf5_crashes(tmp_path):
     assert of_mutant(tmp_path, file, 2123105752) in {"refused", "written"}
 
 
+@pytest.mark.slow
 def test_damaged_copies_of_all_layouts(tmp_path):
     everything(tmp_path / "a.h5")
     file = healthy("everything", tmp_path / "a.h5")

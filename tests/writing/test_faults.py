@@ -135,7 +135,7 @@ def many_columns(folder):
         sink.on_write_failed(WriteFailedError())
 
 
-@pytest.mark.parametrize("left", [0, 16, 64, 200, 600])
+@pytest.mark.parametrize("left", [64, *(pytest.param(left, marks=pytest.mark.slow) for left in (0, 16, 200, 600))])
 @pytest.mark.parametrize("kind", ["repack", "page", "task"])
 def test_the_process_lives_when_the_disk_gets_full(tmp_path, small_disk, left, kind):
     source = many_objects(tmp_path / "a.h5")

@@ -1,5 +1,6 @@
 """Threads that run the compiled loop together."""
 
+import functools
 import gc
 import os
 import shutil
@@ -37,12 +38,18 @@ from tests.hdf5.h5kit import write
 pytestmark = pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
 
 
+@functools.cache
+def compressed(count):
+    """Return the stored bytes of a chunk of as many integers."""
+    return zlib.compress(np.arange(count, dtype="<i4").tobytes())
+
+
 def decoding(count):
     """Return a table of jobs that take some milliseconds each, and where their values go."""
     pipeline = FilterPipeline((FilterStep(filter_ids.DEFLATE, "deflate", (6,)),))
     values = np.arange(1 << 18, dtype="<i4")
     decoder = ChunkDecoder(pipeline, values.nbytes)
-    stored = np.frombuffer(zlib.compress(values.tobytes()), np.uint8).copy()
+    stored = np.frombuffer(compressed(len(values)), np.uint8).copy()
     out = np.zeros((count, len(values)), "<i4")
     jobs = np.zeros((len(Field), count), np.int64)
     jobs[Field.FILE], jobs[Field.OFFSET], jobs[Field.SIZE] = IN_MEMORY, stored.ctypes.data, len(stored)
