@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1159, 8, 0, 0, 0, 0),
     "ray_data": Size(4543, 28, 6, 0, 8, 8),
-    "read": Size(7545, 41, 25, 4, 13, 6),
+    "read": Size(7543, 41, 25, 4, 13, 6),
     "rows": Size(4653, 19, 5, 0, 5, 5),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(277, 1, 8, 0, 0, 0),

@@ -45,7 +45,7 @@ class Bitshuffle(Codec):
         if len(client_data) < 3:
             return False
         size, block, compression, *_ = (*client_data[2:], 0, 0)
-        return size > 0 and block % 8 == 0 and compression in {0, *_UNPACK}
+        return size > 0 and block % 8 == 0 and max(size, block) < 1 << 31 and compression in {0, *_UNPACK}
 
     def decode(self, data: Bytes, out: Bytes) -> None:
         if len(out) % self._size:

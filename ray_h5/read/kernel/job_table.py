@@ -26,7 +26,7 @@ import numpy as np
 from ray_h5.codecs import filter_ids
 from ray_h5.codecs.pipeline import ChunkDecoder, decodes
 from ray_h5.fork import PerProcess
-from ray_h5.manifest.layout import FilterPipeline
+from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Span
 
@@ -75,15 +75,8 @@ _MAX_PIPELINES = 4096
 NO_PIECES = np.empty((len(Piece), 0), np.int64)
 NO_BOXES = np.empty((0, BOX_FIELDS), np.int64)
 
-_NUMBERS = {
-    filter_ids.SHUFFLE: 1,
-    filter_ids.FLETCHER32: 2,
-    filter_ids.LZF: 3,
-    filter_ids.DEFLATE: 4,
-    filter_ids.ZSTD: 5,
-    filter_ids.LZ4: 6,
-    filter_ids.BLOSC: 7,
-}
+_LOOP_CODECS = ("SHUFFLE", "FLETCHER32", "LZF", "DEFLATE", "ZSTD", "LZ4", "BLOSC", "BITSHUFFLE")
+_NUMBERS = {getattr(filter_ids, name): number for number, name in enumerate(_LOOP_CODECS, 1)}
 """HDF5 filter ids -> the codecs of loop.c."""
 
 
@@ -129,10 +122,16 @@ def _pipeline_row(pipeline: FilterPipeline) -> tuple[int, ...] | None:
         return None
     if not all(step.id in loop.decodes for step in pipeline.steps):
         return None
-    found = [len(pipeline.steps)]
-    for step in pipeline.steps:
-        found += [_NUMBERS[step.id], step.client_data[0] if step.id == filter_ids.SHUFFLE else 0]
-    return tuple(found)
+    return len(pipeline.steps), *(value for step in pipeline.steps for value in _codec_of(step))
+
+
+def _codec_of(step: FilterStep) -> tuple[int, int]:
+    """Return the codec of a step in loop.c, and its parameter there."""
+    number, data = _NUMBERS[step.id], step.client_data
+    if step.id == filter_ids.BITSHUFFLE:
+        element, block, compression = (*data[2:5], 0, 0)[:3]
+        return number + (compression - 1 if compression else 0), element | block << 32
+    return number, data[0] if step.id == filter_ids.SHUFFLE else 0
 
 
 class ChunkHolder(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
+from ray_h5.codecs.filter_ids import BITSHUFFLE, BLOSC, DEFLATE, FLETCHER32, LZ4, LZF, SHUFFLE, ZSTD
 from ray_h5.errors import OutOfMemoryError
 from ray_h5.fork import PerProcess
 
@@ -28,13 +28,12 @@ _LIBRARIES = {
     "libzstd": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
     "liblz4": ("LZ4_decompress_safe",),
     "libblosc": ("blosc_decompress_ctx",),
+    "_bitshuffle": ("bshuf_bitunshuffle",),
 }
 """The libraries whose functions the loop calls, in the order of the struct `codecs` in loop.c."""
 
 _IDLE_NS = 20_000_000
 """Many times what it takes to plan a call."""
-
-_CODECS = {"libdeflate": DEFLATE, "libzstd": ZSTD, "liblz4": LZ4, "libblosc": BLOSC}
 
 
 class Loop:
@@ -74,8 +73,8 @@ class Loop:
         found = {name: _functions(name) for name in _LIBRARIES}
         addresses = [address for name, names in _LIBRARIES.items() for address in found[name] or [0] * len(names)]
         self._codecs = (void * len(addresses))(*addresses)
-        there = {_CODECS[name] for name, functions in found.items() if functions}
-        self.decodes = frozenset({SHUFFLE, FLETCHER32, LZF} | there)
+        filters = zip((DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE), found.values(), strict=True)
+        self.decodes = frozenset({SHUFFLE, FLETCHER32, LZF, *(number for number, functions in filters if functions)})
         self._contexts: PerProcess[threading.local] = PerProcess(threading.local)
 
     @property
@@ -199,9 +198,9 @@ def _functions(name: str) -> list[int] | None:
 
 
 def _brought(name: str) -> Iterator[Path]:
-    """Yield the libraries of that name that lie beside imagecodecs, where its wheels have them."""
+    """Yield the libraries of that name that lie in or beside imagecodecs, where its wheels have them."""
     import imagecodecs
 
     home = Path(imagecodecs.__file__).parent
-    for folder in (home.with_name("imagecodecs.libs"), home / ".dylibs"):
+    for folder in (home.with_name("imagecodecs.libs"), home / ".dylibs", home):
         yield from sorted(each for each in folder.glob(f"{name}*") if each.name[len(name)] in "-.")

@@ -38,7 +38,7 @@ enum { BOX_AXES, BOX_RUN, BOX_FIRST, MAX_BOX_AXES = 32, BOX_FIELDS = BOX_FIRST +
 enum { MAX_STEPS = 8, PIPELINE_FIELDS = 1 + 2 * MAX_STEPS };
 
 /* Codecs; the same numbers are in `ray_h5.read.kernel.job_table`. */
-enum { SHUFFLE = 1, FLETCHER32, LZF, DEFLATE, ZSTD, LZ4, BLOSC };
+enum { SHUFFLE = 1, FLETCHER32, LZF, DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE, BITSHUFFLE_LZ4, BITSHUFFLE_ZSTD };
 
 /* The status of a job. */
 enum { DONE = 0, NOT_READ = 1, NOT_DECODED = 2, NOT_RUN = 3 };
@@ -68,6 +68,7 @@ typedef struct {
   size_t (*zstd_free)(void *);
   int (*lz4)(const char *, char *, int, int);
   int (*blosc)(const void *, void *, size_t, int);
+  int64_t (*bitunshuffle)(const void *, void *, size_t, size_t, size_t);
 } codecs;
 
 typedef struct {
@@ -80,7 +81,7 @@ typedef struct pool pool;
 typedef struct {
   codecs codecs;
   void *deflate, *zstd;
-  buffer stored, chunk, between[2];
+  buffer stored, chunk, bits, between[2];
   pool *pool; /* in which this context's thread runs jobs; or NULL */
   int64_t number; /* of the tables that it gives: those with a lower number come first */
 } context;
@@ -119,6 +120,7 @@ void ray_h5_free(context *of) {
   if (of->zstd != NULL) of->codecs.zstd_free(of->zstd);
   free(of->stored.bytes);
   free(of->chunk.bytes);
+  free(of->bits.bytes);
   free(of->between[0].bytes);
   free(of->between[1].bytes);
   free(of);
@@ -171,28 +173,6 @@ static uint32_t little_endian(const uint8_t *at) {
   return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
 }
 
-/* HDF5's layout of LZ4: decoded size (8 bytes), block size (4), then for each block its stored size (4) and bytes. */
-static int lz4(const context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
-  if (of->codecs.lz4 == NULL || in_size < 12) return 0;
-  uint64_t decoded = (uint64_t)big_endian(in) << 32 | big_endian(in + 4);
-  int64_t block = big_endian(in + 8), at = 12;
-  if (decoded != (uint64_t)out_size || block < 1) return 0;
-  for (int64_t done = 0; done < out_size;) {
-    int64_t wanted = out_size - done < block ? out_size - done : block;
-    if (in_size - at < 4) return 0;
-    int64_t stored = big_endian(in + at);
-    at += 4;
-    if (in_size - at < stored || stored > INT32_MAX || wanted > INT32_MAX) return 0;
-    if (stored == wanted) /* LZ4 cannot make it smaller */
-      memcpy(out + done, in + at, (size_t)wanted);
-    else if (of->codecs.lz4((const char *)in + at, (char *)out + done, (int)stored, (int)wanted) != wanted)
-      return 0;
-    at += stored;
-    done += wanted;
-  }
-  return 1;
-}
-
 static int deflate(context *of, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size) {
   if (of->codecs.deflate == NULL) return 0;
   if (of->deflate == NULL && (of->deflate = of->codecs.deflate_new()) == NULL) return 0;
@@ -205,6 +185,52 @@ static int zstd(context *of, const uint8_t *in, int64_t in_size, uint8_t *out, i
   if (of->codecs.zstd == NULL) return 0;
   if (of->zstd == NULL && (of->zstd = of->codecs.zstd_new()) == NULL) return 0;
   return of->codecs.zstd(of->zstd, out, (size_t)out_size, in, (size_t)in_size) == (size_t)out_size;
+}
+
+/* The layout of LZ4 and of bitshuffle: decoded size (8 bytes), block size (4), then for each block its stored size (4) and
+ * bytes. Returns where the last block ends, or 0. `total` is the decoded size, of which bitshuffle has a rest at the end. */
+static int64_t blocks(context *of, int64_t codec, const uint8_t *in, int64_t in_size, uint8_t *out, int64_t out_size,
+                      int64_t total) {
+  if (of->codecs.lz4 == NULL || in_size < 12) return 0;
+  uint64_t decoded = (uint64_t)big_endian(in) << 32 | big_endian(in + 4);
+  int64_t block = big_endian(in + 8), at = 12;
+  if (decoded != (uint64_t)total || block < 1) return 0;
+  for (int64_t done = 0; done < out_size;) {
+    int64_t wanted = out_size - done < block ? out_size - done : block;
+    if (in_size - at < 4) return 0;
+    int64_t stored = big_endian(in + at);
+    at += 4;
+    if (in_size - at < stored || stored > INT32_MAX || wanted > INT32_MAX) return 0;
+    if (codec == LZ4 && stored == wanted) /* LZ4 cannot make it smaller */
+      memcpy(out + done, in + at, (size_t)wanted);
+    else if (codec == BITSHUFFLE_ZSTD ? !zstd(of, in + at, stored, out + done, wanted)
+                                      : of->codecs.lz4((const char *)in + at, (char *)out + done, (int)stored, (int)wanted) != wanted)
+      return 0;
+    at += stored;
+    done += wanted;
+  }
+  return at;
+}
+
+/* Bits are shuffled in blocks of elements, eight by eight; the elements that are left over are stored as they are.
+ * `parameter` is the bytes of an element; and, above 32 bits, the elements of a block where none is compressed. */
+static int bitshuffle(context *of, int64_t codec, int64_t parameter, const uint8_t *in, int64_t in_size, uint8_t *out,
+                      int64_t out_size) {
+  int64_t element = parameter & INT32_MAX, block = parameter >> 32;
+  if (of->codecs.bitunshuffle == NULL || element < 1 || out_size % element) return 0;
+  if (codec != BITSHUFFLE) {
+    int64_t rest = out_size % (8 * element);
+    uint8_t *bits = room(&of->bits, out_size);
+    if (bits == NULL) return 0;
+    int64_t end = blocks(of, codec, in, in_size, bits, out_size - rest, out_size);
+    if (end == 0 || in_size - end < rest || big_endian(in + 8) % (8 * element)) return 0;
+    memcpy(bits + out_size - rest, in + end, (size_t)rest);
+    block = big_endian(in + 8) / element;
+    in = bits;
+  } else if (in_size != out_size) {
+    return 0;
+  }
+  return of->codecs.bitunshuffle(in, out, (size_t)(out_size / element), (size_t)element, (size_t)block) == out_size;
 }
 
 /* blosc is not given the size of its input, so its header is compared first. */
@@ -338,9 +364,11 @@ static int decode(context *of, const int64_t *pipeline, int64_t mask, const uint
     } else if (codec == ZSTD) {
       done = zstd(of, in, in_size, to, sizes[i]);
     } else if (codec == LZ4) {
-      done = lz4(of, in, in_size, to, sizes[i]);
+      done = blocks(of, codec, in, in_size, to, sizes[i], sizes[i]) > 0;
     } else if (codec == BLOSC) {
       done = blosc(of, in, in_size, to, sizes[i]);
+    } else if (codec >= BITSHUFFLE) {
+      done = bitshuffle(of, codec, parameter, in, in_size, to, sizes[i]);
     }
     if (!done) return 0;
     in = to;
@@ -652,6 +680,7 @@ static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t s
 static void shrink_all(context *of) {
   shrink(&of->stored);
   shrink(&of->chunk);
+  shrink(&of->bits);
   shrink(&of->between[0]);
   shrink(&of->between[1]);
 }
