@@ -32,7 +32,7 @@ from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.library_filters import decode_by_library
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, run_python, stored_chunks, write
+from tests.hdf5.h5kit import assert_same, by_h5py, replace_once, stored_chunks, write
 
 
 def szip(method, pixels_per_block):
@@ -165,19 +165,6 @@ def test_files_equal_h5py(tmp_path, name, chunk):
         assert_same(reader.read([column], rows)[column], by_h5py(path, column, rows))
     if not any(may_be_unfiltered(path, column) for column in columns):
         assert reader.stats.h5py_reads == 0
-
-
-def test_partial_chunks_that_libhdf5_decodes_need_no_import_by_the_user(tmp_path):
-    data = values("f4", 66, few_values=False).reshape(11, 6)
-    path = write(tmp_path / "a.h5", {"x": data}, chunks=(4, 6), **hdf5plugin.Bitshuffle(cname="none"))
-    assert may_be_unfiltered(path, "x")
-    child = run_python(
-        "import sys\n"
-        "from ray_h5.read.reader import RowReader\n"
-        "print(RowReader(sys.argv[1]).read(['x'])['x'].tobytes().hex())",
-        path,
-    )
-    assert child.stdout.strip() == data.tobytes().hex(), child.stderr
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 16, 255, 256, 300])

@@ -17,7 +17,8 @@ ROWS = np.arange(5)
 
 
 def _letters(file: h5py.File) -> None:
-    for name in ("日本語", "é", "e\u0301", "with space", "a/b/../c", "dot.ted", "%b", "-"):
+    odd = ("日本語", "é", "e\u0301", "with space", " leading", "a/b/../c", "dot.ted", ".hidden", "..", "...", "%b", "-")
+    for name in (*odd, "new\nline", "quote'\"", "back\\slash", "C:", "x" * 1000, "🦜"):
         file[name] = ROWS
 
 

@@ -27,7 +27,7 @@ def integers(draw, count, values=WILD):
     return np.array([min(max(int(each), int(info.min)), int(info.max)) for each in found], dtype)
 
 
-@few(25)
+@few(12)
 @given(data=st.data())
 def test_random_offsets(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "a.h5"
@@ -56,7 +56,7 @@ def test_random_offsets(tmp_path_factory, data):
             assert [each.tolist() for each in found] == [content[a:b].tolist() for a, b in bounds[way]]
 
 
-@few(25)
+@few(12)
 @given(data=st.data())
 def test_random_matrices(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "a.h5"
@@ -86,7 +86,7 @@ def test_random_matrices(tmp_path_factory, data):
         np.testing.assert_array_equal(found, sp.csr_matrix(parts, (rows, width)).toarray())
 
 
-@few(25)
+@few(12)
 @given(data=st.data())
 def test_random_codes(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "a.h5"
@@ -121,7 +121,7 @@ _VALUES = st.one_of(
 )
 
 
-@few(25)
+@few(12)
 @given(data=st.data())
 def test_random_attributes(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("fuzz") / "a.h5ad"

@@ -2,7 +2,6 @@
 
 import re
 import struct
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +13,11 @@ import pytest
 from ray_h5.errors import CorruptChunkError, CorruptFileError, StaleIndexError
 from ray_h5.hdf5.columns import chunk_lists
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, UNALLOCATED, ChunkGrid, ChunkIndex
+from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkIndex
 from ray_h5.manifest.known_columns import PackedIndex
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read.reader import RowReader
-from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, stored_chunks, write
+from tests.hdf5.h5kit import assert_same, by_h5py, overwrite, plist_with, stored_chunks, write
 
 # Made-up lists -----------------------------------------------------------------------------------
 
@@ -100,57 +99,6 @@ def test_stored_size_is_bounded():
         index_of([chunk((0, 0), 1000, MAX_CHUNK_BYTES + 1)], file_bytes=2**40)
 
 
-def test_lists_that_can_be_true():
-    index = index_of(GOOD)
-    assert index.numbers.tolist() == [0, 1, 5]
-    assert index.offsets.tolist() == [1000, 1048, 5000]
-    assert index.sizes.tolist() == [48, 48, 10]
-    assert index.masks.tolist() == [0, 0, 2]
-    assert (index.numbers.dtype, index.offsets.dtype, index.masks.dtype) == ("i8", "i8", "u4")
-
-
-def test_a_chunk_may_end_where_the_file_ends():
-    assert index_of([chunk((0, 0), FILE_BYTES - 48)]).offsets.tolist() == [FILE_BYTES - 48]
-
-
-def test_unallocated_chunks_are_left_out_whatever_else_they_say():
-    index = index_of([chunk((4, 0), None, 0, 0xDEADBEEF), *GOOD, chunk((4, 3), None, HUGE)])
-    assert index.numbers.tolist() == [0, 1, 5]
-
-
-def test_locate():
-    offsets, sizes, masks = index_of(GOOD).locate(np.array([5, 2, 0, 5, 100]))
-    assert offsets.tolist() == [5000, UNALLOCATED, 1000, 5000, UNALLOCATED]
-    assert (sizes[[0, 2, 3]].tolist(), masks[[0, 2, 3]].tolist()) == ([10, 48, 10], [2, 0, 2])
-
-
-def test_locate_where_there_is_nothing():
-    offsets, sizes, masks = index_of([]).locate(np.array([0, 7]))
-    assert (offsets.tolist(), sizes.tolist(), masks.tolist()) == ([UNALLOCATED] * 2, [0, 0], [0, 0])
-    assert masks.dtype == np.uint32
-
-
-@pytest.mark.parametrize(
-    ("shape", "chunk_shape", "counts", "per_row"),
-    [
-        ((10,), (4,), (3,), 1),
-        ((8, 6), (4, 6), (2, 1), 1),
-        ((10, 6), (4, 4), (3, 2), 2),
-        ((10, 6, 5), (4, 4, 1), (3, 2, 5), 10),
-        ((3, 2), (4, 8), (1, 1), 1),
-        ((0, 6), (4, 4), (0, 2), 2),
-    ],
-)
-def test_grid(shape, chunk_shape, counts, per_row):
-    grid = ChunkGrid(shape, chunk_shape)
-    assert (grid.counts, grid.per_row, grid.chunk_rows) == (counts, per_row, chunk_shape[0])
-    seen = np.zeros(shape, int)
-    for number in range(int(np.prod(counts))):
-        first = grid.first_row(number)
-        seen[(slice(first, first + grid.chunk_rows), *grid.slices(number))] += 1
-    assert np.all(seen == 1), "the chunks part the column"
-
-
 # Real indexes ------------------------------------------------------------------------------------
 
 ANY = h5py.h5s.UNLIMITED
@@ -228,39 +176,6 @@ def test_columns_that_were_resized(tmp_path, libver, largest, shape):
     assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
 
 
-def test_paged_file_space(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w", fs_strategy="page", fs_page_size=4096, libver="latest") as file:
-        file.create_dataset("x", data=np.arange(5000).reshape(50, 100), chunks=(7, 100), compression="gzip")
-    assert_same(RowReader(tmp_path / "a.h5").read(["x"])["x"], by_h5py(tmp_path / "a.h5", "x"))
-
-
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}])
-def test_rows_without_end_take_no_memory(tmp_path, libver, filters):
-    rows = 2**62
-    with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
-        dataset = file.create_dataset("x", (rows,), "i4", chunks=(1024,), maxshape=(None,), fillvalue=7, **filters)
-        dataset[5:7] = 1
-    assert (tmp_path / "a.h5").stat().st_size < 20_000
-    tracemalloc.start()
-    try:
-        reader = RowReader(tmp_path / "a.h5")
-        assert reader.num_rows == rows
-        found = reader.read(["x"], [rows - 1, 6, 2**40, 0])["x"]
-        assert reader.read(["x"], slice(rows - 3, None))["x"].tolist() == [7, 7, 7]
-        assert tracemalloc.get_traced_memory()[1] < 20_000_000
-    finally:
-        tracemalloc.stop()
-    assert found.tolist() == [7, 1, 7, 7]
-
-
-def test_contiguous_rows_without_end_take_no_memory(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", (2**60,), "i4")
-    reader = RowReader(tmp_path / "a.h5")
-    assert reader.read(["x"], [2**60 - 1, 0])["x"].tolist() == [0, 0]
-
-
 # Damaged ones ------------------------------------------------------------------------------------
 # B-trees of version 1 carry no checksum: libhdf5 believes whatever they say.
 
@@ -282,11 +197,6 @@ def tree(tmp_path):
         assert data.count(key) == 1
         keys.append(data.index(key))
     return path, keys
-
-
-def test_the_key_is_where_it_is_thought_to_be(tree):
-    path, _ = tree
-    assert_same(RowReader(path).read(["x"])["x"], np.arange(200).reshape(20, 10))
 
 
 @pytest.mark.parametrize(
@@ -321,16 +231,6 @@ def test_a_corner_within_a_value(tree):
         RowReader(path).read(["x"])
 
 
-def test_two_chunks_at_one_place(tree):
-    path, keys = tree
-    with open(path, "rb") as file:
-        file.seek(keys[1] + 32)
-        address = file.read(8)
-    overwrite(path, keys[3] + 32, address)
-    with pytest.raises(CorruptFileError, match="overlap"):
-        RowReader(path).read(["x"], [0])
-
-
 def test_damaged_checksummed_index(tmp_path):
     path = write(tmp_path / "a.h5", {"x": np.arange(100), "y": np.arange(100)}, "latest", chunks=(4,))
     data = Path(path).read_bytes()
@@ -339,20 +239,6 @@ def test_damaged_checksummed_index(tmp_path):
     with pytest.raises(CorruptFileError, match=r"a\.h5: reading the chunk index of column 'x' failed"):
         reader.read(["x"], [0])
     assert reader.read(["y"], [99])["y"].tolist() == [99]
-
-
-def test_plist_of_the_column_is_what_the_layout_says(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        dataset_with(file, "x", (10, 6), plist_with((4, 3), (2, 1, 3)))
-    column = RowReader(tmp_path / "a.h5").columns["x"]
-    assert (column.shape, column.chunk_shape, column.num_rows, column.row_shape) == ((10, 6), (4, 3), 10, (6,))
-    assert [(step.id, step.name) for step in column.pipeline.steps] == [
-        (2, "shuffle"),
-        (1, "deflate"),
-        (3, "fletcher32"),
-    ]
-    assert column.pipeline.steps[0].client_data == (4,)
-    assert (column.storage, column.direct, column.kind, str(column.dtype)) == ("chunked", True, "number", "int32")
 
 
 KEY_BYTES, ENTRIES = 24, 64

@@ -20,7 +20,6 @@ from ray_h5.errors import (
     RayH5Error,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.files.links import Trail
 from ray_h5.hdf5.tree import tree
 from ray_h5.index.file_options import FileOptions
 from ray_h5.inspect.report import inspect_files
@@ -91,12 +90,11 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(("look", "nested"), [*((look, False) for look in LOOKS), ("read", True)])
 @pytest.mark.parametrize(
     ("mapping", "name"),
     [(make, name) for make in (counted, growing, fixed) for name in (COUNTED if make is counted else NAMES)],
 )
-@pytest.mark.parametrize("nested", [False, True])
 def test_sources_outside_are_not_opened(outside, name, mapping, nested, look):
     path = str(outside.parent / "inside" / "a.h5")
     with h5py.File(path, "w", libver="latest") as file:
@@ -193,27 +191,6 @@ def test_virtual_columns_one_over_the_other(tmp_path):
     assert all(isinstance(error, CorruptFileError) for error in layout.refused.values())
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_columns_over_one_column_of_many_sources(tmp_path, monkeypatch, readable):
-    looked_up = []
-    source = Trail.source
-    monkeypatch.setattr(Trail, "source", lambda *args: looked_up.append(args) or source(*args))
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-        for number in range(60):
-            file[f"source {number}"] = ROWS
-        sources = [fixed(".", f"source {number}") for number in range(60)]
-        virtual_column(file, "all", sources if readable else [*sources, fixed(".", "gone")])
-        for number in range(60):
-            virtual_column(file, f"x{number}", [fixed(".", "all")])
-    layout = RowReader(tmp_path / "a.h5").layout
-    assert len(looked_up) < 200
-    assert len(layout.columns) == (121 if readable else 60)
-    for name, error in layout.refused.items():
-        assert isinstance(error, MissingSourceError)
-        assert f"column {name!r}" in str(error)
-        assert "'gone'" in str(error)
-
-
 def test_links_of_links(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["ok"] = ROWS
@@ -249,30 +226,11 @@ def filled(path, fill):
     return path
 
 
-def test_groups_of_two_names(tmp_path):
-    reader = RowReader(filled(tmp_path / "a.h5", linked_groups(8)))
-    assert len(reader.columns) == 1 + 2**8
-    assert reader.read(["a/b/a/b/a/b/a/b/x0"], [3])["a/b/a/b/a/b/a/b/x0"].tolist() == [3]
-
-
 def test_groups_of_more_names_than_there_is_time_for(tmp_path):
     path = filled(tmp_path / "a.h5", linked_groups(40, 100))
     with pytest.raises(CorruptFileError, match=r"more than \d+ names in groups that are listed by another name too"):
         within(lambda: RowReader(path).columns)
     assert RowReader(path).read(["a/" * 40 + "x0"], [1])["a/" * 40 + "x0"].tolist() == [1]
-
-
-def test_groups_that_lead_to_each_other(tmp_path):
-    # The ways through them are as many as the orders that they can be put in; there is no column.
-    def fill(file):
-        made = [file.create_group(str(number)) for number in range(30)]
-        for group in made:
-            for number, other in enumerate(made):
-                group[f"to {number}"] = other
-
-    path = filled(tmp_path / "a.h5", fill)
-    with pytest.raises(CorruptFileError, match="too many to list"):
-        within(lambda: RowReader(path).columns)
 
 
 def deep_groups(path, depth):
@@ -312,19 +270,6 @@ def test_deep_groups_are_inspected(tmp_path, depth, twins):
     assert len(text) < 20_000
 
 
-def test_long_names_of_groups_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(tree, "_MAX_CHARACTERS", 100_000)
-
-    def fill(file):
-        group = file
-        for _ in range(20):
-            group = group.create_group("g" * 1000)
-            group["x"] = ROWS
-
-    with pytest.raises(CorruptFileError, match="more than 100000 characters of names"):
-        RowReader(filled(tmp_path / "a.h5", fill)).columns  # noqa: B018  they are found when asked for
-
-
 # Sizes that a file claims --------------------------------------------------------------------------
 
 
@@ -337,17 +282,6 @@ def test_rows_larger_than_any_memory(tmp_path, options):
     with pytest.raises(OutOfMemoryError, match=r"cannot have the memory for values of float32 of shape \(1, 28823"):
         reader.read(["x"], [0])
     assert reader.read(["ok"], [1])["ok"].tolist() == [1]
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (1, 1 << 10)}, {"chunks": (1, 1 << 10), "compression": "gzip"}])
-@pytest.mark.parametrize("fill", [None, 2.5])
-def test_rows_that_were_never_written_are_filled_at_once(tmp_path, options, fill):
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-        file.create_dataset("x", (4, 1 << 20), "f4", fillvalue=fill, **options)
-    reader = RowReader(tmp_path / "a.h5")
-    for rows in ([2], [3, 0, 0], slice(1, 3)):
-        assert_same(reader.read(["x"], rows)["x"], by_h5py(tmp_path / "a.h5", "x", rows))
-    assert reader.stats.h5py_reads == reader.stats.requests == 0
 
 
 def categories(file):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.files import object_headers
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.files.object_headers import CONTINUATION, SYMBOL_TABLE, NotPlainError, PlainBytes
+from ray_h5.hdf5.files.object_headers import CONTINUATION, NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import H5Tree, describe
@@ -49,6 +49,9 @@ TYPES = [
     np.dtype([("a", "i4"), ("b", "f8", (2,)), ("s", "S3")]),
     np.dtype(("f4", (3, 2))),
 ]
+MANY = "20,000 columns"
+"""A file of the corpus that takes longer than all others, and has more names than are looked at here."""
+
 NAMES = ["x", "label", "deep/er/x", "deep/y", "a b", "größe"]
 
 
@@ -104,7 +107,7 @@ def write(path: Path, columns: dict[str, dict[str, Any]], rows: int) -> Path:
     return path
 
 
-@few(50)
+@few(25)
 @given(
     columns=st.dictionaries(st.sampled_from(NAMES), datasets(), max_size=5),
     lengths=st.tuples(st.integers(0, 9), st.integers(0, 9)),
@@ -119,7 +122,9 @@ def test_alike_datasets_are_described_as_by_libhdf5(tmp_path_factory, columns, l
     assert_alike(by_headers(second, group), by_libhdf5(second, group))
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.error is None])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name) for case in CASES if case.error is None and case.name != MANY]
+)
 def test_files_of_the_corpus(tmp_path, case):
     path = tmp_path / "a.h5"
     case.make(path)
@@ -315,19 +320,6 @@ def test_headers_that_lead_to_themselves(tmp_path, monkeypatch, count, size):
     assert sum(sizes) <= 1 << 24
 
 
-def test_names_count_as_bytes_that_are_read(tmp_path, monkeypatch):
-    """A heap of a mebibyte may hold thousands of names that are ends of one text."""
-    path = write_plain(tmp_path / "a.h5")
-    file = LocalFile.open(str(path))
-    plain = PlainBytes.on_disk(file.descriptor or 0, file.size)
-    table = next(each.body for each in plain.messages(plain.root) if each.kind == SYMBOL_TABLE)
-    monkeypatch.setattr(plain, "read", lambda address, count: path.read_bytes()[address : address + count])
-    before = plain._bytes_left
-    names = [name for name, _ in plain.entries(table)]
-    assert names == ["deep", "grows", "signal", "text"]
-    assert before - plain._bytes_left == len("".join(names))
-
-
 @pytest.mark.parametrize("parts", [65, 1])
 def test_names_of_many_groups(tmp_path, parts):
     path = tmp_path / "a.h5"
@@ -355,16 +347,6 @@ def test_a_file_that_a_writer_has_open(tmp_path):
         RowReader(path).layout  # noqa: B018
     os.close(descriptor)
     by_headers(path)
-
-
-def test_a_file_that_is_cut_short(tmp_path):
-    path = write_plain(tmp_path / "a.h5")
-    by_headers(path, learn=by_libhdf5(path))
-    size = path.stat().st_size
-    for length in (0, 7, 90, 200, 2000, size - 1):
-        (tmp_path / "cut.h5").write_bytes(path.read_bytes()[:length])
-        with pytest.raises(NotPlainError):
-            by_headers(tmp_path / "cut.h5")
 
 
 def damaged(path: Path, step: int) -> Iterator[tuple[int, bytes]]:

@@ -183,32 +183,6 @@ def test_packed_numbers_are_those_of_xarray(tmp_path, name, engine):
     assert np.array_equal(samples.read(np.array([7, 3, 3]))["v"], expected[[7, 3, 3]], equal_nan=True)
 
 
-TIMES = ["days since 2000-01-01", "hours since 1990-05-03 12:30:00", "seconds since 1970-01-01T00:00:00Z",
-         "minutes since 2020-1-1 00:00:00 +02:00", "milliseconds since 1999-12-31 23:59:59.5",
-         "days since 1900-01-01 00:00:0.0"]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", ["i4", "f8"])
-@pytest.mark.parametrize("units", TIMES)
-def test_times_are_those_of_xarray(tmp_path, units, dtype):
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("h5netcdf")
-    path = str(tmp_path / "a.nc")
-    with h5py.File(path, "w") as file:
-        values = np.arange(0, 40) if dtype == "i4" else np.arange(0, 10, 0.25)
-        file["at"] = values.astype(dtype)
-        file["at"].attrs["units"] = units
-        file["at"].dims[0].label = "t"
-        file["t"] = np.arange(40)
-        file["t"].make_scale("t")
-        file["at"].dims[0].attach_scale(file["t"])
-    with xarray.open_dataset(path, engine="h5netcdf") as opened:
-        expected = opened["at"].values.astype("M8[ns]")
-    found = H5Dataset(path, ["at"], decode_cf=True).read(np.arange(40))["at"]
-    assert found.dtype == "M8[ns]"
-    assert np.array_equal(found, expected)
-
-
 UNITS = ["days", "hour", "minutes", "Seconds", "milliseconds", "microseconds", "nanoseconds", "hrs", "sec", "d"]
 ORIGINS = ["1970-01-01", "1800-01-01 00:00:00", "2200-06-01T12:30:15.123456Z", "2000-2-3 4:5:6 +02:30"]
 DTYPES = ["i1", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"]
@@ -335,33 +309,6 @@ def test_decoded_columns_are_filtered_cast_and_kept(tmp_path):
         assert H5Dataset(path, ["v"], where(at="2000-01-02"), **options)[0]["v"] == 5
     assert H5Dataset(path, ["v"], dtypes={"v": "float64"}, decode_cf=True).read(np.arange(4))["v"].dtype == "f8"
     assert H5Dataset(path, ["v"], index_dir=tmp_path / "index")[1]["v"] == 10
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_nested_table_of_pytables_is_read_without_its_times(tables, tmp_path):
-    class Row(tables.IsDescription):
-        at = tables.Time64Col()
-        n = tables.Int64Col()
-
-        class position(tables.IsDescription):  # noqa: N801  the name of a column
-            x = tables.Float64Col(shape=(2,))
-            kind = tables.StringCol(3)
-
-    path = str(tmp_path / "a.h5")
-    with tables.open_file(path, "w") as file:
-        table = file.create_table("/", "hits", Row, filters=tables.Filters(5, "blosc"))
-        for i in range(ROWS):
-            table.row["n"], table.row["position/x"], table.row["position/kind"] = i, (i, -i), f"k{i % 3}"
-            table.row.append()
-        table.flush()
-        expected = table.read()
-    found = H5Dataset(path).read(np.arange(ROWS))["hits"]
-    for name in ("n", "position"):
-        np.testing.assert_array_equal(found[name], expected[name])
-    rows = H5Dataset(path, ["hits/n", "hits/position/x"])[:]
-    np.testing.assert_array_equal(rows["hits/position/x"], expected["position"]["x"])
-    with pytest.raises(UnsupportedColumnError, match="column 'hits/at' is a field of HDF5's own time"):
-        H5Dataset(path, ["hits/at"])
 
 
 @pytest.mark.parametrize("chunks", [None, (4,)])

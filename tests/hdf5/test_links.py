@@ -1,6 +1,5 @@
 """Which columns a file has: groups, links and names, and what cannot be read as rows."""
 
-import errno
 import itertools
 import os
 import pickle
@@ -18,24 +17,19 @@ from ray_h5.errors import (
     MissingSourceError,
     NotFoundError,
     OptionError,
-    RayH5Error,
     SchemaMismatchError,
     StaleIndexError,
     TruncatedFileError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy, as_roots
-from ray_h5.hdf5.files.links import Trail
-from ray_h5.hdf5.files.opening import open_h5
+from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.hdf5.tree import tree
-from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.manifest.layout import FileState
-from ray_h5.read import open_files, retry
-from ray_h5.read.open_files import FileOnDisk
+from ray_h5.read import open_files
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
-from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, plist_with, write
+from tests.hdf5.h5kit import assert_same, by_h5py, plist_with, write
 
 ROWS = np.arange(5)
 
@@ -48,22 +42,6 @@ def file_with(path, fill):
 
 
 # Inside one file ---------------------------------------------------------------------------------
-
-
-def test_groups_are_walked_and_named_by_path(tmp_path):
-    def fill(file):
-        file["obs/image"] = ROWS + 1
-        file["obs/deep/er/x"] = ROWS + 2
-        file.create_group("empty")
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill))
-    assert set(reader.columns) == {"ok", "obs/image", "obs/deep/er/x"}
-    assert reader.layout.refused == {}
-    found = reader.read(["obs/deep/er/x", "obs/image"], [4, 0])
-    assert {name: values.tolist() for name, values in found.items()} == {
-        "obs/deep/er/x": [6, 2],
-        "obs/image": [5, 1],
-    }
 
 
 @pytest.mark.parametrize("group", ["obs", "/obs", "obs/", "//obs//", "./obs", "link", "other/up"])
@@ -100,16 +78,6 @@ def test_groups_that_are_none(tmp_path, group, leaf, message):
         assert message in str(caught.value)
 
 
-def test_a_group_that_is_none_in_a_file_without_groups(tmp_path):
-    # What links lead to is not looked at for the sake of a message.
-    def fill(file):
-        file["link"] = h5py.ExternalLink("/gone.h5", "/")
-        file.id.links.create_soft(b"bad\xff", b"/")
-
-    with pytest.raises(UnknownColumnError, match=r"group='gone' names no group\.$"):
-        RowReader(file_with(tmp_path / "a.h5", fill), group="gone").layout  # noqa: B018  it is found when asked for
-
-
 @pytest.mark.parametrize("group", [["obs", "other"], None, 3])
 def test_a_group_is_one_name(tmp_path, group):
     with pytest.raises(OptionError, match="expected the name of one group; columns of several"):
@@ -133,38 +101,6 @@ def test_one_name_is_no_list_of_columns(tmp_path):
     for look in (reader.read, reader.find, reader.stored_bytes):
         with pytest.raises(OptionError, match=r"columns=.ok.: expected .* found one; write columns=\['ok'\]"):
             look("ok")
-
-
-def test_soft_links_and_hard_links(tmp_path):
-    def fill(file):
-        file["obs/image"] = ROWS + 1
-        file["alias"] = file["obs/image"]
-        file["absolute"] = h5py.SoftLink("/obs/image")
-        file["obs/relative"] = h5py.SoftLink("image")
-        file["chain"] = h5py.SoftLink("/absolute")
-        file["through"] = h5py.SoftLink("/both/image")
-        file["both"] = h5py.SoftLink("obs")
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill))
-    names = {
-        "obs/image", "alias", "absolute", "obs/relative", "chain", "through", "both/image", "both/relative",
-    }  # fmt: skip
-    assert set(reader.columns) == {"ok"} | names
-    for name, values in reader.read(sorted(names), [4]).items():
-        assert values.tolist() == [5], name
-    assert reader.stats.h5py_reads == 0, "links within the file cost the fast path nothing"
-
-
-def test_groups_that_hold_themselves(tmp_path):
-    def fill(file):
-        file["a/x"] = ROWS
-        file["a/self"] = file["a"]
-        file["a/up"] = file["/"]
-        file["b/soft"] = h5py.SoftLink("/b")
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill))
-    assert set(reader.columns) == {"ok", "a/x"}
-    assert reader.read(["a/self/self/up/ok"], [3])["a/self/self/up/ok"].tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -194,29 +130,6 @@ def test_soft_links_that_lead_nowhere(tmp_path, links, message):
     assert list(reader.columns) == ["ok"]
     assert set(reader.layout.refused) == set(links)
     assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
-
-
-NAMES = [
-    "größe", "日本語/列", "with space", " leading", "with.dot", ".hidden", "..", "a..b", "...", "per%cent", "%b",
-    "new\nline", "quote'\"", "back\\slash", "C:", "x" * 1000, "🦜",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names(tmp_path, name):
-    reader = RowReader(file_with(tmp_path / "a.h5", lambda file: file.create_dataset(name, data=ROWS + 1)))
-    assert set(reader.columns) == {"ok", name}
-    assert reader.columns[name].name == name
-    assert reader.read([name], [4])[name].tolist() == [5]
-
-
-def test_names_that_are_not_utf8_hide_no_other(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["ok"] = ROWS
-        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((5,)))
-    reader = RowReader(tmp_path / "a.h5")
-    assert "ok" in reader.columns
-    assert reader.read(["ok"], [1])["ok"].tolist() == [1]
 
 
 @pytest.mark.parametrize("name", ["/ok", "./ok", "ok/", "//ok"])
@@ -286,13 +199,6 @@ def test_outside_is_refused(world, column, allowed):
     assert reader.read(["ok"])["ok"].tolist() == ROWS.tolist()
 
 
-def test_outside_is_listed_as_refused(world):
-    layout = RowReader(world.path).layout
-    assert list(layout.columns) == ["ok"]
-    assert set(layout.refused) == {"link", "up", "all", "soft", "virtual", "raw", "parts"}
-    assert all(isinstance(error, ExternalDataError) for error in layout.refused.values())
-
-
 SPELLINGS = ["plain", "slash", "relative", "through a link", "path-like", "above"]
 
 
@@ -316,16 +222,6 @@ def test_outside_that_is_allowed(world, tmp_path, monkeypatch, column, spelling)
     for rows in (slice(None), [4, 0, 4]):
         assert_same(reader.read([column], rows)[column], by_h5py(world.path, column, rows))
     assert reader.read([column], [1])[column].tolist() == [101]
-
-
-def test_one_folder_as_a_string_is_not_a_list_of_letters(world):
-    # "/data" as an iterable would allow "/", and with it everything.
-    try:
-        reader = RowReader(world.path, allow_external=world.inside)
-    except OptionError:
-        return
-    with pytest.raises(ExternalDataError):
-        reader.read(["link"])
 
 
 def test_links_of_the_folder_do_not_widen_it(world):
@@ -370,19 +266,6 @@ def test_nothing_leads_outside_in_two_steps(world, chain):
     assert reader.read(["chained"])["chained"].tolist() == (ROWS + 100).tolist()
 
 
-def test_links_to_the_file_itself_lead_nowhere_else(tmp_path):
-    def fill(file):
-        file["group/x"] = ROWS + 1
-        file["name"] = h5py.ExternalLink("a.h5", "/ok")
-        file["path"] = h5py.ExternalLink(str(tmp_path / "a.h5"), "/group/x")
-        file.create_virtual_dataset("virtual", virtual(".", "/ok"))
-        file.create_virtual_dataset("named", virtual(str(tmp_path / "a.h5"), "/ok"))
-
-    path = file_with(tmp_path / "a.h5", fill)
-    for name in ("virtual", "named", "name", "path"):
-        assert_same(RowReader(path).read([name], [4, 1])[name], by_h5py(path, name, [4, 1]))
-
-
 def test_storage_by_a_relative_name_is_not_looked_up_elsewhere(tmp_path, monkeypatch):
     # libhdf5 takes it relative to the current folder, not to the file: what is checked must be what is read.
     for folder in ("data", "here"):
@@ -397,18 +280,6 @@ def test_storage_by_a_relative_name_is_not_looked_up_elsewhere(tmp_path, monkeyp
         assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
     except (ExternalDataError, MissingSourceError) as exc:
         assert "raw.bin" in str(exc)  # noqa: PT017  either is right
-
-
-def test_storage_by_a_relative_name_beside_the_file(tmp_path, monkeypatch):
-    (tmp_path / "raw.bin").write_bytes(ROWS.tobytes())
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("raw", (5,), "i8", external=[("raw.bin", 0, 40)])
-    monkeypatch.chdir("/")
-    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    try:
-        assert reader.read(["raw"])["raw"].tolist() == ROWS.tolist()
-    except (ExternalDataError, MissingSourceError) as exc:
-        assert "raw.bin" in str(exc)  # noqa: PT017  it may be refused, but nothing is damaged
 
 
 SEGMENTS = {
@@ -525,23 +396,6 @@ def test_a_bad_file_behind_a_link_hides_no_column(tmp_path, make):
     assert list(reader.layout.refused) == ["bad"]
 
 
-def test_virtual_columns_of_several_files(tmp_path):
-    layout = h5py.VirtualLayout((6, 4), "f4")
-    for i in range(3):
-        write(tmp_path / f"part{i}.h5", {"x": np.full((2, 4), i, "f4")}, chunks=(1, 4), compression="gzip")
-        layout[2 * i : 2 * i + 2] = h5py.VirtualSource(f"part{i}.h5", "x", shape=(2, 4))
-    path = file_with(tmp_path / "a.h5", lambda file: file.create_virtual_dataset("x", layout))
-    reader = RowReader(path, allow_external=[tmp_path])
-    for rows in (slice(None), [5, 0, 5], slice(None, None, -2)):
-        assert_same(reader.read(["x"], rows)["x"], by_h5py(path, "x", rows))
-    assert_same(reader.read(["x"])["x"], by_h5py(path, "x"))
-    # libhdf5 would now fill in, for a new reader as well as for one that read before.
-    (tmp_path / "part1.h5").unlink()
-    for each, row in ((reader, 2), (RowReader(path, allow_external=[tmp_path]), 0)):
-        with pytest.raises(MissingSourceError, match=r"part1\.h5"):
-            each.read(["x"], [row])
-
-
 def test_virtual_columns_that_lead_to_each_other(tmp_path):
     for name, other in (("a", "b"), ("b", "a")):
         file_with(
@@ -612,56 +466,6 @@ def test_groups_without_a_column_on_one_way_only(tmp_path):
     assert set(RowReader(path, group="b").columns) == {"a/x"}
 
 
-def test_groups_of_more_names_than_there_is_time_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(tree, "_MAX_NAMES", 300)
-
-    def fill(file):
-        made = [file.create_group(str(i)) for i in range(8)]
-        for group in made:
-            for i, other in enumerate(made):
-                group[f"to {i}"] = other
-
-    path = file_with(tmp_path / "a.h5", fill)
-    with pytest.raises(
-        CorruptFileError, match="more than 600 names of columns and groups below group '/', too many to list"
-    ):
-        RowReader(path).layout  # noqa: B018  it is found when asked for
-    assert RowReader(path).read(["ok"], [1])["ok"].tolist() == [1]
-
-
-@pytest.mark.parametrize("depth", [400, 1200])
-def test_columns_of_deep_groups(tmp_path, depth):
-    def fill(file):
-        for _ in range(depth):
-            file = file.create_group("g")
-        file["x"] = ROWS
-        file["bad"] = 1.0
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill))
-    deep = "g/" * depth
-    assert list(reader.columns) == [f"{deep}x", "ok"]
-    assert list(reader.layout.refused) == [f"{deep}bad"]
-    assert reader.read([f"{deep}x"], [3])[f"{deep}x"].tolist() == [3]
-
-
-def test_a_link_that_leads_nowhere_is_looked_up_once(tmp_path, monkeypatch):
-    followed = []
-    follow = Trail._follow_link
-    monkeypatch.setattr(Trail, "_follow_link", lambda *args: followed.append(args[3]) or follow(*args))
-
-    def fill(file):
-        file["a/b/gone"] = h5py.SoftLink("/nowhere")
-        file["a/b/out"] = h5py.ExternalLink("/etc/other.h5", "/x")
-
-    path = file_with(tmp_path / "a.h5", fill)
-    refused = RowReader(path).layout.refused
-    assert followed == ["gone", "out"]
-    for name, error in refused.items():
-        with pytest.raises(type(error)) as caught:
-            RowReader(path).column(name)
-        assert str(error).startswith(str(caught.value))
-
-
 @pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
 def test_names_that_no_file_can_hold(tmp_path, name):
     path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("obs/x", data=ROWS))
@@ -670,34 +474,6 @@ def test_names_that_no_file_can_hold(tmp_path, name):
             look()
     with pytest.raises(UnknownColumnError, match="names no group"):
         RowReader(path, group=name).layout  # noqa: B018  it is found when asked for
-
-
-def test_the_group_is_looked_up_once(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.h5", {f"deep/er/{i}": ROWS for i in range(20)}, libver="latest")
-    taken = []
-    take = Trail._take
-    monkeypatch.setattr(Trail, "_take", lambda *args: taken.append(args[2]) or take(*args))
-    reader = RowReader(path, group="deep/er")
-    reader.find([str(i) for i in range(20)])
-    assert taken == ["deep", "er", *map(str, range(20))]
-
-
-@pytest.mark.parametrize("kind", ["link", "virtual", "raw"])
-def test_a_source_that_vanishes_between_two_looks(world, monkeypatch, kind):
-    reader = RowReader(world.path, allow_external=[world.outside])
-    reader.read([kind])
-    stat, gone = os.stat, {world.raw, world.secret}
-
-    def vanishing(path, *args, **options):
-        if path in gone:
-            raise FileNotFoundError(2, "No such file or directory", path)
-        return stat(path, *args, **options)
-
-    monkeypatch.setattr(os, "stat", vanishing)
-    monkeypatch.setattr(os.path, "exists", lambda _: True)
-    for each in (reader, RowReader(world.path, allow_external=[world.outside])):
-        with pytest.raises(MissingSourceError, match="outside"):
-            each.read([kind])
 
 
 @pytest.fixture
@@ -883,61 +659,6 @@ def test_prefixes_of_the_environment_do_not_lead_outside(tmp_path, monkeypatch, 
         assert found.tolist() == ROWS.tolist()
 
 
-@pytest.mark.parametrize("kind", ["link", "virtual"])
-@pytest.mark.parametrize("change", ["values", "dtype", "fewer rows", "more rows"])
-def test_linked_file_that_changes(tmp_path, kind, change):
-    write(tmp_path / "b.h5", {"x": ROWS})
-
-    def fill(file):
-        if kind == "link":
-            file["x"] = h5py.ExternalLink("b.h5", "/x")
-        else:
-            file.create_virtual_dataset("x", virtual("b.h5", "x"))
-
-    path = file_with(tmp_path / "a.h5", fill)
-    reader = RowReader(path, allow_external=[tmp_path])
-    assert reader.read(["x"], [0, 2])["x"].tolist() == [0, 2]
-    other = {"values": ROWS + 1, "dtype": ROWS / 2, "fewer rows": ROWS[:2], "more rows": np.arange(9) + 1}[change]
-    os.replace(write(tmp_path / "c.h5", {"x": other}), tmp_path / "b.h5")
-    for each in (reader, RowReader(path, allow_external=[tmp_path])):
-        try:
-            found = each.read(["x"], [0, 2])["x"]
-        except RayH5Error as exc:
-            assert "b.h5" in str(exc) or path in str(exc)  # noqa: PT017
-            continue
-        assert_same(found, by_h5py(path, "x", [0, 2]))
-
-
-@pytest.mark.parametrize("kind", ["link", "virtual"])
-def test_a_linked_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(retry, "_WAITS_S", (0, 0))
-    monkeypatch.setattr(FileOnDisk, "elsewhere_on_disk", lambda *_: None)  # through h5py
-    write(tmp_path / "b.h5", {"x": ROWS})
-    other = write(tmp_path / "c.h5", {"x": ROWS / 2})
-
-    def fill(file):
-        if kind == "link":
-            file["x"] = h5py.ExternalLink("b.h5", "/x")
-        else:
-            file.create_virtual_dataset("x", virtual("b.h5", "x"))
-
-    path = file_with(tmp_path / "a.h5", fill)
-    opened, get = RowReader(path, allow_external=[tmp_path]), h5py.Dataset.__getitem__
-
-    def failing(*args):
-        if os.path.exists(other):
-            os.replace(other, tmp_path / "b.h5")
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return get(*args)
-
-    monkeypatch.setattr(h5py.Dataset, "__getitem__", failing)
-    for _ in range(2):
-        with pytest.raises(StaleIndexError, match=r"a\.h5: column 'x' leads to .*b\.h5, which changed") as caught:
-            opened.read(["x"])
-        assert path in str(caught.value)
-    assert opened.read(["ok"])["ok"].tolist() == ROWS.tolist(), "which is as it was"
-
-
 def test_the_state_of_sources_can_be_expected(tmp_path):
     """Also of columns that are not read."""
     write(tmp_path / "b.h5", {"x": ROWS})
@@ -959,41 +680,6 @@ def test_the_state_of_sources_can_be_expected(tmp_path):
     with pytest.raises(MissingSourceError, match=r"column 'x' leads to .*b\.h5, which no longer exists"):
         RowReader(path, allow_external=[tmp_path], expect=state)
     assert RowReader(path, expect=first.identity).read(["ok"])["ok"].tolist() == ROWS.tolist()
-
-
-@pytest.mark.parametrize("change", ["changed", "gone"])
-def test_a_linked_file_disturbs_no_other_column(tmp_path, change):
-    write(tmp_path / "b.h5", {"x": ROWS})
-    path = file_with(tmp_path / "a.h5", lambda file: file.__setitem__("x", h5py.ExternalLink("b.h5", "/x")))
-    reader = RowReader(path, allow_external=[tmp_path])
-    assert set(reader.columns) == {"ok", "x"}
-    reader.read(["ok", "x"])
-    if change == "gone":
-        os.unlink(tmp_path / "b.h5")
-    else:
-        os.utime(tmp_path / "b.h5", ns=(1, 1))
-    assert reader.read(["ok"], [4])["ok"].tolist() == [4]
-    with pytest.raises((StaleIndexError, MissingSourceError), match=r"b\.h5"):
-        reader.read(["x"])
-
-
-def test_each_column_has_its_own_sources_whatever_is_asked_meanwhile(world):
-    access = Access(world.path, "/", ExternalPolicy.of([world.outside]))
-
-    def sources_of(layout):
-        return [os.path.realpath(path) for path, _ in layout.sources]
-
-    tree = H5Tree(open_h5(world.path), access)
-    others, found = itertools.cycle(OUTSIDE), {}
-    second = tree.columns()
-    for name, layout in tree.columns():
-        found[name] = sources_of(layout)
-        tree.source(tree.dataset("virtual"), world.secret, "s")
-        assert sources_of(tree.column(next(others))) in ([world.raw], [world.secret])
-        next(second, None)
-    expected = {name: [world.raw if leads_to == "raw.bin" else world.secret] for name, (_, leads_to) in OUTSIDE.items()}
-    assert found == {"ok": [], **expected}
-    tree.close()
 
 
 # Columns that are none ---------------------------------------------------------------------------
@@ -1050,20 +736,6 @@ def test_a_field_is_no_column(tmp_path):
         reader.read(["obs/jets/pt_"])
 
 
-def test_a_time_inside_a_compound_is_named(tmp_path):
-    def fill(file):
-        inner = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
-        inner.insert(b"begin", 0, h5py.h5t.UNIX_D64LE)
-        outer = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
-        outer.insert(b"when", 0, inner)
-        h5py.h5d.create(file.id, b"bad", outer, h5py.h5s.create_simple((5,)))
-
-    with pytest.raises(UnsupportedColumnError) as caught:
-        RowReader(file_with(tmp_path / "a.h5", fill)).read(["bad"])
-    assert "column 'bad', field 'when.begin', has a type that numpy lacks: HDF5's own time" in str(caught.value)
-    assert "Write it as int64" in str(caught.value)
-
-
 def test_a_listing_says_how_to_do_without_what_leads_nowhere(tmp_path):
     def fill(file):
         file["gone"] = h5py.SoftLink("/nothing")
@@ -1080,81 +752,6 @@ def test_a_group_is_no_column(tmp_path):
         UnsupportedColumnError, match=r"a\.h5: 'obs' is a group, not a column; its columns are below it"
     ):
         RowReader(path).read(["obs"])
-
-
-def written_as(type_id, values):
-    def make(file):
-        h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))).write(
-            h5py.h5s.ALL, h5py.h5s.ALL, np.array(values)
-        )
-
-    return make
-
-
-def twenty_bits():
-    type_id = h5py.h5t.STD_I32LE.copy()
-    type_id.set_precision(20)
-    return type_id
-
-
-def strange_float():
-    type_id = h5py.h5t.IEEE_F32LE.copy()
-    type_id.set_fields(31, 20, 11, 0, 20)
-    type_id.set_ebias(1023)
-    return type_id
-
-
-def arrays_of_one_shape(file):
-    type_id = h5py.h5t.array_create(h5py.h5t.STD_I32LE, (2, 3))
-    h5py.Dataset(h5py.h5d.create(file.id, b"x", type_id, h5py.h5s.create_simple((5,))))[:] = np.arange(30).reshape(
-        5, 2, 3
-    )
-
-
-def arrays_of_any_length(file):
-    dataset = file.create_dataset("x", (5,), h5py.vlen_dtype("i4"))
-    for i in range(5):
-        dataset[i] = np.arange(i)
-
-
-ODD_TYPES = {
-    "20-bit integer": written_as(twenty_bits(), [1, -1, 2**19 - 1, -(2**19), 0]),
-    "strange float": written_as(strange_float(), [0.5, -1.0, 1e300, 3.0, 0.0]),
-    "bit field": written_as(h5py.h5t.STD_B16LE, np.array([1, 2, 3, 2**15, 0], "u2")),
-    "long double": lambda file: file.create_dataset("x", data=np.arange(5, dtype="g") / 3),
-    "boolean of other bytes": lambda file: file.create_dataset("x", data=np.array([0, 1, 1, 0, 1], "?")),
-    "compound": lambda file: file.create_dataset("x", data=np.array([(i, i / 2) for i in range(5)], "i4,>f8")),
-    "opaque": lambda file: file.create_dataset("x", data=np.array([b"ab", b"c", b"", b"\0d", b"e"], "V2")),
-    "date": lambda file: file.create_dataset(
-        "x", data=np.arange(5).astype("M8[s]").astype(h5py.opaque_dtype(np.dtype("M8[s]")))
-    ),
-    "array": arrays_of_one_shape,
-    "arrays of any length": arrays_of_any_length,
-    "compact": lambda file: dataset_with(file, "x", (5,), compact()).write_direct(np.arange(5, dtype="i4")),
-}
-
-
-def compact():
-    plist = plist_with()
-    plist.set_layout(h5py.h5d.COMPACT)
-    return plist
-
-
-@pytest.mark.parametrize("kind", ODD_TYPES)
-def test_odd_types_are_as_h5py_delivers_them_or_refused(tmp_path, kind):
-    path = file_with(tmp_path / "a.h5", lambda file: ODD_TYPES[kind](file) and None)
-    reader = RowReader(path)
-    for rows in (slice(None), [4, 0, 4]):
-        try:
-            found = reader.read(["x"], rows)["x"]
-        except UnsupportedColumnError as exc:
-            assert "column 'x'" in str(exc)  # noqa: PT017
-            continue
-        expected = by_h5py(path, "x", rows)
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    assert "ok" in reader.columns
 
 
 # Names that are none, rows that differ -----------------------------------------------------------
@@ -1189,12 +786,6 @@ def test_unknown_column_in_a_file_of_none(tmp_path):
         reader.read(["x"])
     with pytest.raises(SchemaMismatchError, match="found no column; is group="):
         _ = reader.num_rows
-
-
-def test_many_names_are_shortened(tmp_path):
-    path = write(tmp_path / "a.h5", {f"column{i:02}": ROWS for i in range(20)})
-    with pytest.raises(UnknownColumnError, match=r"There is: column00, .*column09, \.\.\.\.$"):
-        RowReader(path).column("qqq")
 
 
 def test_columns_of_different_lengths(tmp_path):

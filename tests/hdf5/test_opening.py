@@ -6,7 +6,6 @@ import gzip
 import logging
 import os
 import resource
-import shutil
 import socket
 import tempfile
 import time
@@ -28,7 +27,6 @@ from ray_h5.errors import (
     StaleIndexError,
     TransientIOError,
     TruncatedFileError,
-    UnknownColumnError,
     WriterActiveError,
 )
 from ray_h5.hdf5.files import opening
@@ -37,7 +35,7 @@ from ray_h5.read import retry
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.storage.local import LocalFile
-from tests.hdf5.h5kit import assert_same, flip, in_fork, overwrite, program, run_python, write
+from tests.hdf5.h5kit import assert_same, flip, in_fork, program, run_python, write
 
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
 GZIP = {"chunks": (3, 4), "compression": "gzip"}
@@ -154,12 +152,6 @@ def test_what_a_file_seems_to_be(tmp_path, head, seems):
     assert seems in str(caught.value)
 
 
-def test_nothing_is_said_of_a_file_that_begins_like_no_other(tmp_path):
-    (tmp_path / "a.h5").write_bytes(b"\0x,y\n" * 500)
-    with pytest.raises(NotHDF5Error, match=r"found no HDF5 signature in it$"):
-        RowReader(tmp_path / "a.h5")
-
-
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 def test_the_first_part_of_a_family_of_files_is_named(tmp_path, libver):
     with h5py.File(tmp_path / "a%d.h5", "w", driver="family", memb_size=4096, libver=libver) as file:
@@ -230,11 +222,6 @@ def test_file_that_may_not_be_read(where):
     assert str(caught.value).startswith(f"{path}: this process may not read it")
 
 
-@pytest.mark.parametrize("make_path", [str, Path, os.fspath])
-def test_kinds_of_paths(path, make_path):
-    assert RowReader(make_path(path)).path == path
-
-
 def test_relative_paths_outlive_a_change_of_folder(path, monkeypatch):
     monkeypatch.chdir(os.path.dirname(path))
     opened = RowReader("a.h5")
@@ -258,16 +245,6 @@ def test_truncated(tmp_path, libver, kept):
         f"{path}: expected {size} bytes, found {int(size * kept)}. The file is cut short: copy it again."
     )
     assert isinstance(caught.value, OSError)
-
-
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("kept", [8, 20, 40])
-def test_truncated_within_its_first_block(tmp_path, libver, kept):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, libver)
-    os.truncate(path, kept)
-    with pytest.raises((TruncatedFileError, CorruptFileError, NotHDF5Error)) as caught:
-        RowReader(path)
-    assert str(caught.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize(("libver", "ends"), [("earliest", 96), ("latest", 48)])
@@ -315,39 +292,6 @@ def test_damaged_metadata(tmp_path, place):
         assert_same(RowReader(path).read(["y"])["y"], VALUES)
 
 
-@pytest.mark.parametrize("place", ["superblock", "root group"])
-def test_damaged_metadata_show_in_the_layout(tmp_path, place):
-    path = write(tmp_path / "a.h5", {"x": VALUES, "y": VALUES}, "latest")
-    flip(path, places_of_metadata(path)[place])
-    with pytest.raises(CorruptFileError, match="damaged"):
-        _ = RowReader(path).layout
-
-
-def test_no_flipped_byte_of_metadata_gives_another_outcome(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, "latest", **GZIP)
-    size = os.path.getsize(path)
-
-    def outcomes():
-        found = set()
-        for at in range(0, size, 17):
-            copy = shutil.copy(path, tmp_path / f"{at}.h5")
-            flip(copy, at)
-            try:
-                same = RowReader(copy).read(["x"])["x"].tobytes() == VALUES.tobytes()
-                found.add("same" if same else f"other bytes after a flip at {at}")
-            except UnknownColumnError:
-                found.add(f"an absent column after a flip at {at}")
-            except RayH5Error:
-                found.add("refused")
-            except Exception as exc:  # noqa: BLE001  any is worth a report
-                found.add(f"{exc!r} after a flip at {at}")
-            os.unlink(copy)
-        return found
-
-    # In a child: libhdf5 may crash.
-    assert in_fork(outcomes) == {"same", "refused"}
-
-
 # Writers -----------------------------------------------------------------------------------------
 
 WRITES = """
@@ -379,25 +323,6 @@ def test_writer_that_died(tmp_path):
     assert Path(path).read_bytes() == before, "flags are never cleared for the user"
 
 
-def test_writer_in_this_process(path):
-    opened = RowReader(path)
-    opened.read(["x"])
-    with h5py.File(path, "r+") as file:
-        for flush in (False, True):
-            time.sleep(TICK_S)
-            file["x"][:] = file["x"][:] + 1
-            if flush:
-                file.flush()
-            # What the writer holds back is on no disk: either it is seen, or it is refused.
-            for each in (opened, RowReader) if flush else (RowReader,):
-                try:
-                    found = (each(path) if each is RowReader else each).read(["x"])["x"]
-                except (WriterActiveError, StaleIndexError):
-                    continue
-                assert_same(found, file["x"][:])
-    assert_same(RowReader(path).read(["x"])["x"], VALUES + 2)
-
-
 # Locks and other openings of the same file -------------------------------------------------------
 
 LOCKINGS = [None, True, False, "best-effort"]
@@ -422,14 +347,6 @@ def test_our_cache_is_in_nobodys_way(path, mode, locking):
     assert set(opened.columns) == {"x", "y"}
     with h5py.File(path, mode, locking=locking) as file:
         assert set(file) == (set() if mode == "w" else {"x", "y"})
-
-
-def test_our_cache_is_in_no_other_process_way(path):
-    opened = RowReader(path)
-    opened.read(["x"])
-    child = run_python("import sys, h5py\nh5py.File(sys.argv[1], 'a')['new'] = 1", path)
-    assert child.returncode == 0, child.stderr
-    assert opened.path == path
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -466,20 +383,6 @@ def test_threads_that_have_a_file_open_together(tmp_path):
         assert {*last} == {"c", "d"}
 
 
-# User blocks -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("storage", [{}, GZIP], ids=["contiguous", "chunked"])
-def test_user_block(tmp_path, storage):
-    with h5py.File(tmp_path / "a.h5", "w", userblock_size=1024) as file:
-        file.create_dataset("x", data=VALUES, **storage)
-    overwrite(tmp_path / "a.h5", 0, b"#!/bin/sh\n")
-    opened = RowReader(tmp_path / "a.h5")
-    for rows in (slice(None), [19, 3, 3]):
-        assert_same(opened.read(["x"], rows)["x"], VALUES[rows])
-    assert opened.stats.h5py_reads == 0
-
-
 # Files that change -------------------------------------------------------------------------------
 
 
@@ -506,31 +409,6 @@ def test_file_that_changes_under_a_reader(tmp_path, storage, read_before):
     assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
 
 
-@pytest.mark.parametrize("change", ["longer", "shorter"])
-def test_file_that_grows_or_shrinks_under_a_reader(tmp_path, change):
-    path = write(tmp_path / "a.h5", {"x": VALUES})
-    opened = RowReader(path)
-    os.truncate(path, os.path.getsize(path) + (100 if change == "longer" else -100))
-    with pytest.raises((StaleIndexError, TruncatedFileError)) as caught:
-        opened.read(["x"])
-    assert path in str(caught.value)
-    assert str(os.path.getsize(path)) in str(caught.value)
-
-
-def test_file_that_changes_during_a_read(path, monkeypatch):
-    opened = RowReader(path)
-    read_into = LocalFile.read_into
-
-    def changing(self, offset, buffer):
-        read_into(self, offset, buffer)
-        os.utime(path, ns=(1, 1))
-
-    monkeypatch.setattr(LocalFile, "read_into", changing)
-    monkeypatch.setattr(LocalFile, "descriptor", None)
-    with pytest.raises(StaleIndexError):
-        opened.read(["x"])
-
-
 @pytest.mark.parametrize("read_before", [True, False])
 def test_file_that_is_replaced(tmp_path, read_before):
     path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
@@ -542,15 +420,6 @@ def test_file_that_is_replaced(tmp_path, read_before):
     with contextlib.suppress(StaleIndexError):
         assert_same(opened.read(["x"])["x"], VALUES)
     assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
-
-
-def test_file_that_is_deleted(path):
-    opened = RowReader(path)
-    os.unlink(path)
-    with pytest.raises(NotFoundError, match="no such file"):
-        RowReader(path)
-    with pytest.raises((StaleIndexError, NotFoundError)):
-        opened.read(["x"])
 
 
 def test_expected_state(path):
@@ -660,15 +529,6 @@ def test_opening_that_fails_for_a_while(path, monkeypatch, code):
 
 
 @pytest.mark.usefixtures("no_waits")
-def test_looking_up_a_column_that_fails_for_a_while(path, monkeypatch):
-    # Inside a look-up h5py turns an input/output error into a KeyError that only quotes it.
-    flaky = Flaky(h5py.h5o.open, 2, errno.EIO, KeyError)
-    monkeypatch.setattr(h5py.h5o, "open", flaky)
-    assert_same(RowReader(path).read(["x"])["x"], VALUES)
-    assert flaky.left == 0
-
-
-@pytest.mark.usefixtures("no_waits")
 def test_columns_that_h5py_reads_are_tried_again_too(tmp_path, monkeypatch):
     path, layout = tmp_path / "a.h5", h5py.VirtualLayout((3, 2), "f4")
     with h5py.File(path, "w") as file:
@@ -700,12 +560,6 @@ def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
     for _ in range(3):  # the plan was made for the old file, however often it is asked
         with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
             opened.read(["x"])
-
-
-def test_waits_grow():
-    waits = retry._WAITS_S
-    assert list(waits) == sorted(waits)
-    assert 0 < sum(waits) < 10
 
 
 def test_what_libhdf5_finds_out_when_it_closes_a_file_is_an_error_of_that_file(tmp_path):

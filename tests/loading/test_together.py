@@ -142,7 +142,7 @@ def mixed(tmp_path_factory):
     return str(folder), {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-@few(25)
+@few(12)
 @given(
     st.lists(st.sampled_from([*STORAGES, "two"]), min_size=1, unique=True),
     st.lists(st.tuples(st.integers(0, 41), st.integers(1, 4)), min_size=1, max_size=12),

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray.data.datasource.datasink import WriteResult
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
@@ -29,6 +29,7 @@ from ray_h5.errors import (
 from ray_h5.ray_data.arrow.sparse_blocks import sparse_array
 from ray_h5.ray_data.datasink import H5Datasink
 from ray_h5.ray_data.datasource import H5Datasource
+from tests.properties import few
 
 ROWS = 7
 
@@ -109,7 +110,7 @@ def plain(array):
     return list(map(repr, array.to_pylist()))
 
 
-@settings(max_examples=30, deadline=None)
+@few(15)
 @given(
     st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4, unique=True),
     st.sampled_from([None, 1, 3]),

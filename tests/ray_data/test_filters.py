@@ -81,7 +81,7 @@ predicates = combined(leaves, max_leaves=4)
 
 
 @pytest.mark.slow
-@few(30)
+@few(15)
 @given(predicates, predicates)
 def test_any_filters_keep_what_pyarrow_keeps(paths, one, two):
     expected = kept(paths, one.to_pyarrow() & two.to_pyarrow())

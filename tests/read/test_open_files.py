@@ -3,7 +3,6 @@
 import gc
 import os
 import pickle
-import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import MissingSourceError, NotFoundError, OptionError, RayH5Error, RowIndexError, StaleIndexError
+from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.files import open_library
-from ray_h5.manifest.layout import LAYOUT_BYTES
 from ray_h5.read import open_file, open_files
 from ray_h5.read.open_files import FileOnDisk
 from ray_h5.read.reader import ReadStats, RowReader
@@ -122,31 +120,6 @@ def test_fork_does_not_wait_for_locks_of_the_parent(path):
     assert_same(found[1], NAMES[[5]])
 
 
-def test_fork_of_a_fork(path):
-    reader = RowReader(path)
-    reader.read(["x"], [0])
-    assert_same(in_fork(lambda: in_fork(lambda: reader.read(["x"], [7])["x"])), VALUES[[7]])
-
-
-def test_a_child_that_ends_leaves_the_parent_its_descriptors(path):
-    reader = RowReader(path)
-    reader.read(["x"])
-    in_fork(lambda: [reader.close(), gc.collect()])
-    assert_same(reader.read(["x"])["x"], VALUES)
-
-
-@pytest.mark.parametrize("read_before", [True, False])
-def test_pickle(path, read_before):
-    reader = RowReader(path, threads=2, group="/")
-    if read_before:
-        reader.read(["x", "s"])
-    copy = pickle.loads(pickle.dumps(reader))
-    assert repr(copy) == repr(reader)
-    found = copy.read(["x", "s"], [39, 0])
-    assert_same(found["x"], VALUES[[39, 0]])
-    assert_same(found["s"], NAMES[[39, 0]])
-
-
 def test_pickle_into_a_new_interpreter(path, tmp_path):
     reader = RowReader(path, expect=RowReader(path).identity)
     (tmp_path / "reader.pickle").write_bytes(pickle.dumps(reader))
@@ -167,38 +140,6 @@ def test_pickled_reader_remembers_what_it_expects(path):
     for look in (lambda: copy.read(["x"]), lambda: copy.read(["x"]), lambda: copy.columns, lambda: copy.identity):
         with pytest.raises(StaleIndexError, match="the file changed between planning and reading"):
             look()
-
-
-def test_forked_reader_remembers_what_it_expects(path):
-    reader = RowReader(path, expect=RowReader(path).identity)
-    reader.read(["x"])
-
-    def child():
-        replace(path, VALUES + 1)
-        found = []
-        for _ in range(2):
-            try:
-                found.append(reader.read(["x"])["x"])
-            except StaleIndexError as exc:
-                found.append(type(exc).__name__)
-        return found
-
-    assert in_fork(child) == ["StaleIndexError"] * 2
-
-
-def test_pickled_reader_of_a_file_that_is_gone(path):
-    pickled = pickle.dumps(RowReader(path))
-    os.unlink(path)
-    with pytest.raises(NotFoundError, match=r"a\.h5: no such file"):
-        pickle.loads(pickled).read(["x"])
-
-
-def test_layouts_pickle_and_compare(path):
-    reader = RowReader(path)
-    columns = pickle.loads(pickle.dumps(reader.columns))
-    assert repr(columns) == repr(reader.columns)
-    assert pickle.loads(pickle.dumps(reader.identity)) == reader.identity
-    assert {columns["x"].pipeline: 1}[reader.columns["x"].pipeline] == 1
 
 
 # The cache ---------------------------------------------------------------------------------------
@@ -224,37 +165,6 @@ def test_no_more_files_stay_open_than_said(tmp_path):
         assert RowReader(paths[i]).read(["x"], [0])["x"].tolist() == [i]
     gc.collect()
     assert open_descriptors() - before == most
-
-
-@pytest.mark.usefixtures("empty_cache")
-def test_files_used_last_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(open_file, "MAX_OPEN_FILES", 3)
-    paths = [write(tmp_path / f"{i}.h5", {"x": np.arange(4)}) for i in range(4)]
-    first = opened_by(RowReader(paths[0]))
-    for path in (paths[1], paths[2], paths[0], paths[3]):
-        RowReader(path)
-    assert opened_by(RowReader(paths[0])) is first
-    assert in_cache() == [paths[2], paths[3], paths[0]]
-
-
-@pytest.mark.usefixtures("empty_cache")
-def test_chunk_indexes_are_kept_up_to_a_size(tmp_path, monkeypatch):
-    # 10 chunks of 28 bytes each: two of the indexes fit, and three layouts.
-    monkeypatch.setattr(open_file.FILES, "max_bytes", 600 + 3 * LAYOUT_BYTES)
-    raw = write(tmp_path / "raw.h5", {"x": VALUES})
-    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i}, **STORAGES["gzip"]) for i in range(4)]
-    for path in [raw, *paths]:
-        RowReader(path).read(["x"], [0])
-    RowReader(raw)
-    assert in_cache() == [*paths[2:], raw]
-    for i, path in enumerate(paths):
-        assert_same(RowReader(path).read(["x"])["x"], VALUES + i)
-    monkeypatch.setattr(open_file.FILES, "max_bytes", 0)
-    for _ in range(2):
-        reader = RowReader(paths[0])
-        reader.read(["x"], [0])
-        assert opened_by(RowReader(paths[0])) is opened_by(reader), "the one in use stays"
-    assert in_cache() == [paths[0]]
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -310,22 +220,6 @@ def test_a_source_that_does_not_answer_holds_up_no_other_file(path, tmp_path, mo
         assert_same(waiting.result(20)["x"], VALUES)
 
 
-def test_errors_of_the_listing_do_not_grow(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["ok"] = NAMES
-        file["gone"] = h5py.SoftLink("/nowhere")
-    reader = RowReader(tmp_path / "a.h5")
-    frames = set()
-    for _ in range(5):
-        error = reader.layout.refused["gone"]
-        assert error.__traceback__ is None
-        assert error.__cause__ is None
-        with pytest.raises(MissingSourceError, match="leads to '/nowhere', which does not exist") as caught:
-            raise error
-        frames.add(len(caught.traceback))
-    assert frames == {1}
-
-
 @pytest.mark.usefixtures("empty_cache")
 def test_a_second_reader_opens_nothing(path, monkeypatch):
     RowReader(path).read(["x"])
@@ -362,28 +256,6 @@ def test_failing_to_open_leaves_no_descriptor_behind(tmp_path):
             RowReader(tmp_path / name)
     gc.collect()
     assert open_descriptors() == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("empty_cache")
-def test_running_out_of_descriptors(path):
-    def outcomes():
-        found = []
-        for spare in range(8):
-            open_files.forget_all()
-            gc.collect()
-            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            # One of those in use was the listing itself.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1 + spare, hard))
-            try:
-                found.append(RowReader(path).read(["x"], [3])["x"].tobytes() == VALUES[3].tobytes())
-            except RayH5Error as exc:
-                found.append(path in str(exc))
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return found
-
-    assert in_fork(outcomes) == [True] * 8
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -438,25 +310,6 @@ def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
         assert other == "closes it"
         assert "closed" in str(exc)  # noqa: PT017  either is right
     assert not left
-
-
-@pytest.mark.usefixtures("empty_cache")
-def test_threads_open_files_together(tmp_path):
-    paths = [write(tmp_path / f"{i}.h5", {"x": VALUES + i, "s": NAMES}) for i in range(8)]
-
-    def read(i):
-        found = RowReader(paths[i % 8]).read(["x", "s"], [i % 40])
-        return found["x"].tobytes() == (VALUES[[i % 40]] + i % 8).tobytes() and found["s"][0] == NAMES[i % 40]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(read, range(80)))
-
-
-def test_counts_of_threads_add_up(path):
-    reader = RowReader(path, threads=3)
-    with eager_switches(), ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: reader.read(["x"]), range(100)))
-    assert reader.stats.chunks_decoded == 100 * 10
 
 
 def test_no_count_is_lost():
@@ -524,14 +377,6 @@ def test_threads_that_are_none(path, threads):
     assert isinstance(caught.value, ValueError)
 
 
-def test_repr(path):
-    assert repr(RowReader(path, threads=2)) == f"RowReader({path!r}, group='/', threads=2)"
-
-
-def test_a_path_of_bytes_is_one(path):
-    assert RowReader(os.fsencode(path)).path == path
-
-
 @pytest.mark.parametrize("path", [None, 3, ["a.h5"]])
 def test_paths_that_are_none(path):
     with pytest.raises(OptionError, match=r"path=.*: expected the path of one file"):
@@ -550,16 +395,6 @@ def test_names_that_are_none(path, columns):
     for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
         with pytest.raises(OptionError, match="expected a list of names"):
             look(columns)
-
-
-def test_names_that_are_given_once(path):
-    reader = RowReader(path)
-    for look in (reader.read, reader.find, reader.stored_bytes, reader.notes):
-        assert list(look(iter(["s", "x"]))) == ["s", "x"]
-
-
-def test_counts_begin_at_nothing(path):
-    assert RowReader(path).stats == ReadStats(0, 0, 0, 0)
 
 
 # Rows --------------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CastError
 from ray_h5.read.casting import lost
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, write
+from tests.properties import few
 
 ENUM = h5py.enum_dtype({"low": 0, "mid": 1, "high": 2}, basetype="u1")
 NUMBERS = [
@@ -168,7 +169,7 @@ CASTS = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=settings.default.max_examples // 2)
+@few(12)
 @given(data=st.data(), cast=st.sampled_from(CASTS), threads=st.integers(1, 3))
 def test_read_into_places_and_casts(data, cast, threads):
     stored, wanted = cast

@@ -5,7 +5,7 @@ import math
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5.manifest.row_requests import RunRequest, request_of
@@ -13,6 +13,7 @@ from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.kernel import run_tables as steps
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
+from tests.properties import few
 
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i8"), ("c", "<f4"), ("v", "<i2", (3,)), ("s", "S5"), ("d", "<f4")])
 
@@ -47,7 +48,7 @@ def positions(draw, length):
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_equal_to_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
     if not is_compiled:
@@ -110,7 +111,7 @@ def boxes_by_numpy(values, selection, rows):
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_boxes_equal_numpy(tmp_path_factory, monkeypatch, is_compiled, data):
     if not is_compiled:

@@ -11,7 +11,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
@@ -373,7 +373,7 @@ def test_messages_of_headers_in_several_blocks(tmp_path):
         assert_equals_h5py(path)
 
 
-@settings(few(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     dtype=st.sampled_from(sorted(DTYPES)),
     storage=st.sampled_from(sorted(STORAGES)),

@@ -130,7 +130,7 @@ def with_attributes(path: Path, columns: list[str], attributes: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-@few(25)
+@few(12)
 @given(
     columns=st.dictionaries(st.sampled_from(NAMES), datasets(), max_size=5),
     lengths=st.tuples(st.integers(0, 9), st.integers(0, 90)),

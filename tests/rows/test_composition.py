@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5 import Files, Grid, Groups, Shuffle, Windows, between, csr, fields, part, ragged, where
@@ -21,6 +21,7 @@ from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.kit.fault_server import FaultServer
+from tests.properties import few
 
 anndata = pytest.importorskip("anndata", reason="anndata is an oracle of this test")
 pd = pytest.importorskip("pandas")
@@ -351,7 +352,7 @@ def some_windows(draw, column):
 @pytest.mark.parametrize("has_windows", [False, True])
 @pytest.mark.parametrize("form", list(WRITERS))
 @pytest.mark.parametrize("kind", ["axis", "groups", "grid", "files"])
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 1 << 20))
 def test_every_form_with_every_row_kind(tmp_path_factory, server, kind, form, has_windows, data, seed):
     column = COLUMNS.get(form, "c")

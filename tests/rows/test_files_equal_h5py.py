@@ -6,13 +6,14 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5 import Files, Patches, Shuffle, Sidecar, Windows, between, kfold, ragged, where
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.hdf5.files import opening
 from ray_h5.torch_data import H5Dataset, loader
+from tests.properties import few
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
 
 
@@ -33,7 +34,7 @@ def some_files(draw):
     return count, columns
 
 
-@settings(max_examples=30, deadline=None)
+@few(15)
 @given(some_files())
 def test_rows_equal_h5py(tmp_path_factory, drawn):
     count, columns = drawn

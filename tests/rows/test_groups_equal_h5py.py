@@ -166,8 +166,8 @@ def test_each_refusal_has_a_reason(tmp_path):
                         assert_value(found, expected[name, i])
 
     check()
-    assert counts["delivered"] > 10, counts
-    assert counts["refused"] > 10, counts
+    assert counts["delivered"] > 5, counts
+    assert counts["refused"] > 5, counts
 
 
 def test_traces_of_one_chunk_each(tmp_path):

@@ -4,12 +4,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import MissingSourceError, OptionError, RayH5Error
 from ray_h5.torch_data import Groups, H5Dataset, Shuffle, Windows, joined, loader, where
 from tests.kit.fault_server import FaultServer
+from tests.properties import few
 
 
 @pytest.fixture(params=["chunked", "contiguous", "text"])
@@ -103,7 +104,7 @@ def write_master(folder, lengths, *, linked, options):
     return np.concatenate(parts)
 
 
-@settings(max_examples=8, deadline=None)
+@few(4)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=2, max_size=12).filter(any),
     linked=st.lists(st.booleans(), min_size=1, max_size=3).filter(any),

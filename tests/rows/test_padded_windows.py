@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -14,6 +14,7 @@ from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import to_table
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset, loader
+from tests.properties import few
 
 
 def same(sample):
@@ -44,7 +45,7 @@ def write(path, counts, dtype, rest, *, in_groups):
     return episodes
 
 
-@settings(max_examples=10, deadline=None)
+@few(5)
 @given(
     counts=st.lists(st.integers(0, 4), min_size=2, max_size=6),
     dtype=st.sampled_from(["f4", "i8"]),

@@ -6,7 +6,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
@@ -18,6 +18,7 @@ from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.rows.kinds import patch_rows
 from ray_h5.rows.patches import Patches as Kind
 from ray_h5.torch_data import H5Dataset, loader
+from tests.properties import few
 from tests.rows.kit import PIPELINES, open_rows
 
 
@@ -38,7 +39,7 @@ def volumes(draw):
     return extents, block, stride, (shape, len(channels) * before), options, written
 
 
-@settings(max_examples=30, deadline=None)
+@few(15)
 @given(volumes(), st.sampled_from(["<i2", ">f4", "?"]), st.integers(0, 1 << 20), st.sampled_from(["inside", "zero"]))
 def test_blocks_equal_h5py(tmp_path_factory, volume, dtype, seed, pad):
     extents, block, stride, (shape, first), options, written = volume
@@ -362,7 +363,7 @@ def parts_of_channels(draw):
     return tuple(shape), tuple(at), block, taken, options
 
 
-@settings(max_examples=60, deadline=None)
+@few(30)
 @given(
     parts_of_channels(),
     st.sampled_from(["<i2", ">f4", "?"]),
@@ -490,7 +491,7 @@ def random_compounds(rng, shape, dtype):
     return values
 
 
-@settings(max_examples=100, deadline=None)
+@few(50)
 @given(
     parts_of_channels(),
     st.sampled_from(COMPOUNDS),

@@ -5,7 +5,7 @@ import math
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5 import Groups, Patches, RowReader, Shuffle, Sidecar, part, where
@@ -15,6 +15,7 @@ from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.read.open_files import forget_all
 from ray_h5.torch_data import H5Dataset, kfold, loader
 from tests.kit.fault_server import FaultServer
+from tests.properties import few
 from tests.rows.kit import PIPELINES
 
 COLUMNS = ["raw", "label", "age", "corner", "scan"]
@@ -109,7 +110,7 @@ def store(tmp_path_factory):
     MEMORY.clear()
 
 
-@settings(max_examples=15, deadline=None)
+@few(7)
 @given(scans(), st.integers(0, 1 << 20), st.booleans(), st.booleans())
 def test_blocks_of_groups_equal_h5py(store, tmp_path_factory, made, seed, in_store, by_name):
     extents, block, options, stored, channels = made

@@ -20,7 +20,7 @@ def write(path, counts, values, axes=()):
     return str(path)
 
 
-@few(40)
+@few(20)
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=30), rows=st.lists(st.integers(0, 1000), min_size=1))
 def test_rows_equal_those_of_numpy(tmp_path_factory, counts, rows):
     values = np.random.default_rng(0).random((sum(counts), 2)).astype("f4")

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5 import Groups, Windows, csr, part, ragged
@@ -21,6 +21,7 @@ from ray_h5.errors import (
 from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.row_view import RowView
 from ray_h5.torch_data import H5Dataset
+from tests.properties import few
 
 LAYOUTS = [{}, {"chunks": (7,)}, {"chunks": (16,), "compression": "gzip"}, {"chunks": (5,), "compression": "lzf"}]
 
@@ -210,7 +211,7 @@ def test_bounds_that_do_not_fit_name_the_option_that_does(tmp_path, values, opti
     inclusive=st.booleans(),
     dtype=st.sampled_from(["u1", "i4", "u8", ">i8"]),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_way_to_say_bounds(tmp_path_factory, data, base, inclusive, dtype):
     path = tmp_path_factory.mktemp("b") / "a.h5"
     counts = np.array(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
@@ -412,7 +413,7 @@ def write_episodes(path, counts, width=9, shape="attribute", layout=None):
     return matrices
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), shape=st.sampled_from(["attribute", "dataset"]), layout=st.sampled_from(LAYOUTS))
 def test_windows_over_matrices_of_groups_equal_scipy(tmp_path_factory, data, shape, layout):
     path = tmp_path_factory.mktemp("episodes") / "a.h5"

@@ -125,7 +125,7 @@ def test_cells_of_loom(tmp_path):
     assert np.array_equal(chosen.read(np.arange(len(chosen)))["matrix"], matrix.T[1::3])
 
 
-@few(40)
+@few(20)
 @given(
     shape=st.lists(st.integers(1, 5), min_size=2, max_size=4),
     rows=st.integers(1, 40),

@@ -81,8 +81,7 @@ def windows_of(times, pad, stride):
     return Windows({"x": offsets}, pad=pad, stride=stride, **times)
 
 
-@pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("pad", ["edge", "drop"])
+@pytest.mark.parametrize(("pad", "stride"), [("edge", 3), ("drop", 1)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_and_tables_name_the_steps_of_files(folders, tmp_path, kind, pad, stride):
     write, options, times = KINDS[kind]

@@ -5,12 +5,13 @@ import math
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5 import Files, Groups, Sidecar, Windows, between, fields, part, where
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
+from tests.properties import few
 
 
 def nearest(times, asked):
@@ -21,7 +22,7 @@ def nearest(times, asked):
     return at, away[at] > step * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_equal_to_numpy(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("t") / "a.h5"
@@ -140,7 +141,7 @@ def test_a_slice_that_is_padded_in_some_files_alone_is_refused(tmp_path, columns
     assert len(dropped[0]["x"]) == 10
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_groups_are_the_recordings_of_files_of_their_own(tmp_path_factory, data):
     """The rows of groups are those of files that hold one group each."""

@@ -3,22 +3,16 @@
 import decimal
 import gzip
 import pathlib
-import pickle
 import re
 
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ray_h5 import Groups, Shuffle, Sidecar, Windows, balance
 from ray_h5.errors import (
-    CastError,
-    NotFoundError,
     OptionError,
     SchemaMismatchError,
     StaleIndexError,
@@ -27,7 +21,6 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.index.file_options import FileOptions
-from ray_h5.order.read_plan import make_plan
 from ray_h5.tables import table_files
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.torch_data import H5Dataset, kfold, loader, where
@@ -89,17 +82,6 @@ def test_keys_of_integers_are_compared_as_integers(files):
     )
     samples = dataset(files, ["number", "label"], sidecar=Sidecar(table, on="number"))
     assert all(samples[i]["label"] == samples[i]["number"] for i in range(12))
-
-
-def test_a_key_of_another_name(files):
-    samples = dataset(files, ["label"], sidecar=Sidecar(labels(files, key="id"), on="guid", key="id"))
-    assert samples[4]["label"] == 1
-
-
-def test_the_key_column_of_a_table_with_another_name_is_no_column(files):
-    assert dataset(files, sidecar=Sidecar(labels(files, key="id"), on="guid", key="id")).columns == [
-        "guid", "number", "x", "label", "name",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["f{}.h5", "f{}", "{}/f{}.h5", "./f{}.h5", "{}/f{}"])
@@ -309,16 +291,6 @@ def test_integers_without_a_value_become_floats_on_request(files):
     assert samples[4]["label"].item() == 4.0
 
 
-def test_casts(files):
-    sidecar = Sidecar(labels(files), on="guid")
-    assert (
-        dataset(files, ["label"], sidecar=sidecar, dtypes={"label": "uint8"}).read(np.arange(2))["label"].dtype == "u1"
-    )
-    big = write(files, "guid,label\n" + "".join(f"{g},{300 + i}\n" for i, g in enumerate(guids())))
-    with pytest.raises(CastError, match=r"labels.csv: column 'label': the value 300 cannot be cast to int8"):
-        dataset(files, ["label"], sidecar=Sidecar(big, on="guid"), dtypes={"label": "int8"})
-
-
 def test_no_row_has_a_line(files):
     table = labels(files, [f"x{i}" for i in range(12)])
     for missing in ("error", "null", "drop"):
@@ -394,20 +366,6 @@ def test_a_header_of_another_encoding(files):
     (files / "labels.csv").write_bytes("guid,\xe9\n0,1\n".encode("latin1"))
     with pytest.raises(TableError, match="the header is not UTF-8"):
         dataset(files, ["x"], sidecar=Sidecar(str(files / "labels.csv"), on="guid"))
-
-
-def test_large_unsigned_keys(tmp_path):
-    keys = np.array([2**64 - 1, 2**63, 5], np.uint64)
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["k"], file["x"] = keys, np.arange(3)
-    table = write(tmp_path, "k,a\n" + "".join(f"{key},{i}\n" for i, key in enumerate(keys.tolist())))
-    assert [row["a"] for row in H5Dataset(tmp_path / "f.h5", ["x", "a"], sidecar=Sidecar(table, on="k"))] == [0, 1, 2]
-
-
-def test_a_csv_of_another_encoding(files):
-    (files / "labels.csv").write_bytes("guid,name\n000,Zürich\n".encode("latin-1"))
-    with pytest.raises(TableError, match=r"'name' is not UTF-8"):
-        dataset(files, sidecar=Sidecar(str(files / "labels.csv"), on="guid"))
 
 
 def test_a_csv_with_quotes_newlines_and_a_byte_order_mark(files):
@@ -573,25 +531,6 @@ def test_attributes_come_from_index_dir(files, monkeypatch):
     assert {name: str(value) for name, value in found.items()} == {name: str(value) for name, value in expected.items()}
 
 
-def test_attributes_of_a_group(files):
-    with h5py.File(files / "f0.h5", "a") as file:
-        file["inner/y"] = np.arange(3)
-        file["inner"].attrs["unit"] = "m"
-    assert H5Dataset(str(files / "f0.h5"), group="inner", attrs=["unit"])[2] == {"y": 2, "unit": "m"}
-
-
-def test_the_plan_holds_the_lines_that_are_used(files):
-    keys = [*guids(), *(f"x{i}" for i in range(1000))]
-    pq.write_table(pa.table({"guid": keys, "label": np.arange(len(keys))}), files / "t.parquet")
-    index = FileOptions.of(str(files / "*.h5"), sidecar=Sidecar(str(files / "t.parquet"), on="guid")).index(["label"])
-    plan = make_plan(index, list(index.delivered.values())[:1], np.array([3, 7]))
-    (part,) = plan.joined.parts
-    assert part.columns["label"].to_pylist() == [3, 7]
-    again = pickle.loads(pickle.dumps(plan))
-    assert again == plan
-    assert again.joined.array("label", plan.files, np.array([7, 3])).tolist() == [7, 3]
-
-
 WRONG = [
     (lambda: Sidecar("", on="a"), "path=''"),
     (lambda: Sidecar("a.csv", on=""), "on=''"),
@@ -613,34 +552,6 @@ def test_arguments_that_cannot_be_used(make, match, tmp_path, monkeypatch):
     h5py.File("x.h5", "w").close()
     with pytest.raises(OptionError, match=match):
         make()
-
-
-def test_a_table_that_does_not_exist(files):
-    with pytest.raises(NotFoundError, match=r"nothing.csv"):
-        dataset(files, sidecar=Sidecar(str(files / "nothing.csv"), on="guid"))
-
-
-@given(
-    rows=st.lists(st.sampled_from([None, "a", "b", "c", "á", "001", "1", ""]), max_size=12),
-    keys=st.lists(st.sampled_from(["a", "b", "c", "á", "001", "1", "", "x"]), unique=True, max_size=8),
-)
-def test_lines_are_those_of_a_dict(rows, keys):
-    found = lines_of([RowKeys("k", pa.array(rows, pa.large_string()))], [pa.array(keys, pa.string())], ["k"], "t")
-    expected = {key: line for line, key in enumerate(keys)}
-    assert found.tolist() == [expected.get(row, -1) for row in rows]
-    both = [RowKeys("k", pa.array(rows, pa.large_string())), RowKeys("n", pa.array(np.arange(len(rows)) % 2))]
-    lines = [pa.array([key for key in keys for _ in range(2)], pa.string()), pa.array([0, 1] * len(keys), pa.int64())]
-    found = lines_of(both, lines, ["k", "n"], "t")
-    assert found.tolist() == [2 * expected[row] + i % 2 if row in expected else -1 for i, row in enumerate(rows)]
-
-
-def test_the_index_looks_up_columns_of_tables_and_of_files(files):
-    index = FileOptions.of(str(files / "*.h5"), sidecar=Sidecar(labels(files), on="guid"), attrs=["fs"]).index(
-        ["label"]
-    )
-    found = index.look_up(["number", "label", "fs"])
-    assert pc.sum(found["label"]).as_py() == 12
-    assert found["fs"].to_pylist()[::4] == [100, 101, 102]
 
 
 def numbered(folder, values, name="labels.csv", first=0):
@@ -688,11 +599,6 @@ def test_integers_that_a_float_would_round_are_refused(files, values, line):
     assert [row["big"] for row in each(texts)] == [str(value) or None for value in values]
     rounded = dataset(files, ["big"], sidecar=Sidecar(table, on="guid", types={"big": "float64"}))
     assert rounded[line - 2]["big"].item() == float(values[line - 2])
-
-
-def test_integers_beside_floats_that_are_exact(files):
-    exact = Sidecar(numbered(files, ["0.5", 2**53, "1e300", f"0{2**62}", "nan", "inf", *range(6)]), on="guid")
-    assert dataset(files, ["big"], sidecar=exact)[3]["big"].item() == 2.0**62
 
 
 def test_keys_of_many_digits_are_refused_in_few_words(files):
@@ -830,17 +736,6 @@ def test_the_bounds_of_a_table_are_of_all_its_files_and_columns(files):
     for bounds in ({"max_rows": 11}, {"max_bytes": 300}):
         with pytest.raises(TableError, match=r"b\.csv.*max_"):
             dataset(files, ["label"], sidecar=Sidecar(parts, on="guid", **bounds))
-
-
-def test_text_of_parquet_is_as_it_is_written(files):
-    """It is counted by the numbers of a dictionary."""
-    texts = [None, "", *"abcabcabca"]
-    columns = {"guid": guids(), "text": texts, "codes": pa.array(texts).dictionary_encode()}
-    pq.write_table(pa.table({**columns, "d.t": texts, "bytes": pa.array(texts, pa.binary())}), files / "t.parquet")
-    for paths in ("t.parquet", ["t.parquet"]):
-        sidecar = Sidecar([files / path for path in np.atleast_1d(paths)], on="guid")
-        found = each(dataset(files, ["text", "codes", "d.t"], sidecar=sidecar))
-        assert [list(row.values()) for row in found] == [[text] * 3 for text in texts]
 
 
 def test_an_error_about_a_column_lists_those_of_tables_and_attributes(files):

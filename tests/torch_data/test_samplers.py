@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -31,6 +31,7 @@ from ray_h5.torch_data import (
 )
 from ray_h5.torch_data.ranks import _warn_of_lightning, _warn_of_processes
 from tests.index.kit import plan_files
+from tests.properties import few
 
 from .conftest import ids_of
 
@@ -239,7 +240,7 @@ RUNS = st.tuples(
 )
 
 
-@settings(max_examples=30)
+@few(15)
 @given(st.sampled_from(sorted(CHOICES)), st.lists(RUNS, min_size=1, max_size=4))
 def test_a_state_resumes_in_ray_and_in_plain_pytorch(chunked, choice, runs):
     """However often a training changes between them, with other ranks and batches, an epoch has its rows once."""

@@ -433,10 +433,10 @@ def said_by_a_killed_process(make, steps):
 
 
 TestTrainingRun = TrainingRun.TestCase
-TestTrainingRun.settings = settings(few(200), stateful_step_count=20)
+TestTrainingRun.settings = settings(few(100), stateful_step_count=20)
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ray_local")
 class TestLongRun(LongRun.TestCase):
-    settings = settings(few(4000), stateful_step_count=30)
+    settings = settings(few(2000), stateful_step_count=30)

@@ -7,13 +7,14 @@ import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.codecs.encode import CODEC_NAMES
 from ray_h5.errors import VerifyError, WriteFailedError
 from ray_h5.read.reader import RowReader
 from ray_h5.writing.output import OutputFile, write_error
+from tests.properties import few
 
 DTYPES = ["u1", "i2", "f4", "c16", "?", "S5", "f2", "V3", [("a", "i4"), ("b", "f8", (2,))], "S40"]
 
@@ -25,7 +26,7 @@ def values_of(dtype, shape, seed=0):
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@few(12)
 @given(
     st.sampled_from(DTYPES),
     st.sampled_from([(), (3,), (5, 7), (2, 0)]),

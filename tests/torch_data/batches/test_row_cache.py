@@ -65,7 +65,7 @@ def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
     batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8), max_size=12),
     first=st.sampled_from([1, 64]),
 )
-@few(30)
+@few(15)
 def test_the_rows_read_first_stay_of_each_column_as_many_as_its_bound(bound, batches, first):
     specs = {"x": ((), np.dtype("i8")), "y": ((2,), np.dtype("i8")), "list": ((), np.dtype(object))}
     bounds, model = {"x": 10, "y": bound, "list": bound, "other": 0}, list[int]()
