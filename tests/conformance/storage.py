@@ -97,9 +97,9 @@ def _many(path: Path) -> None:
     with h5py.File(path, "w", libver="latest") as file:
         space, plist = h5py.h5s.create_simple((4,)), plist_with()
         plist.set_layout(h5py.h5d.COMPACT)
-        for i in range(20_000):
-            dataset = h5py.h5d.create(file.id, b"c%05d" % i, h5py.h5t.STD_I32LE, space, plist)
-            if i % 5_000 == 0:
+        for i in range(5_000):
+            dataset = h5py.h5d.create(file.id, b"c%04d" % i, h5py.h5t.STD_I32LE, space, plist)
+            if i % 1_250 == 0:
                 dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(i, i + 4, dtype="i4"))
 
 
@@ -134,5 +134,5 @@ STORAGE = (
     Case("zero rows", in_file(_fills(shape=(0, 6), maxshape=(None, 6)))),
     Case("rows of no width", plain(data=np.empty((5, 0), "f4"))),
     Case("2^62 rows", in_file(_endless), rows=([2**62 - 1, 6, 2**40, 0], slice(3, 9)), child=True, growth_mb=64),
-    Case("20,000 columns", _many, columns=("c00000", "c05000", "c19999"), fuzz=False),
+    Case("5,000 columns", _many, columns=("c0000", "c1250", "c4999"), fuzz=False),
 )

@@ -49,7 +49,7 @@ TYPES = [
     np.dtype([("a", "i4"), ("b", "f8", (2,)), ("s", "S3")]),
     np.dtype(("f4", (3, 2))),
 ]
-MANY = "20,000 columns"
+MANY = "5,000 columns"
 """A file of the corpus that takes longer than all others, and has more names than are looked at here."""
 
 NAMES = ["x", "label", "deep/er/x", "deep/y", "a b", "größe"]

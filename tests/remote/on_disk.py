@@ -200,8 +200,6 @@ ON_DISK = {
     "test_inspect.py::test_such_names_are_escaped_wherever_they_are_said": "such names are refused in a store",
     "test_inspect.py::test_text": NAMES,
     "torch_data/compat/test_lazy.py::test_a_live_writer_in_swmr_mode": NO_WRITERS,
-    "torch_data/batches/test_row_cache.py::test_a_file_that_does_not_answer_holds_up_no_other": THE_DISK,
-    "torch_data/batches/test_row_cache.py::test_no_more_states_of_files_are_held_than_said": IN_MEMORY,
     "torch_data/test_dataset.py::test_bad_input[options8-OptionError-cache_bytes: .*for files in stores]": THE_DISK,
     "torch_data/test_dataset.py::test_ending_an_epoch_early_leaves_no_thread": "threads that fetch stay",
     "torch_data/test_dataset.py::test_processes_of_the_optimized_loader_advance_too": FORKS,

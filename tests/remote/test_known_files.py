@@ -27,7 +27,7 @@ from ray_h5.storage.request_pool import fetched
 from ray_h5.storage.stores.store_base import InStore
 from tests.conformance.corpus import CASES
 from tests.hdf5.h5kit import in_fork
-from tests.hdf5.test_known_headers import NAMES, damaged, datasets, write, write_plain
+from tests.hdf5.test_known_headers import MANY, NAMES, damaged, datasets, write, write_plain
 from tests.properties import few
 from tests.remote.kit import options_of
 
@@ -149,7 +149,7 @@ def test_alike_files_are_planned_as_by_libhdf5(tmp_path_factory, is_large, colum
             assert_same(*both(data, group))
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name != MANY])
 def test_files_of_the_corpus(tmp_path, case):
     path = tmp_path / "a.h5"
     case.make(path)

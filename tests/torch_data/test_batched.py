@@ -35,17 +35,6 @@ def targets(batch):
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_indices_may_lie_in_memory_in_any_way(path, make):
-    dataset, read_only = make(path), np.arange(5)
-    read_only.flags.writeable = False
-    for _ in range(2):  # from the file, and from memory
-        assert targets(dataset[np.arange(30)[::-1]]) == list(range(30))[::-1]
-        assert targets(dataset[np.arange(30, dtype="i2")[::2]]) == list(range(0, 30, 2))
-        assert targets(dataset[read_only]) == [0, 1, 2, 3, 4]
-        assert targets(dataset[np.arange(5, dtype=">i8")]) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("make", KINDS)
 def test_an_index_that_int64_does_not_have_is_out_of_range(path, make):
     for indices in ([2**64 - 1], [3, 2**63]):
         with pytest.raises(RowIndexError, match=f"index {indices[-1]} is not among its 30 samples"):
@@ -65,12 +54,6 @@ def test_no_indices_are_an_empty_batch(path, make):
         batch = dataset[none]
         assert targets(batch) == []
         assert (batch["x"] if isinstance(batch, dict) else batch[0]).shape == (0, 3)
-
-
-def test_no_indices_of_inputs_alone_are_an_empty_tensor(path):
-    dataset = H5LazyDataset(path, "x")
-    for none in ([], slice(0, 0), np.empty(0, np.int64)):
-        assert (dataset[none].shape, dataset[none].dtype) == ((0, 3), dataset[0].dtype)
 
 
 @pytest.mark.parametrize("threads", [0, 2])

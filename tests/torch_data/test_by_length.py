@@ -200,18 +200,6 @@ def test_a_bound_of_values_needs_lengths_and_batches(bags):
     assert len(found) == count
 
 
-@pytest.mark.parametrize("rows", [Groups("g*"), Files()])
-def test_rows_that_all_have_one_length(tmp_path, rows):
-    for i in range(3):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            name = "x" if isinstance(rows, Files) else "g/x"
-            file[name] = np.full((4, 2), i)
-    shuffle = Shuffle(by_length="x", batch_values=8)
-    batches = list(loader(tmp_path, 8, columns=["x"], rows=rows, shuffle=shuffle, pad=True))
-    assert sorted(batch["x"].shape for batch in batches) == [(1, 4, 2), (2, 4, 2)]
-    assert sorted(int(row[0, 0]) for batch in batches for row in batch["x"]) == [0, 1, 2]
-
-
 def test_batches_of_many_rows_end_where_runs_end():
     shuffle = Shuffle("rows", 7, by_length=np.arange(4000), run_rows=10, batch_values=1e9)
     for world_size in (1, 2):

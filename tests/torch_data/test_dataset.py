@@ -1,7 +1,4 @@
-import gc
 import pickle
-import weakref
-from dataclasses import dataclass, field
 
 import h5py
 import numpy as np
@@ -26,9 +23,6 @@ from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
     OrderSampler,
-    Shuffle,
-    any_equal,
-    between,
     create_optimized_dataloader,
     kfold,
     loader,
@@ -81,15 +75,6 @@ def test_samples_of_a_read_are_checked(files, kept_bytes):
             read(np.array([3, 60]))
 
 
-def test_columns_and_predicate(files):
-    dataset = H5Dataset(files, ["guid", "fhr_st"], where(cs_label=True, epoch=between(3, 9)))
-    assert dataset.columns == ["guid", "fhr_st"]
-    assert [int(dataset[i].fhr_st[0, 0]) for i in range(len(dataset))] == [3, 6, 9, 33, 36, 39]
-    assert dataset.row_ids([5, 0, -1]).tolist() == [39, 3, 39]
-    some = H5Dataset(files, ["fhr_st"], where(target=any_equal(4, valid="weight")) | where(guid="patient_000"))
-    assert some.selection.tolist() == [0, 1, 2, 3, 5, 15, 25, 35, 45, 55]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
@@ -125,21 +110,6 @@ def test_pickling_keeps_the_selection_and_no_handle(files):
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again._source._readers) == 0
     assert ids_of(next(iter(DataLoader(again, batch_size=20)))) == list(range(0, 60, 3))
-
-
-def test_the_loader_takes_transforms_collate_and_other_samplers(files):
-    doubled = loader(files, 6, columns=["fhr_st"], shuffle=False, transform=lambda sample: sample.fhr_st[0, 0] * 2)
-    assert next(iter(doubled)).tolist() == [0, 2, 4, 6, 8, 10]
-    listed = loader(files, 6, columns=["guid"], shuffle=False, collate_fn=lambda samples: [s.guid for s in samples])
-    assert next(iter(listed)) == ["patient_000"] * 4 + ["patient_001"] * 2
-    dataset = H5Dataset(files, ["fhr_st"])
-    own = H5DataLoader(dataset, 4, [5, 3, 8, 59, 0], threads=1)
-    assert [ids_of(batch) for batch in own] == [[5, 3, 8, 59], [0]]
-    with pytest.raises(OptionError, match="list has no state"):
-        own.state_dict()
-    assert loader(dataset, 4).dataset is dataset
-    with pytest.raises(OptionError, match="made already"):
-        loader(dataset, 4, columns=["fhr"])
 
 
 def test_ending_an_epoch_early_leaves_no_thread(files):
@@ -202,37 +172,12 @@ def test_options_of_the_loader_that_are_none(files):
         loader(files, 16, shuffle=balance("epoch"))
 
 
-def test_a_pickled_dataset_has_the_plan_and_no_values_of_all_rows(tmp_path):
-    """Eight bytes for each selected row, whatever columns chose and weigh them; nothing if all are selected."""
-    sizes = {}
-    for rows in (1000, 3000):
-        path = tmp_path / f"{rows}.h5"
-        with h5py.File(path, "w") as file:
-            file["x"], file["label"] = np.zeros(rows), np.arange(rows) % 4
-            file["guid"] = [f"patient_{row}" for row in range(rows)]
-        for name, predicate in (("all", None), ("label", where(label=[1, 2])), ("guid", ~where(guid="patient_3"))):
-            dataset = H5Dataset(path, ["x"], predicate)
-            OrderSampler(dataset, shuffle=Shuffle(weights=balance("label")))
-            sizes[name, rows] = len(pickle.dumps(dataset))
-            again = pickle.loads(pickle.dumps(dataset))
-            weighted = (OrderSampler(each, shuffle=Shuffle(weights=balance("label"))) for each in (dataset, again))
-            assert list(next(weighted)) == list(next(weighted))
-    assert sizes["all", 3000] - sizes["all", 1000] < 16
-    assert sizes["label", 3000] - sizes["label", 1000] < 8 * 1000 + 100
-    assert sizes["guid", 3000] - sizes["guid", 1000] < 8 * 2000 + 100
-
-
 def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
     with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
         OrderSampler("data/*.h5")  # a text has a length
     with pytest.raises(OptionError, match=r"paths: found a dataset, H5Dataset; pass its paths: expected a file"):
         kfold(dataset, 2)
-
-
-def test_a_name_of_a_column_is_no_index(files):
-    with pytest.raises(OptionError, match=r"index 'fhr': .*dataset\[0\]\['fhr'\] .*dataset\[:\]\['fhr'\]"):
-        H5Dataset(files)["fhr"]
 
 
 def test_a_loader_without_a_batch_says_so(files, caplog):
@@ -249,20 +194,6 @@ def test_a_loader_of_empty_files_says_that_they_have_no_samples(tmp_path, caplog
     assert not list(loader(tmp_path, 4))
     assert "there is no batch: H5Dataset(0 samples of 1 file: x) has no samples" in caplog.text
     assert "drop_last" not in caplog.text
-
-
-def test_a_look_ahead_changes_no_state_of_the_loader(files):
-    batches = loader(files, 7, columns=["fhr_st"], threads=1)
-    whole = [ids_of(batch) for batch in batches]
-    batches.set_epoch(0)
-    running = iter(batches)
-    head = [ids_of(next(running)), ids_of(next(running))]
-    next(iter(batches))
-    head.append(ids_of(next(running)))
-    again = loader(files, 7, columns=["fhr_st"], threads=1)
-    again.load_state_dict(batches.state_dict())
-    assert head + [ids_of(batch) for batch in again] == whole
-    assert head + [ids_of(batch) for batch in running] == whole
 
 
 def orders_of(batches, passes):
@@ -304,30 +235,6 @@ def test_a_transform_in_place_changes_its_own_sample_only(tmp_path, column, opti
     assert "10" in expected
     found = [dataset[1], *dataset.__getitems__([1, 0, 1]), dataset[1], *dataset.__getitems__([1, 2])]
     assert [str(found[i]) for i in (0, 1, 3, 4, 5)] == [expected] * 5
-
-
-@dataclass
-class Adding:
-    """A dataclass that is compared has no hash."""
-
-    amount: int
-    seen: list = field(default_factory=list, compare=False)
-
-    def __call__(self, sample):
-        self.seen.append(self.amount)
-        return sample
-
-
-def test_transforms_in_a_list_are_those_of_their_dataset(files):
-    one, other = [Adding(1)], [Adding(1)]
-    assert one == other
-    for steps in (one, other):
-        H5Dataset(files, ["epoch"], transform=steps)[0]
-    assert one[0].seen == other[0].seen == [1]
-    is_alive = weakref.ref(other[0])
-    del other, steps
-    gc.collect()
-    assert is_alive() is None
 
 
 @pytest.mark.parametrize("make", [loader, create_optimized_dataloader])
@@ -409,14 +316,6 @@ def test_a_collate_function_may_change_the_list_of_samples(files, workers):
     assert len(samples) == 2
     assert ids_of(default_collate(samples)) == [3, 7]
     assert [int(sample.epoch) for sample in samples[:]] == [3, 7]
-
-
-def test_numbers_of_numpy_are_numbers(files):
-    dataset = H5Dataset(files, kept_bytes=np.int64(10_000))
-    assert dataset[3].epoch == 3
-    assert len(loader(files, np.int64(30), columns=["epoch"])) == 2
-    with pytest.raises(OptionError, match="kept_bytes"):
-        H5Dataset(files, kept_bytes=np.int64(-1))
 
 
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.arange(3) / 2, [True, False], torch.ones(2, dtype=torch.bool)])

@@ -1,8 +1,5 @@
 """What people do with batches, samples and classes besides reading them: nothing of it is lost or overwritten."""
 
-import copy
-import io
-import pickle
 import threading
 import time
 
@@ -10,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
 
 from ray_h5.errors import OptionError
 from ray_h5.loading import ahead as ahead_module
@@ -26,7 +23,6 @@ from ray_h5.torch_data.batches.tensors import tensor_over
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 ROWS = 40
-CONTEXT = "fork"
 
 
 @pytest.fixture(scope="module")
@@ -158,15 +154,6 @@ def test_a_worker_may_keep_batches(path, keep):
         assert [int(each[0, 0]) // 2 for each in earlier] == list(expected)
 
 
-class Whole(IterableDataset):
-    def __init__(self, base):
-        self.base = base
-
-    def __iter__(self):
-        for start in range(0, ROWS, 4):
-            yield default_collate(self.base.__getitems__(list(range(start, start + 4))))
-
-
 class Kept(Dataset):
     """A dataset of batches, which it makes once."""
 
@@ -186,48 +173,12 @@ def as_it_is(batch):
     return batch
 
 
-@pytest.mark.parametrize("kind", [H5LazyDataset, H5Dataset])
-def test_an_iterable_of_whole_batches(path, kind):
-    base = H5LazyDataset(path, "x", "y") if kind is H5LazyDataset else H5Dataset(path, ["x"])
-    first = (lambda batch: batch[0]) if kind is H5LazyDataset else (lambda batch: batch["x"])
-    batches = DataLoader(Whole(base), batch_size=None, num_workers=1)
-    assert [int(v) for batch in batches for v in first(batch)[:, 0]] == list(range(ROWS))
-
-
 @pytest.mark.parametrize("collate", [None, as_it_is])
 def test_a_dataset_that_keeps_its_batches(path, collate):
     kept = Kept(H5LazyDataset(path, "x", "y"))
     batches = DataLoader(kept, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=collate)
     for _ in range(3):
         assert firsts(batches) == list(range(16))
-
-
-def copying(batch):
-    made = default_collate(batch)
-    pickle.dumps(made)
-    copy.copy(made)
-    return copy.deepcopy(made)
-
-
-def looking(batch):
-    made = default_collate(batch)
-    pickle.dumps(made)
-    copy.copy(made)
-    return made
-
-
-@pytest.mark.parametrize("collate", [copying, looking])
-def test_copies_and_pickles_in_a_worker(path, collate):
-    assert firsts(DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=1, collate_fn=collate)) == list(range(ROWS))
-
-
-def test_what_is_saved_of_a_batch_is_the_batch(path):
-    batch = next(iter(DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=1)))
-    sizes = []
-    for tensor in (batch[1], batch[1].clone()):
-        torch.save(tensor, file := io.BytesIO())
-        sizes.append(file.tell())
-    assert abs(sizes[0] - sizes[1]) < 64
 
 
 def test_memory_of_workers_that_ended_is_given_back(path):
@@ -286,14 +237,6 @@ def test_loaders_use_what_a_subclass_does(path, kind, threads):
     for batch in loader(dataset, 8, shuffle=False, threads=threads):
         assert set(batch) == {"x"}
         assert (batch["x"] <= 0).all()
-
-
-def test_a_transform_given_later_counts(path):
-    dataset = H5Dataset(path, ["x"])
-    batches = loader(dataset, 8, shuffle=False)
-    assert next(iter(batches))["x"][2, 0] == 2
-    dataset.transform = lambda sample: {"x": sample["x"] + 100}
-    assert next(iter(batches))["x"][2, 0] == 102
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -369,17 +312,6 @@ def test_an_error_of_a_transform_comes_after_the_batches_before_it(path):
     with pytest.raises(ZeroDivisionError, match="at 13"):
         next(running)
     assert batches.state_dict()["rows"] == 12
-
-
-def test_several_samples_at_once(path):
-    pairs, samples = H5LazyDataset(path, "x", "y"), H5Dataset(path)
-    for index in ([1, 4], np.array([1, 4]), torch.tensor([1, 4]), slice(1, 5, 3), range(1, 5, 3)):
-        assert pairs[index][1].tolist() == [1, 4]
-        assert samples[index]["y"].tolist() == [1, 4]
-    sampler = BatchSampler(SequentialSampler(samples), 16, drop_last=False)
-    assert [len(batch["y"]) for batch in DataLoader(samples, batch_size=None, sampler=sampler)] == [16, 16, 8]
-    with pytest.raises(OptionError, match="expected integers for indices"):
-        samples[["1", "2"]]
 
 
 # Indices, seeds and states -----------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Blocks that share chunks: a loader decodes each chunk once an epoch, or once, and delivers what h5py reads."""
 
-import threading
-
 import h5py
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.kernel.library import compiled_loop
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
@@ -102,13 +99,6 @@ def test_batches_one_after_the_other_decode_each_chunk_once(images, decoded, kep
         assert count == (0 if kept_bytes is None and epoch else IMAGES) or (kept_bytes and epoch and count < IMAGES)
 
 
-def test_one_sample_after_the_other_decodes_each_chunk_once(images, decoded):
-    path, values = images
-    dataset = H5Dataset(path, ["image"], kept_bytes=0)
-    assert all(np.array_equal(dataset[i]["image"], values[i]) for i in range(len(dataset)))
-    assert decoded() == IMAGES
-
-
 def test_a_default_window_of_large_chunks_stays_in_memory(tmp_path, decoded):
     rows, chunk_rows = 2048, 128
     with h5py.File(tmp_path / "large.h5", "w") as file:
@@ -121,15 +111,6 @@ def test_a_default_window_of_large_chunks_stays_in_memory(tmp_path, decoded):
     firsts = np.concatenate([batch["image"][:, 0].numpy() for batch in DataLoader(dataset, 64, sampler=sampler)])
     assert sorted(firsts) == list(range(rows))
     assert decoded() == rows // chunk_rows
-
-
-@pytest.mark.skipif(compiled_loop() is None, reason="the loop is not compiled")
-def test_a_window_that_one_call_reads_is_decoded_by_all_threads(images):
-    path, values = images
-    batches = iter(loader(path, 20, columns=["image", "number"], shuffle="chunks", kept_bytes=0, threads=2))
-    batch = next(batches)
-    np.testing.assert_array_equal(batch["image"], values[batch["number"]])
-    assert sum(thread.name.startswith("ray_h5_loader") for thread in threading.enumerate()) == 2
 
 
 def test_rows_that_are_not_decoded_hold_no_chunk(images):
@@ -147,18 +128,6 @@ def test_threads_of_a_loader_hold_no_chunk_of_rows_but_decode_it_once(images, op
         for batch in batches:
             np.testing.assert_array_equal(batch["image"], values[batch["number"]])
             assert not batches.dataset._source._held.total_bytes
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_read_batches_one_after_the_other(images, workers):
-    path, values = images
-    batches = loader(path, 20, columns=["image", "number"], shuffle="chunks", kept_bytes=0, workers=workers)
-    for _ in range(2):
-        numbers = []
-        for batch in batches:
-            np.testing.assert_array_equal(batch["image"], values[batch["number"]])
-            numbers += batch["number"].tolist()
-        assert sorted(numbers) == list(range(400))
 
 
 @pytest.mark.parametrize("dtypes", [None, {"raw": "float32"}])

@@ -60,11 +60,6 @@ def test_a_column_with_the_name_of_the_lengths(molecules):
         H5Dataset(molecules, ["x", "x_length"], rows=Groups("mol_*", key="x_length"), pad=True)
 
 
-def test_padding_of_values_that_round(molecules):
-    batch = next(iter(loader(molecules, 2, columns=["x"], shuffle=False, rows=ROWS, pad=0.1)))
-    assert batch.x[0, 2].item() == np.float32(0.1)
-
-
 def test_a_cast_that_loses_a_value_names_file_and_row(molecules):
     dataset = H5Dataset(molecules, ["numbers"], rows=ROWS, dtypes={"numbers": "int8"})
     for read in (lambda: dataset[2], lambda: dataset[[1, 2]], lambda: list(loader(dataset, 3, shuffle=False))):
@@ -151,22 +146,6 @@ def test_lengths_are_there_in_all_batches_whatever_a_transform_returns(of_varyin
         ):
             assert [length for batch in batches for length in batch["x_length"].tolist()] == wanted
         assert [int(sample["x_length"]) for sample in dataset] == wanted
-
-
-def test_a_length_that_the_transform_sets_stays(molecules):
-    def transform(sample):
-        return {"x": sample.x[:2], "x_length": torch.tensor(9)}
-
-    assert H5Dataset(molecules, ["x"], transform=transform, rows=ROWS, pad=True)[3].x_length == 9
-
-
-def test_windows_whose_length_a_transform_changes(molecules):
-    windows = Windows({"x": range(4)})
-    dataset = H5Dataset(
-        molecules, ["x", "id"], transform=lambda s: {"x": s.x[: 1 + int(s.x[0]) % 2]}, rows=ROWS, windows=windows
-    )
-    with pytest.raises(SchemaMismatchError, match=r"column 'x': samples of shapes .* do not make one tensor"):
-        list(DataLoader(dataset, 8))
 
 
 def test_a_transform_that_is_no_function(molecules):
@@ -269,18 +248,3 @@ def test_arrays_of_varying_length_are_padded(of_varying_length, kind):
             np.testing.assert_array_equal(batch[name], np.stack(padded))
     assert torch.equal(dataset[3]["x"], torch.tensor([0.0, 1.0, 2.0]))
     assert isinstance(next(iter(loader(of_varying_length, 2, columns=["x"]))).x, list)
-
-
-@pytest.mark.parametrize("kind", ["loader", "DataLoader"])
-def test_several_arrays_of_varying_length_a_row_are_padded(of_varying_length, kind):
-    dataset = H5Dataset(of_varying_length, ["pair"], pad={"pair": 9})
-    with h5py.File(of_varying_length) as file:
-        rows = file["pair"][()]
-    for begin, batch in zip((0, 3), batches_of(kind, dataset), strict=True):
-        wanted = rows[begin : begin + 3]
-        lengths = [[len(each) for each in row] for row in wanted]
-        assert batch["pair_length"].tolist() == lengths
-        longest = max(map(max, lengths))
-        padded = [[np.pad(each, (0, longest - len(each)), constant_values=9) for each in row] for row in wanted]
-        np.testing.assert_array_equal(batch["pair"], np.array(padded))
-    assert isinstance(H5Dataset(of_varying_length, ["pair"])[[0, 1]].pair, list)

@@ -90,10 +90,3 @@ def test_samplers_of_torch_are_repeated_by_their_own_seed(path, how):
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)
-
-
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
-def test_batches_of_any_integers_are_seeded(path, kind):
-    batches = [kind([3, 1]), kind([0, 59])]
-    found = list(H5DataLoader(H5Dataset(path, transform=draw), batch_sampler=batches, threads=1))
-    assert [batch["x"].tolist() for batch in found] == [[3, 1], [0, 59]]

@@ -167,22 +167,6 @@ class TestOrderBatch(SamplerContract):
     make = staticmethod(order_batch)
 
 
-def test_a_state_from_inside_a_run_resumes_in_runs_and_batches_of_any_length():
-    samplers = [OrderSampler(range(20), world_size=2, rank=rank, run_length=5) for rank in range(2)]
-    done = [i for each in samplers for i in itertools.islice(each, 3)]
-    state = samplers[0].state_dict()
-    assert state == samplers[1].state_dict()
-    for resumed in (OrderSampler(range(20), run_length=4), OrderBatchSampler(range(20), 5)):
-        resumed.load_state_dict(state)
-        assert sorted([*done, *flat(resumed)]) == list(range(20))
-    batches = [OrderBatchSampler(range(20), 5, rank=rank, world_size=2) for rank in range(2)]
-    for each in batches:
-        each.load_state_dict(state)
-    rest = [list(each) for each in batches]
-    assert [list(map(len, each)) for each in rest] == [[5, 2], [5, 2]], "whole batches, and the last ones"
-    assert sorted(chain(done, *map(flat, rest))) == list(range(20))
-
-
 CHOICES = {
     "path order": {"shuffle": False},
     "chunks": {"shuffle": Shuffle("chunks", 7, 16)},

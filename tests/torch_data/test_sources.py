@@ -6,7 +6,6 @@ import pickle
 import h5py
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from ray_h5.errors import StaleIndexError
 from ray_h5.index.folds import kfold
@@ -83,17 +82,6 @@ def test_folds_know_the_source_of_what_they_are_stratified_by(world):
     put(world[1][1], LABELS[::-1].copy())
     with pytest.raises(StaleIndexError, match="column 'label' leads to"):
         dataset[:]
-
-
-def test_loader_workers_notice_too(world):
-    dataset = dataset_of(world, ["x"], predicate=where(label=2))
-    options = {"batch_size": 5, "multiprocessing_context": "fork"}
-    batches = DataLoader(dataset, num_workers=2, persistent_workers=True, **options)
-    assert sum(len(batch["x"]) for batch in batches) == 20
-    put(world[1][1], LABELS[::-1].copy())
-    for each in (batches, DataLoader(dataset, num_workers=1, **options)):
-        with pytest.raises(StaleIndexError, match="column 'label' leads to"):
-            list(each)
 
 
 def test_a_source_that_changes_amid_an_epoch(world):

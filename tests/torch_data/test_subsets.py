@@ -1,7 +1,5 @@
 """Loaders over a Subset have the samples of a DataLoader over it. Several datasets are for DataLoaders alone."""
 
-import pickle
-
 import h5py
 import numpy as np
 import pytest
@@ -73,15 +71,6 @@ def test_ranks_and_resume(files):
     resumed = make(1)
     resumed.load_state_dict(batches.state_dict())
     assert head + [ids_of(batch) for batch in resumed] == ranks[1]
-
-
-def test_it_is_pickled_and_says_what_it_is(files):
-    batches = loader(Subset(H5Dataset(files, ["fhr_st"]), range(50, 45, -1)), 4, threads=1)
-    assert repr(batches) == (
-        "H5DataLoader(5 rows, batch_size=4, shuffle='rows', seed=0, threads=1: H5Dataset(5 samples of 4 files: fhr_st))"
-    )
-    again = pickle.loads(pickle.dumps(batches.dataset))
-    assert [int(i) for i in again[:].fhr_st[:, 0, 0]] == [50, 49, 48, 47, 46]
 
 
 def test_blocks_that_are_drawn_differ_in_each_epoch(tmp_path):

@@ -8,7 +8,6 @@ import torch
 from scipy import stats
 from torch.utils.data import ConcatDataset, WeightedRandomSampler
 
-import ray_h5
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.torch_data import (
     H5Dataset,
@@ -131,8 +130,3 @@ def test_it_is_split_over_ranks_and_resumes_at_every_step(world_size):
 def test_arguments_that_cannot_be_used(arguments, said):
     with pytest.raises(OptionError, match=said):
         WeightedSampler(*arguments)
-
-
-def test_the_names_are_one():
-    assert ray_h5.balance is balance
-    assert ray_h5.WeightedSampler is WeightedSampler

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.torch_data import CombinedHDF5Dataset, loader
+from ray_h5.torch_data import loader
 from ray_h5.torch_data.batches.processes import WorkerError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -55,18 +55,6 @@ def test_epochs_have_the_same_processes_and_other_orders(path):
     assert rows[0] != rows[1] != rows[2]
     threads = loader(path, 4)
     assert rows == [[x for batch in threads for x in batch["x"].tolist()] for _ in range(3)]
-
-
-def test_processes_keep_rows_from_epoch_to_epoch(path):
-    dataset = CombinedHDF5Dataset(path, cache_size=60)
-
-    def hits(samples):
-        return len(samples), dataset.get_stats()["cache_hits"]  # those of the process
-
-    batches = loader(dataset, 4, workers=1, collate_fn=hits)
-    first, second, third = ([count for _, count in batches] for _ in range(3))
-    assert first[-1] < 60
-    assert [second[-1] - first[-1], third[-1] - second[-1]] == [60, 60]
 
 
 def test_an_epoch_that_was_left_disturbs_no_other(path):

@@ -96,15 +96,6 @@ def test_slots_of_shared_memory_are_used_again(files):
     assert len(places) <= 12  # six slots, mapped anew at most when no batch was left of the old mapping
 
 
-def test_an_error_in_a_worker_says_where(tmp_path, files):
-    copy = tmp_path / "f.h5"
-    copy.write_bytes(Path(files[0]).read_bytes())
-    dataset = CombinedHDF5Dataset(str(copy), ["fhr_st"])
-    os.truncate(copy, 4000)
-    with pytest.raises((OSError, RuntimeError), match=r"f\.h5"):
-        list(DataLoader(dataset, batch_size=4, num_workers=1))
-
-
 def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -135,16 +126,6 @@ def test_twelve_epochs_leave_nothing_behind(files, workers):
 def test_a_batch_that_went_astray_is_an_error_and_no_crash():
     with pytest.raises(RuntimeError, match="in the order in which it was sent"):
         unpack((1, "nobody's"), None, 4096, 0, [])
-
-
-def test_what_is_kept_is_bounded_for_all_workers_together(files, monkeypatch):
-    dataset = CombinedHDF5Dataset(files, cache_size=0, kept_bytes=60 * CombinedHDF5Dataset(files).row_bytes)
-    assert dataset._source.keeps_all
-    monkeypatch.setattr(
-        "ray_h5.torch_data.batches.tensors.get_worker_info", lambda: type("Info", (), {"num_workers": 2})
-    )
-    dataset.clear_cache()
-    assert not dataset._source.keeps_all
 
 
 def fail_at_20(sample):

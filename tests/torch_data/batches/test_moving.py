@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 
 from ray_h5.torch_data import H5Dataset, OrderBatchSampler, Sample, create_optimized_dataloader, loader
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
-from tests.torch_data.conftest import ids_of
 
 META = torch.device("meta")
 
@@ -40,13 +39,6 @@ def test_all_tensors_of_a_batch_move_and_text_stays(path):
     assert moved.name is batch.name
     assert batch.x.device.type == "cpu"
     assert next(iter(loader(path, 4))).to("cpu").x.device.type == "cpu"
-
-
-def test_a_dtype_is_that_of_floats_as_in_a_module(path):
-    batch = next(iter(loader(path, 4)))
-    for moved in (batch.to(torch.float16), batch.to("cpu", torch.float16), batch.to(dtype=torch.float16)):
-        assert (moved.x.dtype, moved.y.dtype) == (torch.float16, torch.int64)
-    assert torch.equal(batch.to().x, batch.x)
 
 
 @pytest.mark.parametrize(
@@ -116,19 +108,6 @@ def test_moved_batches_are_copied_and_pickled(path):
             assert again.to(META)[0 if transform else "x"].device == META
 
 
-def test_copies_to_mps_always_wait():
-    """MPS reads the memory later, when the batch may be gone (pytorch/pytorch#189690)."""
-    asked = []
-
-    class Value:
-        def to(self, **options):
-            asked.append(options)
-
-    for device in ("mps", torch.device("mps"), "cuda", None):
-        Sample(x=Value()).to(device, non_blocking=True)
-    assert ["non_blocking" in each for each in asked] == [False, False, True, True]
-
-
 def test_without_a_device_nothing_is_pinned(path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     batch = next(iter(loader(path, 4)))
@@ -179,12 +158,3 @@ def test_frameworks_move_them(path):
         for moved in (send(batch, META, non_blocking=True), move(batch, META)):
             assert type(moved) is type(batch)
             assert all(value.device == META for value in (moved if transform else [moved.x, moved.y]))
-
-
-def test_a_column_may_be_called_to(tmp_path):
-    with h5py.File(tmp_path / "edges.h5", "w") as file:
-        file["to"] = np.arange(5)
-        file["fhr_st"] = np.arange(5.0)[:, None, None]
-    batch = next(iter(loader(tmp_path / "edges.h5", 5, shuffle=False)))
-    assert batch["to"].tolist() == ids_of(batch) == [0, 1, 2, 3, 4]
-    assert batch.to(META)["to"].device == META

@@ -1,63 +1,12 @@
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
-from ray_h5.index.file_opener import Scope
-from ray_h5.loading import row_cache, row_source
+from ray_h5.loading import row_cache
 from ray_h5.loading.row_cache import RowCache
-from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset
+from ray_h5.torch_data import CombinedHDF5Dataset
 from tests.properties import few
-
-
-def test_no_more_states_of_files_are_held_than_said(files, monkeypatch):
-    monkeypatch.setattr(row_source, "_MAX_STATES", 1)
-    dataset = CombinedHDF5Dataset(files, ["epoch"])
-    for _ in range(2):
-        assert dataset[:]["epoch"].tolist() == [*range(30), *range(30)]
-    assert len(dataset._source._states) == 1
-
-
-@pytest.mark.parametrize("kept_bytes", [0, None])
-def test_a_file_that_does_not_answer_holds_up_no_other(files, monkeypatch, kept_bytes):
-    dataset = H5Dataset(files, ["epoch"], kept_bytes=kept_bytes)
-    open_reader, waits, answers = Scope.open, threading.Event(), threading.Event()
-
-    def slow(scope, path, *state, **how):
-        if path == files[0]:
-            waits.set()
-            assert answers.wait(60)
-        return open_reader(scope, path, *state, **how)
-
-    monkeypatch.setattr(Scope, "open", slow)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(dataset.read, np.arange(20))
-        assert waits.wait(60)
-        second = pool.submit(dataset.read, np.arange(20, 35))
-        try:
-            assert second.result(timeout=10)["epoch"].tolist() == [*range(20, 30), *range(5)]
-        finally:
-            answers.set()
-        assert first.result()["epoch"].tolist() == [*range(20)]
-
-
-def test_threads_that_open_a_file_at_once_keep_one_reader(files, monkeypatch):
-    dataset = H5Dataset(files, ["epoch"], kept_bytes=0)
-    open_reader, both = Scope.open, threading.Barrier(2)
-
-    def together(scope, path, *state, **how):
-        both.wait(60)
-        return open_reader(scope, path, *state, **how)
-
-    monkeypatch.setattr(Scope, "open", together)
-    with ThreadPoolExecutor(2) as pool:
-        reads = [pool.submit(dataset.read, np.arange(20)) for _ in range(2)]
-        assert [each.result()["epoch"].tolist() for each in reads] == [[*range(20)]] * 2
-    assert len(dataset._source._readers) == 1
 
 
 @given(
@@ -109,15 +58,3 @@ def test_columns_that_are_not_held_are_read_by_one_call(files):
     assert len(calls) == 2
     assert "fhr_st" in calls[1]
     assert "epoch" not in calls[1]
-
-
-def test_rows_of_a_sparse_matrix_keep_no_others():
-    entries = Entries(np.arange(100), np.arange(100.0))
-    cache, rows = RowCache({"m": ((), np.dtype(object))}, 10, {"m": 4}), rows_of(entries, np.arange(0, 101, 10))
-    for _ in range(2):
-        out = {"m": np.empty(2, object)}
-        cache.read_through(out, np.array([3, 7]), None, lambda out, wanted, places: out["m"].put(places, rows[wanted]))
-        assert [row.data.tolist() for row in out["m"]] == [list(range(30, 40)), list(range(70, 80))]
-    assert all(len(row.entries.data) == 10 for row in out["m"])
-    out["m"][0].data[:] = -1
-    assert cache.columns["m"][0].data[0] == 30

@@ -3,11 +3,9 @@ import pickle
 import h5py
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from torch.utils.data import DataLoader, Subset, random_split
 
-from ray_h5 import csr, ragged
 from ray_h5.errors import (
     CastError,
     NotFoundError,
@@ -18,8 +16,6 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.torch_data import CombinedHDF5Dataset, create_optimized_dataloader, kfold, where
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
-from tests.rows.test_ranges_equal_numpy import write_matrix
 from tests.torch_data.conftest import ids_of, write_signals
 
 ALL = list(range(60))
@@ -43,16 +39,6 @@ def test_a_sample_is_a_dict_that_answers_attributes(files):
         _ = sample.nonsense
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_everything_but_text_and_labels_has_the_dtype(files, dtype):
-    dataset = CombinedHDF5Dataset(files, dtype=dtype)
-    batch = next(iter(DataLoader(dataset, batch_size=7)))
-    assert {batch[name].dtype for name in ("epoch", "fhr", "fhr_st", "target", "weight")} == {dtype}
-    assert batch.cs_label.dtype == torch.bool
-    assert batch.guid == ["patient_000"] * 4 + ["patient_001"] * 3
-    assert dataset[6].fhr[0] == 6
-
-
 def test_numbers_have_one_dtype_and_text_may_be_bytes(files, tmp_path):
     for name in ("fhr_st", "cs_label"):
         with pytest.raises(OptionError, match=f"dtypes: column '{name}': .*dtype=torch.float64.*H5Dataset"):
@@ -61,14 +47,6 @@ def test_numbers_have_one_dtype_and_text_may_be_bytes(files, tmp_path):
         file["site"] = np.array([b"\xff\xfe", b"a"])
     dataset = CombinedHDF5Dataset(tmp_path / "a.h5", dtypes={"site": bytes})
     assert [each.site for each in dataset] == [b"\xff\xfe", b"a"]
-
-
-def test_batches_are_what_stacking_the_samples_gives(files):
-    dataset = CombinedHDF5Dataset(files, cache_size=0)
-    batch = next(iter(DataLoader(dataset, batch_size=9)))
-    for name, values in torch.utils.data.default_collate([dataset[i] for i in range(9)]).items():
-        assert values == batch[name] if name == "guid" else torch.equal(values, batch[name])
-    assert torch.equal(batch.cs_label, torch.tensor([i % 3 == 0 for i in range(9)]))
 
 
 def test_rows_of_varying_length_are_padded(tmp_path):
@@ -151,21 +129,6 @@ def test_bad_input(files):
         dataset[0]
 
 
-def test_the_cache_has_the_samples_that_were_read_first(files):
-    dataset = CombinedHDF5Dataset(files, cache_size=3, kept_bytes=0)
-    for index in (0, 1, 2, 0, 3):
-        dataset[index]
-    stats = dataset.get_stats()
-    assert stats["total_samples"] == 60
-    assert (stats["cache_size"], stats["cache_capacity"]) == (3, 3)
-    assert stats["cache_bytes"] == 3 * dataset.row_bytes
-    assert stats["access_count"] == 5
-    assert stats["dtype"] == torch.float32
-    assert (stats["cache_hits"], stats["cache_misses"], stats["cache_hit_rate"]) == (1, 4, 0.2)
-    dataset.clear_cache()
-    assert (dataset.get_stats()["cache_size"], dataset.get_stats()["cache_hit_rate"]) == (0, 0)
-
-
 def test_statistics_are_of_the_rows_in_memory(files):
     dataset = CombinedHDF5Dataset(files, ["fhr_st"], cs_label=True, cache_size=3)
     dataset.__getitems__([0, 1])
@@ -192,55 +155,6 @@ def test_cached_samples_are_the_same_and_nobody_can_change_them(files, kept_byte
         assert all(torch.equal(found[n], expected[n]) for n in found if n != "guid")
         found.fhr_st.zero_()
     assert dataset.get_stats()["cache_hit_rate"] > 0.3
-
-
-def test_what_does_not_fit_is_cached_beside_what_does(files):
-    row = CombinedHDF5Dataset(files, ["epoch"]).row_bytes
-    dataset = CombinedHDF5Dataset(files, ["epoch", "fhr_st"], cache_size=5, kept_bytes=60 * row)
-    for _ in range(2):
-        assert ids_of(dataset.__getitems__([7, 1, 7, 2]).whole) == [7, 1, 7, 2]
-    stats = dataset.get_stats()
-    assert (stats["cache_size"], stats["cache_capacity"]) == (3, 5)
-    assert (stats["cache_hits"], stats["cache_misses"]) == (4, 4)
-    dataset.__getitems__(list(range(30)))
-    assert dataset.get_stats()["cache_size"] == 5
-
-
-@pytest.mark.parametrize("threads", [False, True])
-def test_changes_in_place_do_not_reach_the_cache(tmp_path, threads):
-    """Of any kind of value: an augmentation in place would accumulate from epoch to epoch."""
-    rows = [np.arange(1.0 + i % 3) + i for i in range(9)]
-    matrix = scipy.sparse.random(9, 5, 0.5, "csr", random_state=0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        varying = file.create_dataset("varying", (9,), h5py.vlen_dtype("f8"))
-        for i, row in enumerate(rows):
-            varying[i] = row
-        file["flat"], file["offsets"] = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        write_matrix(file.create_group("m"), matrix)
-        file["words"] = np.array([[f"a{i}", "b"] for i in range(9)], h5py.string_dtype())
-        file["x"] = np.arange(18.0).reshape(9, 2)
-
-    def tenfold(sample):
-        for name in ("varying", "flat", "x", "m"):
-            sample[name][...] *= 10
-        sample.words[0] += "!"
-        return sample
-
-    fields = ["varying", ragged("flat", offsets="offsets"), "x", "words", csr("m")]
-    dataset = CombinedHDF5Dataset(
-        tmp_path / "a.h5", fields, cache_size=20, kept_bytes=0, transform=tenfold, dtype=torch.float64
-    )
-    batches = (
-        H5DataLoader(dataset, 3, threads=2, collate_fn=list) if threads else DataLoader(dataset, 3, collate_fn=list)
-    )
-    for epoch in range(4):
-        samples = [sample for batch in batches for sample in batch]
-        for i, sample in enumerate(samples):
-            assert sample.varying.tolist() == sample.flat.tolist() == (rows[i] * 10).tolist()
-            assert sample.x.tolist() == [20 * i, 20 * i + 10]
-            assert sample.words == [f"a{i}!", "b"]
-            np.testing.assert_array_equal(sample.m, matrix[i].toarray().ravel() * 10)
-        assert dataset.get_stats()["cache_hits"] == 9 * epoch
 
 
 def test_it_can_be_pickled_and_split(files):
@@ -282,21 +196,6 @@ def test_stats_count_what_threads_read(files):
     uncached = CombinedHDF5Dataset(files, cache_size=0)
     uncached[0]
     assert uncached.get_stats()["access_count"] == 1
-
-
-def test_patients_may_come_from_a_generator_and_sizes_from_numpy(files):
-    assert chosen(files, allowed_guids=(f"patient_{i:03d}" for i in (1, 3))) == [4, 5, 6, 7, 12, 13, 14, 15]
-    assert len(create_optimized_dataloader(files, np.int64(16), 0, 0, 1, cache_size=np.int64(9))) == 4
-
-
-def test_patients_that_are_numbers(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["guid"] = np.array([123456789, 123456790, 123456791])
-        file["x"] = np.arange(6.0).reshape(3, 2)
-    dataset = CombinedHDF5Dataset(tmp_path / "a.h5")
-    assert [each.guid for each in dataset] == ["123456789", "123456790", "123456791"]
-    for guids in ([123456790], ["123456790"]):
-        assert [each.x[0] for each in CombinedHDF5Dataset(tmp_path / "a.h5", allowed_guids=guids)] == [2]
 
 
 @pytest.mark.parametrize(
