@@ -13,22 +13,6 @@ from tests.hdf5.h5kit import write
 
 BIG = 2**53 + 1
 
-KEPT = {
-    "integers": ([1, 127, -128], "i4", "i1"),
-    "floats are rounded": ([0.1, 1e-300, np.nan, np.inf, -np.inf], "f8", "f4"),
-    "to half precision": ([0.1, 65504.0, np.nan], "f4", "f2"),
-    "the largest float that rounds down": ([float(np.finfo("f4").max) * (1 + 1e-9)], "f8", "f4"),
-    "whole floats": ([1.0, -2.0, 127.0], "f8", "i1"),
-    "integers that a float has": ([2**24, -(2**24), 2**30], "i4", "f4"),
-    "the largest integers": ([2**63 - 1, 0], "u8", "i8"),
-    "not zero is true": ([0, 1, 2, -1], "i2", "?"),
-    "fractions are true": ([0, 0.5, np.inf], "f2", "?"),
-    "booleans": ([False, True], "?", "u1"),
-    "real complex numbers": ([1 + 0j, 2 + 0j], "c16", "i2"),
-    "complex numbers": ([0.1 + 1j], "c16", "c8"),
-    "big-endian": ([1, 2], ">i4", "u1"),
-    "nothing": ([], "f8", "i1"),
-}
 LOST = {
     "too large": ([1, 2, 300], "i4", "i1", 300, "int8 holds -128 to 127"),
     "negative": ([1, 2, -1], "i4", "u4", -1, "uint32 holds 0 to 4294967295"),
@@ -58,15 +42,6 @@ def read_as(path, dtype, rows=slice(None), places=None, **options):
         out = {"x": np.zeros((count, *layout.row_shape), dtype)}
         reader.read_into(out, rows, places, **options)
     return out["x"]
-
-
-@pytest.mark.filterwarnings("ignore:Casting complex")
-@pytest.mark.parametrize(("values", "stored", "wanted"), KEPT.values(), ids=KEPT)
-@pytest.mark.parametrize("options", [{}, {"chunks": (1,), "compression": "gzip"}], ids=["plain", "chunks"])
-def test_what_the_dtype_holds_is_cast_as_numpy_does(values, stored, wanted, options, tmp_path):
-    values = np.array(values, stored)
-    path = write(tmp_path / "a.h5", {"x": values}, **({} if not values.size else options))
-    np.testing.assert_array_equal(read_as(path, wanted), values.astype(wanted))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore:Casting complex")

@@ -4,10 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import CorruptChunkError
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
-from tests.hdf5.h5kit import by_h5py, dataset_with, flip, plist_with, random_rows, stored_chunks, write
+from tests.hdf5.h5kit import by_h5py, dataset_with, plist_with, random_rows, stored_chunks, write
 
 SHUFFLED = np.random.default_rng(0).permutation(40)
 GZIP = {"chunks": (4, 300), "compression": "gzip"}
@@ -74,37 +73,11 @@ def test_neighbours_share_a_request(tmp_path):
     assert reader.stats.requests < 10
 
 
-def test_each_read_counts_anew(tmp_path):
-    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
-    reader = RowReader(path)
-    for times in (1, 2, 3):
-        reader.read(["x"], [1, 2])
-        assert reader.stats.chunks_decoded == times
-        assert reader.stats.requests == times
-
-
 def test_only_the_columns_asked_for_are_read(tmp_path):
     path = write(tmp_path / "a.h5", {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}, **GZIP)
     reader = RowReader(path)
     reader.read(["y"], SHUFFLED)
     assert reader.stats.bytes_read == covered(stored_chunks(path, "y"))
-
-
-@pytest.mark.parametrize("storage", [GZIP, SPLIT, {"chunks": (4, 300)}, {"chunks": (4, 100)}])
-def test_damage_elsewhere_does_not_matter(tmp_path, storage):
-    columns = {"x": random_rows((40, 300)), "y": random_rows((40, 300), seed=1)}
-    path = write(tmp_path / "a.h5", columns, **storage, fletcher32="compression" in storage)
-    rows = [21, 5, 4, 5]
-    intact = [chunk for chunk in stored_chunks(path, "x") if chunk.chunk_offset[0] in {4, 20}]
-    for chunk in [*stored_chunks(path, "x"), *stored_chunks(path, "y")]:
-        if chunk not in intact:
-            flip(path, chunk.byte_offset, chunk.size)
-    reader = RowReader(path)
-    np.testing.assert_array_equal(reader.read(["x"], rows)["x"].view("u4"), columns["x"][rows].view("u4"))
-    if "compression" in storage:
-        for name, row in [("x", 0), ("x", 39), ("y", 5)]:
-            with pytest.raises(CorruptChunkError, match=rf"column '{name}', chunk"):
-                reader.read([name], [row])
 
 
 class TestUnallocated:
@@ -195,11 +168,3 @@ def test_text_of_varying_length_is_decoded_a_chunk_once(tmp_path):
     assert found.tolist() == [b"row 39", b"row 0", b"row 38", b"row 1", b"row 20", b"row 0"]
     assert reader.stats.h5py_reads == 0
     assert reader.stats.chunks_decoded == len({row // 4 for row in (39, 0, 38, 1, 20)})
-
-
-def test_layouts_are_had_without_reading_rows(tmp_path, fetched):
-    path = write(tmp_path / "a.h5", {"x": random_rows((40, 300))}, **GZIP)
-    reader = RowReader(path)
-    assert reader.num_rows == 40
-    assert reader.columns["x"].chunk_shape == (4, 300)
-    assert fetched == []

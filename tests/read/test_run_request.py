@@ -2,7 +2,6 @@
 
 import h5py
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,14 +77,3 @@ def test_neighbouring_runs_that_are_stored_as_they_are_take_one_request(tmp_path
     stats = run_reads(path, "x", [(100, 0, 100), (200, 100, 50), (250, 150, 150)], out)
     np.testing.assert_array_equal(out, np.arange(100, 400))
     assert (stats.requests, stats.bytes_read) == (1, 2400)
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.float32])
-def test_chunks_that_were_never_written_are_the_fill_value(tmp_path, dtype):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        made = file.create_dataset("x", (1000,), np.int64, chunks=(100,), fillvalue=7, compression="gzip")
-        made[300:400] = 1
-    out = np.empty(300, dtype)
-    run_reads(path, "x", [(250, 0, 100), (350, 100, 100), (0, 200, 100)], out)
-    np.testing.assert_array_equal(out, np.repeat([7, 1, 1, 7, 7, 7], 50))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5.manifest.row_requests import RunRequest, request_of
+from ray_h5.manifest.row_requests import request_of
 from ray_h5.read.arrays.selection import Selection, runs_of_positions
 from ray_h5.read.kernel import run_tables as steps
 from ray_h5.read.read_parts import FileRead, Part
@@ -201,16 +201,3 @@ def test_a_chunk_is_decoded_once_for_several_fields(tmp_path):
     found, stats = read(path, parts)
     assert [one.tobytes() for one in found] == [values[rows][name].tobytes() for name in ("a", "c", "d")]
     assert stats.chunks_decoded == 3
-
-
-def test_runs(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(60).reshape(20, 3), chunks=(7, 2))
-    address = taken_of((((2, 1), (0, 1)), ((0, 8),)), np.dtype("<i8"))
-    with RowReader(path) as reader:
-        out = np.zeros((15, 2), "i8")
-        runs = RunRequest(np.array([2, 1]), np.array([0, 10]), np.array([10, 5]))
-        reader.run(FileRead(reader, [Part(address, runs, out)]))
-    rows = [*range(2, 12), *range(1, 6)]
-    assert out.tolist() == [[3 * row + 2, 3 * row] for row in rows]

@@ -1,17 +1,15 @@
 """Files that a writer in SWMR mode has open, or had when it died."""
 
 import contextlib
-import os
 import pickle
 import subprocess
 import sys
 import threading
 
-import h5py
 import numpy as np
 import pytest
 
-from ray_h5.errors import CorruptChunkError, StaleIndexError, WriterActiveError
+from ray_h5.errors import CorruptChunkError, WriterActiveError
 from ray_h5.read import retry
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, program, run_python, write
@@ -148,25 +146,6 @@ def test_a_writer_that_is_not_in_swmr_mode(path):
     code = "import sys, h5py\nfile = h5py.File(sys.argv[1], 'w')\nfile['x'] = range(5)\nfile.flush()"
     with program(code, path), pytest.raises(WriterActiveError):
         RowReader(path, swmr=True)
-
-
-def test_a_file_without_a_writer(path):
-    write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
-    assert_same(RowReader(path, swmr=True).read(["x"], [8, 1])["x"], rows(0, 9)[[8, 1]])
-    with h5py.File(path, "r"):
-        assert_same(RowReader(path, swmr=True).read(["x"])["x"], rows(0, 9))
-    with h5py.File(path, "r", swmr=True):
-        assert_same(RowReader(path).read(["x"])["x"], rows(0, 9))
-
-
-def test_another_file_in_its_place(path):
-    write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
-    reader = RowReader(path, swmr=True)
-    os.replace(write(path + ".new", {"x": rows(5, 14)}, chunks=(4, 30), compression="gzip"), path)
-    expecting = pickle.loads(pickle.dumps(RowReader(path, swmr=True, expect=RowReader(path).identity)))
-    assert_same(expecting.read(["x"])["x"], rows(5, 14))
-    with pytest.raises(StaleIndexError):
-        RowReader(path, swmr=True, expect=reader.identity)
 
 
 def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatch):

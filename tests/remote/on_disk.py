@@ -14,7 +14,6 @@ SLOW = {
     "hdf5/test_chunk_index.py": "each kind of chunk index",
     "hdf5/test_object_address.py": "columns by their addresses",
     "read/test_reader_equals_h5py.py": "any rows of any plain column",
-    "read/test_joined_arrays.py": "columns of many datasets",
     "order/test_plan.py": "blocks of an epoch",
     "index/test_cache.py": "what an index in memory or on a disk says of files that changed",
     "index/test_row_index.py": "planning",

@@ -25,7 +25,6 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.rows.groups_and_grids import Grid, Groups
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.windows import Windows
-from ray_h5.storage.local import natural_key
 from tests.hdf5.h5kit import in_fork, overwrite
 from tests.rows.kit import open_rows
 
@@ -281,14 +280,6 @@ def test_options_that_cannot_be(tmp_path, monkeypatch, make, said):
         make()
 
 
-def test_names_are_sorted_naturally_and_totally():
-    names = ["demo", "demo_0", "demo_1", "demo_02", "demo_2", "demo_010", "demo_10", "demo_10/a", "demo_10b", "demo²"]
-    names += ["x" + "9" * 5000]
-    for shift in range(len(names)):
-        assert sorted(names[shift:] + names[:shift], key=natural_key) == names
-    assert len({natural_key(name) for name in names}) == len(names)
-
-
 def test_the_order_of_creation(tmp_path):
     made = ["demo_3", "demo_10", "demo_2"]
     with h5py.File(tmp_path / "a.h5", "w", track_order=True) as file:
@@ -389,30 +380,6 @@ def test_texts_of_several_lengths_and_attributes_of_several_types(tmp_path):
         file["data/demo_0"].attrs["big"] = np.uint64(2**63 + 1)
     with pytest.raises(SchemaMismatchError, match="integers in some groups that float64 cannot hold"):
         FileOptions.of([tmp_path / "a.h5"], rows=kind).index(None)
-
-
-def test_each_chunk_is_decoded_once(tmp_path):
-    lengths, chunk = [5, 9, 1, 12], 4
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, length in enumerate(lengths):
-            data = np.arange(length * 2).reshape(length, 2)
-            file.create_dataset(
-                f"data/demo_{i}/x", data=data, chunks=(chunk, 1), maxshape=(None, 2), compression="gzip"
-            )
-    offsets = [-3, 5, 0, 0, -3]
-    rows = np.random.default_rng(0).integers(0, sum(lengths), 9)
-    with open_rows(tmp_path / "a.h5", DEMOS, Windows({"x": offsets})) as reader:
-        reader.read(["x"], rows)
-        starts = np.cumsum([0, *lengths])
-        touched = set()
-        for row in rows.tolist():
-            episode = int(np.searchsorted(starts, row, side="right")) - 1
-            at = np.clip(row - starts[episode] + np.array(offsets), 0, lengths[episode] - 1)
-            touched |= {(episode, int(step) // chunk) for step in at}
-        assert reader.stats.chunks_decoded == 2 * len(touched)
-    with open_rows(tmp_path / "a.h5", DEMOS) as reader:
-        reader.read(["x"], [3, 0, 3, 3])
-        assert reader.stats.chunks_decoded == 2 * (3 + 2)
 
 
 def test_windows_beside_columns_of_other_lengths(tmp_path):

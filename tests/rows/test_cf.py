@@ -142,16 +142,3 @@ def test_a_plan_has_the_attributes_of_all_groups(tmp_path, monkeypatch):
         assert not looked
         for got, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-6)
-
-
-def test_groups_without_a_column_that_is_decoded(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number in range(4):
-            file[f"g{number}/y"] = 1.0
-            if number:
-                file[f"g{number}/x"] = np.arange(2, dtype="i2")
-                file[f"g{number}/x"].attrs["scale_factor"] = 0.5 * number
-    rows = H5Dataset(tmp_path, ["x"], rows=Groups("g*", missing="null"), decode_cf=True)
-    assert [each["x"] if each["x"] is None else each["x"].tolist() for each in rows] == [
-        None, [0, 0.5], [0, 1], [0, 1.5],
-    ]  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 
 from ray_h5 import Shuffle, balance
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.index.stored.memory import MEMORY
 from ray_h5.torch_data import H5Dataset, between, kfold, loader, where
 
 anndata = pytest.importorskip("anndata", reason="anndata writes these files")
@@ -69,16 +68,6 @@ def test_predicates_weights_and_folds(mixed):
     for train, valid in kfold(folder, 2, group="obs/batch"):
         sides = [set(H5Dataset(folder, ["obs/batch"], each)[:]["obs/batch"]) for each in (train, valid)]
         assert not sides[0] & sides[1]
-
-
-def test_the_index_on_disk(mixed, tmp_path):
-    folder, _ = mixed
-    index = tmp_path / "index"
-    wanted = where(**{"obs/kind": "T", "obs/good": False})
-    for _ in range(2):
-        MEMORY.clear()
-        found = H5Dataset(folder, ["obs/kind", "obs/n"], wanted, index_dir=index)
-        assert found.selection.tolist() == [1, 3, 13, 15]
 
 
 def test_casts_of_both(mixed):

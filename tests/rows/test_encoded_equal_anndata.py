@@ -16,7 +16,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.torch_data import H5Dataset, kfold, where
+from ray_h5.torch_data import H5Dataset, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 anndata = pytest.importorskip("anndata", reason="anndata is the oracle of these tests")
@@ -87,15 +87,6 @@ def test_every_column_equals_anndata(stored):
     for name in ("counts", "score", "good"):
         np.testing.assert_array_equal(whole[f"obs/{name}"], oracle.obs[name])
     assert whole["obs/note"] == oracle.obs["note"].tolist()
-
-
-def test_any_rows_in_any_order(stored):
-    path, oracle = stored
-    rows = np.random.default_rng(1).integers(0, N, 40)
-    batch = H5Dataset(path, ["X", "obs/cell_type", "obs/maybe"])[rows]
-    np.testing.assert_array_equal(batch["X"], oracle.X[rows].toarray())
-    values = oracle.obs["cell_type"].astype(object).to_numpy()[rows]
-    assert batch["obs/cell_type"] == [None if each != each else each for each in values]
 
 
 def test_predicates_name_values(stored):
@@ -178,19 +169,6 @@ def test_genes_in_another_order_in_another_file(tmp_path):
     np.testing.assert_array_equal(found, np.vstack([one[:, names].X.toarray(), other[:, names].X.toarray()]))
 
 
-def test_folds_by_a_category(stored):
-    path, _oracle = stored
-    for train, valid in kfold(path, 2, group="obs/batch"):
-        groups = [set(H5Dataset(path, ["obs/batch"], each)[:]["obs/batch"]) for each in (train, valid)]
-        assert not groups[0] & groups[1]
-
-
-def test_dense_x_is_a_plain_column(tmp_path):
-    made = cells(kind="dense")
-    made.write_h5ad(tmp_path / "a.h5ad")
-    np.testing.assert_array_equal(H5Dataset(tmp_path, ["X"])[:]["X"], made.X)
-
-
 def test_columns_compressed_along_the_other_axis_are_refused(tmp_path, caplog):
     cells(kind="csc").write_h5ad(tmp_path / "a.h5ad")
     with pytest.raises(UnsupportedColumnError, match=r"csc_matrix.*adata\.X\.tocsr\(\)"):
@@ -228,15 +206,6 @@ def test_awkward_arrays_by_hand(tmp_path):
     assert [a.tolist() for a in found] == [b.tolist() for b in same["obsm/lists/node1-data"]]
     with pytest.raises(UnsupportedColumnError, match="another form than one level of lists"):
         H5Dataset(tmp_path, ["obsm/deep"])
-
-
-def test_a_group_of_a_file_of_several(tmp_path):
-    made = cells()
-    made.write_h5ad(tmp_path / "one.h5ad")
-    with h5py.File(tmp_path / "all.h5mu", "w") as file, h5py.File(tmp_path / "one.h5ad") as one:
-        one.copy("/", file.create_group("mod"), "rna")
-    found = H5Dataset(tmp_path / "all.h5mu", ["X", "obs/cell_type"], group="mod/rna")[:]
-    np.testing.assert_array_equal(found["X"], made.X.toarray())
 
 
 # Older forms, made by hand as their specifications say ---------------------------------------------
@@ -300,16 +269,6 @@ def test_a_shape_without_a_format(tmp_path, attribute):
             group[name] = getattr(made.X, name)
         group.attrs[attribute] = made.X.shape
     np.testing.assert_array_equal(H5Dataset(tmp_path / "a.h5", [csr("counts")])[:]["counts"], made.X.toarray())
-
-
-def test_a_file_that_only_has_the_names(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name in ("X", "obs", "var", "uns"):
-            file[name] = np.arange(5)
-    assert H5Dataset(tmp_path / "a.h5").columns == ["X", "obs", "uns", "var"]
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["X"], file["obs/image"], file["var"] = np.arange(5), np.zeros((5, 2)), np.arange(5)
-    assert H5Dataset(tmp_path / "b.h5").columns == ["X", "obs/image", "var"]
 
 
 def as_10x(path, matrix, group="matrix"):

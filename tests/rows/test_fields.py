@@ -109,25 +109,6 @@ def test_arguments():
         H5Dataset("a.h5", [fields("jets", ["pt"]), "jets"])
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("names", [["n"], ["y", "n"], ["n", "m"]])
-def test_fields_of_groups_whose_chunks_differ(tmp_path, order, names):
-    """They are of several classes, which together have a type that none is stored in."""
-    rng, expected = np.random.default_rng(0), []
-    dtype = np.dtype([("x", "i1"), ("n", f"{order}i8"), ("m", f"{order}i8"), ("y", f"{order}f4")], align=True)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, length in enumerate([3, 1, 5]):
-            values = np.zeros((length, 2), dtype)
-            for each in dtype.names:
-                values[each] = rng.integers(0, 99, values.shape)
-            chunks = (min(2, length), 2) if number else None
-            file.create_dataset(f"g{number}/c", data=values, chunks=chunks)
-            expected.append(np.stack([values[each].astype("f8") for each in names], axis=-1))
-    found = H5Dataset(tmp_path / "a.h5", [fields("c", names)], rows=Groups("g*"))[[2, 0, 1]]["c"]
-    for one, other in zip(found, [2, 0, 1], strict=True):
-        assert np.array_equal(one, expected[other])
-
-
 def test_fields_in_other_byte_orders_in_groups(tmp_path):
     values = np.zeros(6, [("x", "<f4"), ("y", ">f4")])
     values["x"], values["y"] = np.arange(6), np.arange(6) + 10

@@ -98,38 +98,6 @@ def grid_of(tmp_path, shapes, grid):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "of", "name", "axes"),
-    [
-        (MAIN, None, "u", (0, 1)),
-        ({**MAIN, "c": (5, 20)}, None, "c", (0, 1)),
-        ({**MAIN, "c": (20,)}, None, "c", (1,)),  # the time
-        ({**MAIN, "c": (5,)}, None, "c", (0,)),
-        ({**MAIN, "c": (20, 8, 6)}, None, "c", (1,)),  # the same in each trajectory
-        ({**MAIN, "c": (5, 8, 6)}, None, "c", (0,)),
-        ({**MAIN, "c": (8, 6)}, None, "c", ()),
-        ({**MAIN, "c": (6,)}, None, "c", ()),
-        ({**MAIN, "c": (9,)}, None, "c", ()),
-        ({**MAIN, "c": (5, 20, 3)}, None, "c", (0, 1)),  # a state beside a field
-        ({**MAIN, "c": (20, 3)}, None, "c", (1,)),
-        ({"u": (5, 5, 8), "c": (5, 5)}, None, "c", (0, 1)),
-        ({"u": (5, 8, 8), "c": (8,)}, {"c": (1,)}, "c", (1,)),
-        ({"u": (5, 8, 8), "c": (8,)}, {"/c": ()}, "c", ()),
-        ({"u": (5, 5, 5), "c": (5, 5)}, {"c": (1,)}, "c", (1,)),
-        ({**MAIN, "c": (9, 9, 9, 9)}, {"c": ()}, "c", ()),
-    ],
-)
-def test_the_one_reading_that_fits(tmp_path, shapes, of, name, axes):
-    lengths = shapes["u"][:2]
-    with grid_of(tmp_path, shapes, Grid(2, of=of)) as reader:
-        assert reader.num_rows == math.prod(lengths)
-        found = reader.read([name])[name]
-        values = np.arange(math.prod(shapes[name]), dtype="f4").reshape(shapes[name])
-        for row in range(0, reader.num_rows, 7):
-            at = np.unravel_index(row, lengths)
-            assert np.array_equal(found[row], values[tuple(at[axis] for axis in axes)])
-
-
-@pytest.mark.parametrize(
     ("shapes", "said"),
     [
         ({"u": (5, 5, 8), "c": (5,)}, r"\(0,\) or \(1,\)"),  # as many trajectories as steps

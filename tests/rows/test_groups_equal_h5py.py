@@ -96,22 +96,6 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
     assert found["demo"].tolist() == [f"data/demo_{row}".encode() for row in rows]
 
 
-@pytest.mark.parametrize("chunks", [[(2,), (8,)], [(8,), (2,)], [(4,), (3,)], [(2, 2), (2, 3)], [(2, 3), (2, 1)]])
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_datasets_that_differ_in_the_last_chunk_dimension(tmp_path, chunks, compression):
-    # H5Pequal does not compare it.
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        shape = (8, 3)[: len(chunks[0])]
-        expected = [np.arange(np.prod(shape)).reshape(shape) + 100 * i for i in range(4)]
-        for i, values in enumerate(expected):
-            file.create_dataset(f"g{i}/x", data=values, chunks=chunks[i % 2], compression=compression)
-    with open_rows(tmp_path / "a.h5", Groups("g*")) as reader:
-        assert [each.tolist() for each in reader.read(["x"])["x"]] == [each.tolist() for each in expected]
-        assert len(reader.table.groups.columns["x"].layouts) == 2
-    with open_rows(tmp_path / "a.h5", Groups("g*"), Windows({"x": [0]})) as reader:
-        assert reader.read(["x"])["x"].tolist() == np.concatenate(expected)[:, None].tolist()
-
-
 def test_a_dataset_beside_the_groups_is_offered_as_a_mask(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data/demo_0/x"], file["mask/train"] = np.arange(3), [b"demo_0"]
@@ -168,16 +152,6 @@ def test_each_refusal_has_a_reason(tmp_path):
     check()
     assert counts["delivered"] > 5, counts
     assert counts["refused"] > 5, counts
-
-
-def test_traces_of_one_chunk_each(tmp_path):
-    lengths = [*range(1, 40), *range(1, 40)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, length in enumerate(lengths):
-            file.create_dataset(f"trace_{i:02d}/x", data=np.arange(length) + i, chunks=(length,), compression="gzip")
-    with open_rows(tmp_path / "a.h5", Groups("trace_*")) as reader:
-        for i, found in enumerate(reader.read(["x"])["x"]):
-            assert found.tolist() == [i + step for step in range(lengths[i])]
 
 
 def write_incomplete(path):

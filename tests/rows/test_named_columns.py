@@ -118,13 +118,6 @@ def test_with_each_row_kind(path):
     np.testing.assert_array_equal(ends[4]["name/of"], stored(path, "g1/x")[1])
 
 
-def test_two_draws_of_one_bag(path):
-    columns = {"one": part("x", random=3, seed=1), "two": part("x", random=3, seed=2)}
-    found = H5Dataset(path, columns, rows=Files())[0]
-    assert found["one"].shape == found["two"].shape == (3, 6)
-    assert not np.array_equal(found["one"], found["two"])
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -100,16 +100,3 @@ def test_text_stays_a_list_and_wrong_fills_are_named(tmp_path):
         H5Dataset(tmp_path / "a.h5", columns, windows=windows, pad={"words": 0})
     with pytest.raises(RayH5Error, match="has dtype uint8, which cannot hold -1"):
         H5Dataset(tmp_path / "a.h5", columns, windows=windows, pad={"x": -1})
-
-
-def test_several_lists_a_step(tmp_path):
-    lists = [[np.arange(i + j, dtype="f4") for j in range(2)] for i in range(3)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", (3, 2), h5py.vlen_dtype("f4"))
-        for i, j in np.ndindex(3, 2):
-            file["x"][i, j] = lists[i][j]
-    rows = H5Dataset(tmp_path / "a.h5", ["x"], windows=Windows({"x": [-1, 0]}, pad="zero"))
-    for i in range(3):
-        before = lists[i - 1] if i else [np.empty(0, "f4")] * 2
-        found = [[each.tolist() for each in step] for step in rows[i]["x"]]
-        assert found == [[each.tolist() for each in step] for step in (before, lists[i])]

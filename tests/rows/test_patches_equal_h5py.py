@@ -1,7 +1,6 @@
 """Blocks of arrays as rows: each is what h5py reads of its slices."""
 
 import math
-import tracemalloc
 
 import h5py
 import numpy as np
@@ -220,21 +219,6 @@ def test_a_class_is_looked_for_part_by_part(tmp_path, monkeypatch, order, option
     assert 0 < len(chosen) < len(every)
 
 
-@pytest.mark.parametrize("options", [{"stride": 16}, {"per_file": 5}])
-def test_a_class_is_looked_for_in_little_memory(tmp_path, options):
-    label = np.zeros((200, 200, 200), "u1")
-    label[150, 20:30, 180] = 1
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("label", data=label, chunks=(10, 100, 100), compression="gzip")
-    rows = Patches({"label": (32, 32, 32)}, where_any=("label", [1]), **options)
-    tracemalloc.start()
-    try:
-        assert len(H5Dataset(tmp_path, rows=rows)) == (5 if "per_file" in options else 2 * 2 * 2)
-        assert tracemalloc.get_traced_memory()[1] < 4 * label.nbytes
-    finally:
-        tracemalloc.stop()
-
-
 def test_what_is_refused_says_what_to_do(scans):
     folder, _ = scans
     for arguments, said in [
@@ -404,18 +388,6 @@ def test_parts_of_channels_equal_h5py(tmp_path_factory, made, dtype, written, pa
         for axis, low, length in zip(at, corner, block, strict=True):
             cut[axis] = slice(low, low + length)
         assert_block(row, expected[tuple(cut)])
-
-
-def test_blocks_read_the_chunks_of_their_channels_alone(scans):
-    folder, _ = scans
-    rows = Patches(SHAPES, stride=8, key="scan")
-    scope = FileOptions.of(str(folder / "scan_0.h5"), columns=[part("raw", {0: [1]})], rows=rows).scope
-    with scope.open(str(folder / "scan_0.h5")) as reader:
-        found = reader.read(["raw"])["raw"]
-        assert reader.stats.chunks_decoded == 2 * 3 * 3  # half of what both channels have
-    assert found.shape == (18, 1, 8, 8, 8)
-    expected = H5Dataset(folder / "scan_0.h5", ["raw"], rows=rows)[list(range(18))]["raw"].numpy()
-    np.testing.assert_array_equal(found, expected[:, [1]])
 
 
 @pytest.mark.parametrize(("axis", "least"), [(0, 2), (2, 1)])

@@ -191,18 +191,6 @@ def test_each_epoch_has_other_corners_and_ray_reads_the_same(scan_file):
     )
 
 
-def test_draws_of_a_group_go_on_in_the_next_epoch(scan_file):
-    """Two epochs of 5 blocks a group are one epoch of 10."""
-    path, arrays = scan_file
-
-    def drawn(count, epochs):
-        kind = Patches(SHAPES, groups="scans/*", key="scan", per_file=count, seed=3)
-        batches = loader(path, 4, columns=COLUMNS, rows=kind)
-        return sorted(key for _ in range(epochs) for batch in batches for key in blocks_of(batch, arrays, kind))
-
-    assert drawn(5, 2) == drawn(10, 1)
-
-
 def test_each_chunk_of_each_group_is_decoded_once(scan_file):
     path, _ = scan_file
     with RowReader(path, rows=Patches({"raw": (3, 4)}, groups="scans/*", stride=1)) as reader:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ray_h5 import Groups, Windows, csr, part, ragged
-from ray_h5.columns.ragged.sparse_rows import Entries, SparseBatch, rows_of
+from ray_h5.columns.ragged.sparse_rows import SparseBatch
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import (
     CorruptFileError,
@@ -119,23 +119,6 @@ def test_batches_add_values_of_a_position_that_repeats_as_scipy_does(data):
     same = batch.canonical()
     assert same.is_canonical
     np.testing.assert_array_equal(same.to_dense(), expected)
-
-
-def test_rows_of_several_reads_make_one_batch():
-    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(9,))
-    one, other = random_matrix(4, 9, 1), random_matrix(5, 9, 2)
-    parts = [rows_of(Entries(each.indices, each.data), each.indptr) for each in (one, other)]
-    batch = SparseBatch.of(np.concatenate([parts[1], parts[0][::-1]]), spec)
-    np.testing.assert_array_equal(batch.to_dense(), np.vstack([other.toarray(), one.toarray()[::-1]]))
-
-
-def test_neighbouring_rows_are_not_copied():
-    spec = ColumnSpec("X", "sparse", np.dtype(object), (), np.dtype(np.float32), ragged_shape=(9,))
-    matrix = random_matrix(20, 9)
-    rows = rows_of(Entries(matrix.indices, matrix.data), matrix.indptr)
-    batch = SparseBatch.of(rows[5:15], spec)
-    assert np.shares_memory(batch.data, matrix.data)
-    assert np.shares_memory(batch.indices, matrix.indices)
 
 
 def test_each_chunk_is_decoded_once_for_columns_that_share_offsets(tmp_path):
@@ -339,16 +322,6 @@ def test_a_width_that_no_memory_holds(tmp_path, width):
     wide = damaged(tmp_path, lambda group: group.attrs.__setitem__("shape", [10, width]))
     np.testing.assert_array_equal(H5Dataset(wide, [csr("X", take=[5, 0, 7])])[:]["X"], dense)
     assert H5Dataset(wide, [csr("X", take=[width - 1])])[3]["X"].tolist() == [0]
-
-
-def test_rows_that_are_not_asked_for_may_be_damaged(tmp_path):
-    path = damaged(tmp_path, with_index(99))
-    dataset = H5Dataset(path, [csr("X")])
-    with h5py.File(path) as file:
-        bad = int(np.searchsorted(file["X/indptr"][:], 3, side="right")) - 1
-    dataset[[row for row in range(10) if row != bad]]
-    with pytest.raises(CorruptFileError, match=f"row {bad}:"):
-        dataset[bad]
 
 
 def test_columns_of_other_lengths(tmp_path):

@@ -1,7 +1,5 @@
 """axes="reversed": rows along the last axis, as MATLAB and loom write them."""
 
-import tracemalloc
-
 import h5py
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from ray_h5 import Groups
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.torch_data import H5Dataset, loader, where
+from ray_h5.torch_data import H5Dataset, where
 from tests.properties import few
 
 ROWS = 12
@@ -62,21 +60,6 @@ def test_an_empty_array_of_matlab_is_no_column(tmp_path, caplog):
         H5Dataset(tmp_path / "a.mat", ["empty"], axes="reversed")
 
 
-def test_rows_of_more_chunks_than_there_is_memory_for(tmp_path):
-    """Each row is in all of the 2**32 chunks along the first axis, of which one was written."""
-    with h5py.File(tmp_path / "a.mat", "w") as file:
-        dataset = file.create_dataset("x", (1 << 18, 1 << 14), "u1", chunks=(1, 1), fillvalue=3)
-        dataset[5, 2] = 7
-    tracemalloc.start()
-    try:
-        found = H5Dataset(tmp_path / "a.mat", **OPTIONS)[2]["x"]
-        assert tracemalloc.get_traced_memory()[1] < 100 << 20
-    finally:
-        tracemalloc.stop()
-    assert found.shape == (1 << 18,)
-    assert (int(found[5]), int(found[4])) == (7, 3)
-
-
 def test_rows_are_those_of_matlab(matlab):
     path, arrays, names = matlab
     samples = H5Dataset(path, **OPTIONS)
@@ -93,16 +76,6 @@ def test_rows_are_those_of_matlab(matlab):
 def test_without_it_the_error_says_so(matlab):
     with pytest.raises(SchemaMismatchError, match=r"axes='reversed'"):
         H5Dataset(matlab[0], file_extensions=["mat"])
-
-
-def test_predicates_loaders_and_an_index(matlab, tmp_path):
-    path, arrays, _ = matlab
-    for _ in range(2):
-        samples = H5Dataset(path, ["signal"], where(label=[2, 5], flag=True), index_dir=tmp_path / "i", **OPTIONS)
-        assert np.array_equal(samples.read(np.arange(1))["signal"], arrays["signal"][[5]])
-    for batch in loader(path, 4, columns=["signal", "label"], **OPTIONS):
-        assert np.array_equal(batch["signal"], arrays["signal"][batch["label"].int()])
-    assert H5Dataset(path, ["label"], dtypes={"label": "int32"}, **OPTIONS).read(np.arange(2))["label"].dtype == "i4"
 
 
 def test_cells_of_loom(tmp_path):

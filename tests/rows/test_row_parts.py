@@ -3,9 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
-from ray_h5 import Files, Grid, Groups, Shuffle, Windows, any_equal, between, csr, loader, part, ragged
+from ray_h5 import Files, Grid, Groups, Shuffle, Windows, any_equal, between, loader, part, ragged
 from ray_h5.errors import OptionError, PredicateError, RayH5Error
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, where
@@ -154,17 +153,6 @@ def test_names_are_read_once(fields):
     assert reads[0] > reads[1]
 
 
-def test_of_a_sparse_matrix(tmp_path):
-    matrix = sp.random(6, 9, 0.5, format="csr", dtype="f4", rng=0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        group = file.create_group("X")
-        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", matrix.shape
-        group["data"], group["indices"], group["indptr"] = matrix.data, matrix.indices, matrix.indptr
-    found = read(tmp_path / "a.h5", part("X", {0: [8, 1]}))
-    assert np.array_equal(found.numpy(), matrix.toarray()[:, [8, 1]])
-    assert np.array_equal(read(tmp_path / "a.h5", csr("X", take=[8, 1])).numpy(), found.numpy())
-
-
 def test_entries_of_rows_of_varying_length(tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.integers(3, 9, 12)
@@ -288,19 +276,6 @@ def test_each_step_of_a_window_draws_by_itself(tmp_path, rows):
     assert epochs[0] != epochs[1]
 
 
-def test_draws_of_ragged_rows_in_windows(tmp_path):
-    ends = np.cumsum([3, 9, 0, 12, 7])
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["points"], file["ends"] = np.arange(ends[-1]), ends
-    columns = [part(ragged("points", ends="ends"), random=5)]
-    dataset = H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"points": [0, 1]}, pad="drop"))
-    for row in range(4):
-        for step, found in enumerate(dataset[row]["points"]):
-            stop, count = ends[row + step], np.diff(ends, prepend=0)[row + step]
-            assert len({*found.tolist()}) == min(5, count)
-            assert all(stop - count <= each < stop for each in found.tolist())
-
-
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -337,24 +312,6 @@ def test_refused(fields, column, message):
 def test_arguments(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-def test_two_parts_of_one_dataset(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((3, 4))
-    for columns in ([part("x", {0: [0]}), part("x", {0: [1]})], ["x", part("x", {0: [1]})]):
-        with pytest.raises(OptionError, match=r"'x' is listed more than once.* columns=\{'a': "):
-            H5Dataset(tmp_path / "a.h5", columns)
-
-
-@pytest.mark.parametrize("options", [{}, {"rows": Groups("g*")}], ids=["axis", "groups"])
-def test_windows_over_parts_without_positions(tmp_path, options):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name in ("x", "g0/x", "g1/x"):
-            file[name] = np.zeros((5, 3, 2))
-    columns = [part("x", {0: slice(2, 2)})]
-    dataset = H5Dataset(tmp_path / "a.h5", columns, windows=Windows({"x": [0, 1]}, pad="drop"), **options)
-    assert dataset[[0, 1, 2]]["x"].shape == (3, 2, 0, 2)
 
 
 def test_drawn_entries_choose_no_rows(tmp_path):

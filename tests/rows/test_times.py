@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from ray_h5 import Files, Groups, Sidecar, Windows, between, fields, part, where
+from ray_h5 import Files, Groups, Windows, where
 from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
 from ray_h5.torch_data import H5Dataset
 from tests.properties import few
@@ -114,16 +114,6 @@ def test_a_single_value_is_that_of_the_recording(tmp_path, rows):
         H5Dataset(tmp_path, rows=rows, windows=Windows({"x": [0], "age": [0]}, at={"x": "t", "age": "t"}))
 
 
-def test_parts_and_several_files(tmp_path):
-    for number in range(2):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"], file["timestamps"] = np.arange(30.0).reshape(10, 3) + 100 * number, np.arange(10) / 10 + number
-    windows = Windows({"x": [0.0, 0.1]}, at="timestamps", pad="drop")
-    dataset = H5Dataset(tmp_path, [part("x", {0: [2, 0]})], windows=windows)
-    assert len(dataset) == 18
-    assert dataset[9]["x"].tolist() == [[102, 100], [105, 103]]
-
-
 @pytest.mark.parametrize("columns", [None, ["x"], ["x", "time"]])
 def test_a_slice_that_is_padded_in_some_files_alone_is_refused(tmp_path, columns):
     for number, rate in enumerate([10.0, 10.5]):
@@ -203,32 +193,6 @@ def sessions(path):
             group["map"], group["weight"] = np.full((2, 3), number), 70.0 + number
 
 
-def test_sessions_in_groups(tmp_path):
-    sessions(tmp_path / "a.h5")
-    options = {
-        "rows": Groups("session_*", attrs=("subject",), key="session"),
-        "windows": Windows(
-            {"camera/frames": [-0.5, 0.0], "speed": slice(0, 0.5)}, at="t", pad="edge", constants=["map"]
-        ),
-    }
-    dataset = H5Dataset(tmp_path / "a.h5", **options)
-    assert len(dataset) == 4 + 5 + 6
-    for i, (number, step) in enumerate((n, s) for n in range(3) for s in range(4 + n)):
-        row = dataset[i]
-        frame = np.full((2, 2 + number), number)
-        assert np.array_equal(row["camera/frames"], np.stack([frame + max(0, step - 1), frame + step]))
-        assert row["camera/frames_is_pad"].tolist() == [False, False]  # half a second before is within a sample's time
-        wanted = np.arange(5 * step, 5 * step + 5)
-        assert row["speed"].tolist() == (np.minimum(wanted, 19 + 5 * number) + 100.0 * number).tolist()
-        assert row["speed_is_pad"].tolist() == (wanted > 19 + 5 * number).tolist()
-        assert (row["session"], row["subject"]) == (f"session_{number}", f"m{number}")
-        assert row["map"].tolist() == [[number] * 3] * 2
-        assert (float(row["weight"]), float(row["time"])) == (70.0 + number, number + step / 2)
-    chosen = where(group="session_1", time=between(2, None))
-    chosen = H5Dataset(tmp_path / "a.h5", ["speed"], predicate=chosen, **options)
-    assert [int(row["speed"][0]) for row in chosen] == [110, 115, 120]
-
-
 def test_frames_of_other_sizes_without_offsets_are_that_of_the_time(tmp_path):
     sessions(tmp_path / "a.h5")
     windows = Windows({"speed": [0.0]}, at={"camera/frames": "camera/t"}, stride=5)
@@ -261,29 +225,6 @@ def test_events_of_which_a_group_has_none(tmp_path):
     windows = Windows({"x": [0.0], "spikes": [0.0]}, at={"x": "t", "spikes": "spikes"})
     with pytest.raises(OptionError, match="group 'u1': Windows: column 'spikes' has no sample"):
         H5Dataset(tmp_path / "a.h5", ["x"], rows=Groups("u*"), windows=windows)
-
-
-@pytest.mark.parametrize("pad", [("zero", "edge"), ("edge", "zero")])
-def test_times_before_and_after_two_samples(tmp_path, pad):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["t"] = np.arange(10.0), np.arange(10.0)
-        file["y"], file["of_y"] = [5.0, 6.0], [4.0, 5.0]
-    windows = Windows({"x": [0.0], "y": [0.0]}, at={"x": "t", "y": "of_y"}, pad=pad)
-    before, after = (0 if each == "zero" else value for each, value in zip(pad, (5, 6), strict=True))
-    found = H5Dataset(tmp_path / "a.h5", ["y", "y_is_pad"], windows=windows)[:]
-    # Times within a sample of the first or last one are its own.
-    assert found["y"].flatten().tolist() == [*[before] * 3, 5, 5, 6, 6, *[after] * 3]
-    assert found["y_is_pad"].flatten().tolist() == [*[True] * 3, *[False] * 4, *[True] * 3]
-
-
-def test_tables_by_the_number_of_a_row(tmp_path):
-    recording(tmp_path / "a.h5")
-    (tmp_path / "t.csv").write_text("row,extra\n" + "".join(f"{i},{i * i}\n" for i in range(1000)))
-    windows = Windows({"lfp/data": [0.0]}, at={"x": "y"}, stride=100)
-    dataset = H5Dataset(
-        tmp_path / "a.h5", ["lfp/data", "extra"], windows=windows, sidecar=Sidecar(tmp_path / "t.csv", on="row")
-    )
-    assert [int(row["extra"]) for row in dataset] == [i * i for i in range(0, 1000, 100)]
 
 
 @pytest.mark.parametrize(
@@ -346,23 +287,6 @@ def test_arguments(options, said):
         Windows({"x": offsets}, **options)
 
 
-@pytest.mark.parametrize("rows", [None, Groups("s_*")])
-@pytest.mark.parametrize("at", ["timestamps", "im/timestamps"])
-@pytest.mark.parametrize("column", ["im/data/a", "im/data/p/x", fields("im/data", ["a"]), "rate/data/a"])
-def test_times_of_fields_are_those_of_their_dataset(tmp_path, rows, at, column):
-    dtype = np.dtype([("a", "<i4"), ("p", [("x", "<i4")])])
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i in range(2 if rows else 1):
-            values, group = np.zeros(6, dtype), file.require_group(f"s_{i}") if rows else file
-            values["a"] = values["p"]["x"] = np.arange(6) + 10 * i
-            group["im/data"], group["rate/data"], group["im/timestamps"] = values, values, np.arange(6.0)
-            group["rate/data"].attrs["rate"] = 1.0
-    windows = Windows({"found": [0.0, 1.0]}, at={"found": at})
-    dataset = H5Dataset(tmp_path / "a.h5", {"found": column}, rows=rows, windows=windows)
-    assert np.ravel(dataset[2]["found"]).tolist() == [2, 3]
-    assert np.ravel(dataset[len(dataset) - 1]["found"]).tolist() == [len(dataset) // 12 * 10 + 5] * 2
-
-
 def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number in range(3):
@@ -374,15 +298,3 @@ def test_attributes_of_a_column_come_before_its_starting_time(tmp_path):
     found = [(int(row["x"][0]), float(row["time"])) for row in H5Dataset(tmp_path, rows=Groups("r*"), windows=windows)]
     starts, steps = [1, 9, 9], [0.25, 0.5, 0.5]
     assert found == [(10 * n + i, starts[n] + steps[n] * i) for n in range(3) for i in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("pad", "expected"),
-    [(("zero", "edge"), [0, 0, 0, 7, 7, 7, 7, 7, 7, 7]), (("edge", "zero"), [7, 7, 7, 7, 7, 7, 0, 0, 0, 0])],
-)
-def test_times_before_a_single_sample_are_before_it(tmp_path, pad, expected):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["t"], file["event"] = np.arange(10.0), np.arange(10.0), [7]
-    windows = Windows({"x": [0.0], "event": [0.0]}, at={"x": "t", "event": (1.0, 4.0)}, pad=pad)
-    dataset = H5Dataset(tmp_path / "a.h5", ["event"], windows=windows)
-    assert [int(row["event"][0]) for row in dataset] == expected

@@ -86,16 +86,6 @@ def test_datasets_without_values_and_of_other_lengths_are_planned(tmp_path, plan
     assert len(planned) == 2
 
 
-def test_a_file_that_changed_is_an_error(tmp_path):
-    path = made(tmp_path / "a.h5")
-    with open_rows(path, Groups("g*")) as reader:
-        reader.read(["x"], [1])
-        state = path.stat()
-        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
-        with pytest.raises(StaleIndexError):
-            reader.read(["x"], [1])
-
-
 def test_a_file_that_was_cut_short_is_an_error(tmp_path):
     path = made(tmp_path / "a.h5")
     with open_rows(path, Groups("g*")) as reader:

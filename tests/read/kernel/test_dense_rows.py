@@ -62,12 +62,3 @@ def test_a_position_outside_names_it(request, compiled):
     for wrong in (5, -1, 1 << 30):
         with pytest.raises(RowIndexError, match=f"expected positions from 0 to 4, found {wrong}"):
             dense_rows(starts, stops, np.array([0, 4, wrong], np.int32), values, 5)
-
-
-@pytest.mark.parametrize("dtype", ["<i4", "<u2", ">i8"])
-def test_bounds_of_another_dtype_are_bounds(dtype):
-    """Zeros follow the bounds in memory: a loop that took them for int64 would read rows without entries there."""
-    ends = np.zeros(64, dtype)
-    ends[:9] = np.arange(9)
-    found = dense_rows(ends[:8], ends[1:9], np.arange(8, dtype=np.int32), np.ones(8, "f4"), 8)
-    assert_same(found, np.eye(8, dtype="f4"))

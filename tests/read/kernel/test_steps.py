@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.codecs import filter_ids
 from ray_h5.errors import CorruptChunkError, StaleIndexError, TransientIOError, TruncatedFileError
-from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.read.kernel import job_table as table
 from ray_h5.read.kernel import steps_in_python as steps
 from ray_h5.read.kernel.job_table import (
@@ -171,21 +169,6 @@ def test_a_damaged_chunk_is_the_same_error(tmp_path, request, compiled, threads)
     with pytest.raises(CorruptChunkError, match=r"column 'y', chunk 7 \(rows 14 to 15, bytes \d+ to \d+ of the file\)"):
         reader.read(["x", "y"], [0, 39, 15, 3])
     assert_same(reader.read(["x"], [39, 0])["x"], values[[39, 0]])
-
-
-def test_pipelines_are_counted_once():
-    first, again = (FilterPipeline((FilterStep(filter_ids.SHUFFLE, name, (4,)),)) for name in ("shuffle", "other"))
-    assert table.pipeline_number(first) == table.pipeline_number(again)
-
-
-def test_tables_join(source):
-    ranges = [[(0, 10), (5, 3)], [(100, 4)], [(7, 9)]]
-    outs = [np.zeros(sum(size for _, size in each), np.uint8) for each in ranges]
-    joined = JobTable.join([copies(source, each, out) for each, out in zip(ranges, outs, strict=True)])
-    run_table(joined, new_times())
-    for each, out in zip(ranges, outs, strict=True):
-        assert_same(out, np.concatenate([STORED[offset : offset + size] for offset, size in each]))
-    assert [joined.origin_of(job)[1] for job in range(4)] == [0, 1, 0, 0]
 
 
 JOB, BOX_PIECE, PIECE, BOX = range(4)

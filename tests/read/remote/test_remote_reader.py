@@ -19,7 +19,6 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.hdf5.files.metadata_replay import HeldBytes
-from ray_h5.hdf5.groups import groups
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.stores.object_store import ObjectStorage
@@ -268,11 +267,3 @@ def test_blocks_that_another_thread_drops_while_they_are_read(server, tmp_path):
     server.before_answer = drop
     assert held.read(0, len(data)) == data
     assert len(server.requests()) == held.requests == 2
-
-
-def test_the_bound_of_the_cache_of_metadata_is_one_that_libhdf5_takes(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        given = file.id.get_mdc_config().max_size
-        with groups._bounded_cache(file, ["x" * 100] * 1_300_000):
-            assert file.id.get_mdc_config().max_size == 128 << 20
-        assert file.id.get_mdc_config().max_size == given
