@@ -65,11 +65,11 @@ LIMITS: dict[str, Size] = {
     "rows": Size(4653, 19, 5, 0, 5, 5),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(277, 1, 8, 0, 0, 0),
-    "storage": Size(3953, 23, 9, 1, 4, 0),
+    "storage": Size(3737, 22, 9, 0, 3, 0),
     "tables": Size(1559, 9, 0, 0, 3, 2),
     "torch_data": Size(4868, 27, 7, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
-    "writing": Size(2896, 17, 0, 0, 6, 3),
+    "writing": Size(2890, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""
 

@@ -18,7 +18,6 @@ class RawFiles:
 
     is_fetched = False
     costs = DISK_COSTS
-    cached = None
     descriptor = None
 
     def __init__(self, layout: ColumnLayout, dataset: h5py.Dataset) -> None:
@@ -44,6 +43,10 @@ class RawFiles:
         for number, (offset, nbytes) in enumerate(spans):
             self.read_into(offset, found := memoryview(bytearray(nbytes)))
             then(number, found)
+
+    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether each is on a local disk."""
+        return [True for _ in spans]
 
     def identity(self) -> FileIdentity:
         """Return the state of the first file."""

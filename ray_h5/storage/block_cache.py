@@ -21,7 +21,7 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,8 @@ import numpy as np
 from ray_h5.atomic import lock_within
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
-from ray_h5.storage.local import read_at
+from ray_h5.storage.byte_source import Span
+from ray_h5.storage.local import LocalFile, write_at
 from ray_h5.storage.request_pool import Getter
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,6 @@ _FOLDER = "ray_h5-cache-3"
 _NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}")
 _RECORD = np.dtype([("crc", "<u4"), ("is_there", "<u4")])
 _PAGE_BYTES = 4096
-_FAR_APART = 1 << 10
-"""Blocks for each byte range: the records of 1,024 blocks are read as fast as those of one."""
 
 _TOUCH_S = 1.0
 _COUNT_AGAIN_S = 5.0
@@ -88,11 +87,9 @@ class CachedGetter:
         self._cache = cache
         self._file = file
 
-    def has(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Return for byte ranges, which ascend, whether each seems to be on the disk: it is checked when it is read."""
-        offsets, sizes = np.array(spans, np.int64).reshape(-1, 2).T
-        has: list[bool] = self._file.has(offsets, sizes).tolist()
-        return has
+    def has(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether each seems to be on the disk: it is checked when it is read."""
+        return self._file.has(spans)
 
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
@@ -142,8 +139,7 @@ class BlockCache:
         self._since = time.time()
         self._threads = threading.Lock()
         self._lock_file: PerProcess[_LockFile] = PerProcess(lambda: _LockFile(os.path.join(self._folder, "lock")))
-        self._warned_at: dict[str, float] = {}
-        self._paused_until = self._counted_at = self._unlocked_until = float("-inf")
+        self._paused_until = self._counted_at = float("-inf")
 
     def file(self, place: str, state: str, size: int) -> BlockFile:
         """Return the cached bytes of a remote file.
@@ -165,7 +161,7 @@ class BlockCache:
         try:
             return file.read(first, end)
         except OSError as exc:
-            self._warn("reading", exc)
+            self._fail("reading", exc)
             return file.buffer(first, end), np.zeros(end - first, bool)
 
     @property
@@ -176,47 +172,43 @@ class BlockCache:
     def write(self, file: BlockFile, first: int, data: memoryview) -> None:
         """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
         crcs = file.crcs_of(data)
-        try:
-            with self._locked():
-                for start, stop in _runs(file.missing(first, crcs)):
-                    part = data[start * BLOCK_BYTES : stop * BLOCK_BYTES]
-                    if not self._store(file, first + start, part, crcs[start:stop]):
-                        self._paused_until = time.monotonic() + _FULL_PAUSE_S
-                        return
-        except (OSError, OptionError) as exc:
-            self._paused_until = time.monotonic() + _ERROR_PAUSE_S
-            self._counted_at = float("-inf")
-            self._warn("writing", exc)
+        with self._threads:
+            if not self.may_write:  # another thread found that out while this one waited
+                return
+            try:
+                with self._locked() as lock_file:
+                    for start, stop in _runs(file.missing(first, crcs)):
+                        part = data[start * BLOCK_BYTES : stop * BLOCK_BYTES]
+                        if not self._store(file, first + start, part, crcs[start:stop], lock_file):
+                            self._paused_until = time.monotonic() + _FULL_PAUSE_S
+                            return
+            except (OSError, OptionError) as exc:
+                self._fail("writing", exc)
 
-    def _store(self, file: BlockFile, first: int, data: memoryview, crcs: np.ndarray) -> bool:
+    def _store(self, file: BlockFile, first: int, data: memoryview, crcs: np.ndarray, lock_file: _LockFile) -> bool:
         """Store the first of some blocks, as many as there is room for; return whether these are all."""
         records = file.record_bytes if file.is_new else 0
-        room = self._room(records + _on_disk(len(data))) - records
+        room = self._room(records + _on_disk(len(data)), lock_file) - records
         count = len(crcs) if room >= _on_disk(len(data)) else max(0, room) // BLOCK_BYTES
         if count:
             part = data[: count * BLOCK_BYTES]
             # Counted before it is written: after a crash, the number is too large rather than too small.
-            self._lock_file.value.used += records + _on_disk(len(part))
+            lock_file.used += records + _on_disk(len(part))
             file.store(first, part, crcs[:count])
         return count == len(crcs)
 
-    def _room(self, nbytes: int) -> int:
+    def _room(self, nbytes: int, lock_file: _LockFile) -> int:
         """Return how many bytes may be written, after files that nobody uses were removed."""
-        lock_file, now = self._lock_file.value, time.monotonic()
-
-        def fits() -> bool:
-            return lock_file.used + nbytes <= self.options.max_bytes
-
-        if self._counted_at == float("-inf") or (not fits() and now - self._counted_at > _COUNT_AGAIN_S):
+        most, now = self.options.max_bytes - nbytes, time.monotonic()
+        if self._counted_at == float("-inf") or (lock_file.used > most and now - self._counted_at > _COUNT_AGAIN_S):
             lock_file.used = sum(_taken(entry) for entry in self._entries())
             self._counted_at = now
-        if not fits():
-            for entry in self._unused():
-                taken = _taken(entry)
-                Path(entry.path).unlink(missing_ok=True)
-                lock_file.used = max(0, lock_file.used - taken)
-                if fits():
-                    break
+        for entry in self._unused() if lock_file.used > most else ():
+            taken = _taken(entry)
+            Path(entry.path).unlink(missing_ok=True)
+            lock_file.used = max(0, lock_file.used - taken)
+            if lock_file.used <= most:
+                break
         return max(0, self.options.max_bytes - lock_file.used)
 
     def _entries(self) -> list[os.DirEntry[str]]:
@@ -236,33 +228,26 @@ class BlockCache:
         return [entry for _, entry in sorted(unused, key=lambda item: item[0])]
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock between threads and processes; a process that dies lets go of it."""
-        with self._threads:
-            if not self._lock_file.value.is_open():
-                _made_folder(self.options.folder)  # somebody may have removed it
-                self._lock_file.value.open()
-            # Many threads may wait, one after the other: all of them together wait as long as one.
-            waits = time.monotonic() >= self._unlocked_until
-            try:
-                lock_within(self._lock_file.value.fd, _LOCK_S if waits else 0.0)
-            except TimeoutError:
-                if waits:
-                    self._unlocked_until = time.monotonic() + _LOCK_S
-                raise
-            try:
-                yield
-            finally:
-                fcntl.flock(self._lock_file.value.fd, fcntl.LOCK_UN)
+    def _locked(self) -> Iterator[_LockFile]:
+        """Hold the lock between processes; one that dies lets go of it."""
+        lock_file = self._lock_file.value
+        if not lock_file.is_open():
+            _made_folder(self.options.folder)  # somebody may have removed it
+            lock_file.open()
+        lock_within(lock_file.fd, _LOCK_S)
+        try:
+            yield lock_file
+        finally:
+            fcntl.flock(lock_file.fd, fcntl.LOCK_UN)
 
-    def _warn(self, doing: str, exc: Exception) -> None:
-        """Warn once a minute at most: many threads may fail at the same time."""
-        now = time.monotonic()
-        if now < self._warned_at.get(doing, float("-inf")) + _ERROR_PAUSE_S / 2:
-            return
-        self._warned_at[doing] = now
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        logger.warning("cache_dir=%r: %s failed: %s. Rows come from the store instead", self.options.folder, doing, why)
+    def _fail(self, doing: str, exc: Exception) -> None:
+        """Write nothing for a minute, and warn once: many threads may fail at the same time."""
+        if time.monotonic() >= self._paused_until - _ERROR_PAUSE_S / 2:
+            why = getattr(exc, "strerror", None) or exc
+            message = "cache_dir=%r: %s failed: %s. Rows come from the store instead"
+            logger.warning(message, self.options.folder, doing, why)
+        self._paused_until = time.monotonic() + _ERROR_PAUSE_S
+        self._counted_at = float("-inf")
 
 
 class _LockFile:
@@ -307,7 +292,7 @@ class BlockFile:
         self.record_bytes = _on_disk(_RECORD.itemsize * self.num_blocks)
         # A file that was moved has bytes of another one: CRCs begin with the name.
         self._seed = zlib.crc32(os.fsencode(os.path.basename(path)))
-        self._descriptor: _Descriptor | None = None
+        self._file: LocalFile | None = None
         self._looked_at = 0.0
         self._lock = threading.Lock()
 
@@ -318,37 +303,31 @@ class BlockFile:
     def read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
         buffer, is_right = self.buffer(first, end), np.zeros(end - first, bool)
-        descriptor = self._opened()
-        if descriptor is None:
+        if (file := self._opened()) is None:
             return buffer, is_right
-        records = _records(descriptor, first, end)
+        records = _records(file, first, end)
         for start, stop in _runs(records["is_there"] != 0):
             part = memoryview(buffer.data)[start * BLOCK_BYTES : stop * BLOCK_BYTES]
-            if _read_all(descriptor.fd, part, self.record_bytes + (first + start) * BLOCK_BYTES) == len(part):
+            if file.read_most(self.record_bytes + (first + start) * BLOCK_BYTES, part) == len(part):
                 is_right[start:stop] = self.crcs_of(part) == records["crc"][start:stop]
         return buffer, is_right
 
-    def has(self, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return for byte ranges, whose offsets ascend, whether all of their blocks have a record."""
-        firsts, ends = offsets // BLOCK_BYTES, np.minimum(-(-(offsets + sizes) // BLOCK_BYTES), self.num_blocks)
+    def has(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether all of their blocks have a record."""
         try:
-            descriptor = self._opened() if len(firsts) else None
-            if descriptor is None:
-                return np.zeros(len(firsts), bool)
-            begin, end = int(firsts[0]), int(ends.max())
-            if end - begin > _FAR_APART * len(firsts):
-                spans = zip(firsts.tolist(), ends.tolist(), strict=True)
-                return np.array([_records(descriptor, *span)["is_there"].all() for span in spans], bool)
-            missing = np.concatenate([[0], np.cumsum(_records(descriptor, begin, end)["is_there"] == 0)])
-            return missing[ends - begin] == missing[firsts - begin]
+            if (file := self._opened()) is None:
+                return [False for _ in spans]
+            ends = (min(-(-(offset + nbytes) // BLOCK_BYTES), self.num_blocks) for offset, nbytes in spans)
+            blocks = ((offset // BLOCK_BYTES, end) for (offset, _), end in zip(spans, ends, strict=True))
+            return [bool(_records(file, *each)["is_there"].all()) for each in blocks]
         except OSError:
-            return np.zeros(len(firsts), bool)  # a read warns
+            return [False for _ in spans]  # a read warns
 
     def missing(self, first: int, crcs: np.ndarray) -> np.ndarray:
         """Return which blocks are not on the disk as their CRCs say: another process may have written some."""
         end = first + len(crcs)
-        descriptor = self._opened(looks=True)
-        if descriptor is None or not (_records(descriptor, first, end)["crc"] == crcs).any():
+        file = self._opened(looks=True)
+        if file is None or not (_records(file, first, end)["crc"] == crcs).any():
             return np.ones(len(crcs), bool)
         return ~self.read(first, end)[1]
 
@@ -364,43 +343,28 @@ class BlockFile:
 
     def store(self, first: int, data: memoryview, crcs: np.ndarray) -> None:
         """Write blocks, and then their records. The lock of the cache is held."""
-        descriptor = self._opened(makes=True)
-        assert descriptor is not None
-        _write_all(descriptor.fd, data, self.record_bytes + first * BLOCK_BYTES)
+        file = self._opened(makes=True)
+        assert file is not None
+        write_at(file.descriptor, data, self.record_bytes + first * BLOCK_BYTES)
         records = np.empty(len(crcs), _RECORD)
         records["crc"], records["is_there"] = crcs, 1
-        _write_all(descriptor.fd, memoryview(records.tobytes()), first * _RECORD.itemsize)
+        write_at(file.descriptor, memoryview(records.tobytes()), first * _RECORD.itemsize)
 
-    def _opened(self, looks: bool = False, makes: bool = False) -> _Descriptor | None:
+    def _opened(self, looks: bool = False, makes: bool = False) -> LocalFile | None:
         """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
-        descriptor = self._descriptor
-        if descriptor is not None and not looks and time.monotonic() - self._looked_at < _TOUCH_S:
-            return descriptor
+        if self._file is not None and not looks and time.monotonic() - self._looked_at < _TOUCH_S:
+            return self._file
         with self._lock:
-            if self._descriptor is not None and not os.fstat(self._descriptor.fd).st_nlink:
-                self._descriptor = None  # others may still read from it: it is closed after the last of them
-            if self._descriptor is None:
+            if self._file is not None and not self._file.stat().st_nlink:
+                self._file = None  # others may still read from it: it is closed after the last of them
+            if self._file is None:
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if makes else 0)
                 with contextlib.suppress(FileNotFoundError):
-                    self._descriptor = _Descriptor(os.open(self.path, flags, 0o600))
-            if self._descriptor is not None:
-                # Files that nobody uses are removed first.
-                os.utime(self._descriptor.fd)
+                    self._file = LocalFile(self.path, os.open(self.path, flags, 0o600))
+            if self._file is not None:
+                os.utime(self._file.descriptor)  # files that nobody uses are removed first
             self._looked_at = time.monotonic()
-            return self._descriptor
-
-
-class _Descriptor:
-    """A descriptor that is closed when the last thread that uses it is done."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        try:  # noqa: SIM105  contextlib may be cleared when the process exits
-            close(self.fd)
-        except OSError:
-            pass  # nothing is lost: a block counts only if its CRC is right
+            return self._file
 
 
 def cache_for(options: CacheOptions) -> BlockCache:
@@ -451,20 +415,7 @@ def _taken(entry: os.DirEntry[str]) -> int:
         return 0  # another process removed it
 
 
-def _records(descriptor: _Descriptor, first: int, end: int) -> np.ndarray:
+def _records(file: LocalFile, first: int, end: int) -> np.ndarray:
     records = np.zeros(end - first, _RECORD)
-    _read_all(descriptor.fd, memoryview(records.view(np.uint8).data), first * _RECORD.itemsize)
+    file.read_most(first * _RECORD.itemsize, memoryview(records.view(np.uint8).data))
     return records
-
-
-def _read_all(fd: int, buffer: memoryview, offset: int) -> int:
-    done = 0
-    while done < len(buffer) and (more := read_at(fd, buffer[done:], offset + done)):
-        done += more
-    return done
-
-
-def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], offset + done)

@@ -101,16 +101,6 @@ class Costs:
         return max(least, min(most, nbytes // self.in_flight))
 
 
-class KeptBytes(Protocol):
-    """Has bytes of a remote file on a local disk."""
-
-    def has(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges, which ascend, whether each seems to be on the disk."""
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return the bytes at `offset`: from the disk, or by one request."""
-
-
 class ByteSource(Protocol):
     """Random access to the bytes of one file, from any thread."""
 
@@ -130,9 +120,8 @@ class ByteSource(Protocol):
     def descriptor(self) -> int | None:
         """An open descriptor of its bytes, if it is a file of a file system."""
 
-    @property
-    def cached(self) -> KeptBytes | None:
-        """What has its bytes on a local disk, if it is remote and they stay there."""
+    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges of a remote file whether each seems to be on a local disk."""
 
     @property
     def size(self) -> int:

@@ -14,8 +14,8 @@ from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.endings import Endings, States, Taken
 from ray_h5.storage.request_pool import fetching_threads
-from ray_h5.storage.storage_of_path import RemoteStorage, Storage
-from ray_h5.storage.stores.object_store import Found
+from ray_h5.storage.storage_of_path import Storage
+from ray_h5.storage.stores.store_base import Found, InStore
 
 _THREADS = 32
 
@@ -34,7 +34,7 @@ class RemoteSearch:
     """
 
     def __init__(self, urls: Sequence[str], storage: Storage, endings: Endings) -> None:
-        if not isinstance(storage, RemoteStorage):
+        if not isinstance(storage, InStore):
             raise OptionError(f"{shown(urls[0])}: expected a path of the local file system, found a URL")
         self._storage, self._endings = storage, endings
         self._listed: dict[tuple[str, bool], tuple[list[Found], list[str]]] = {}

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ray_h5.errors import NotHDF5Error, OptionError, StaleIndexError, TruncatedFileError
 from ray_h5.storage.addresses import check_slashes, is_url, shown
@@ -34,6 +34,13 @@ def read_at(fd: int, buffer: Buffer, offset: int) -> int:
     return len(found)
 
 
+def write_at(fd: int, data: Buffer, offset: int) -> None:
+    """Write all of a buffer at an offset of an open file."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
+
+
 DISK_COSTS = Costs(gap_bytes=512, few_gap_bytes=512, part_bytes=(1 << 20, 1 << 20), in_flight=1)
 """A call costs little beside its bytes. What is worth joining is joined before; see `coalesce`."""
 
@@ -54,7 +61,6 @@ class LocalFile:
 
     is_fetched: ClassVar[bool] = False
     costs: ClassVar[Costs] = DISK_COSTS
-    cached: ClassVar[None] = None
     path: str
 
     def __init__(self, path: str, fd: int) -> None:
@@ -68,21 +74,28 @@ class LocalFile:
             return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     @property
-    def descriptor(self) -> int | None:
+    def descriptor(self) -> int:
         """The open descriptor, for code that reads many ranges by one call."""
         return self._fd
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
-        done = self._read(offset, buffer)
-        while done < len(buffer):  # pread may return fewer bytes than asked for
-            more = self._read(offset + done, buffer[done:])
-            if more == 0:
-                raise TruncatedFileError(
-                    f"{self.path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
-                    f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
-                )
-            done += more
+        done = self.read_most(offset, buffer)
+        if done < len(buffer):
+            raise TruncatedFileError(
+                f"{self.path}: expected {len(buffer)} bytes at offset {offset}, found {done}; the file "
+                f"now has {os.fstat(self._fd).st_size} bytes. It is cut short: copy it again."
+            )
+
+    def read_most(self, offset: int, buffer: Buffer) -> int:
+        """Fill `buffer` as far as the file has bytes from `offset`; return how many these are."""
+        try:  # not a context manager: reads of small rows would take longer by a tenth
+            done = read_at(self._fd, buffer, offset)
+            while done < len(buffer) and (more := read_at(self._fd, buffer[done:], offset + done)):
+                done += more  # pread may return fewer bytes than asked for
+        except OSError as exc:
+            raise os_error(exc, self.path, f"reading {len(buffer)} bytes at offset {offset}") from exc
+        return done
 
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans one after the other, and pass each to `then`."""
@@ -90,15 +103,13 @@ class LocalFile:
             self.read_into(offset, found := memoryview(bytearray(nbytes)))
             then(number, found)
 
+    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether each is on a local disk."""
+        return [True for _ in spans]
+
     @property
     def size(self) -> int:
         return self.stat().st_size
-
-    def _read(self, offset: int, buffer: Buffer) -> int:
-        try:  # not a context manager: reads of small rows would take longer by a tenth
-            return read_at(self._fd, buffer, offset)
-        except OSError as exc:
-            raise os_error(exc, self.path, f"reading {len(buffer)} bytes at offset {offset}") from exc
 
     def identity(self) -> FileIdentity:
         """Return the state that the file has now."""
@@ -118,7 +129,23 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """The local file system, and mounted ones. See `Storage`."""
+    """The local file system, and mounted ones.
+
+    Attributes
+    ----------
+    place : str
+        What says which store a URL is of, without secrets; empty for a disk.
+    opened_at_once : int
+        How many files are opened side by side: in a store, each opening waits for requests.
+    kept_open : int
+        How many files a dataset keeps open: a file in a store needs no descriptor, only memory.
+    call_bytes : int
+        Bytes that a call of a loader reads at least, so that many requests are in flight; 0 for a disk.
+    is_fetched : bool
+        Whether files are read by requests, which take long. If not, a path is one that other libraries open.
+    has_writers : bool
+        Whether a program may add rows to a file while it is read.
+    """
 
     place: ClassVar[str] = ""
     opened_at_once: ClassVar[int] = 1
@@ -139,7 +166,7 @@ class LocalStorage:
         """Return the state of a file; raise the error that says why it cannot be a readable HDF5 file."""
         return FileIdentity.of(check_regular_file(path))
 
-    def open(self, path: str, expect: Identity) -> LocalFile:  # noqa: ARG002  the caller compares the open file
+    def open(self, path: str, expect: Any) -> LocalFile:  # noqa: ARG002  the caller compares the open file
         """Return the bytes of a file."""
         return LocalFile.open(path)
 

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ray_h5.fork import PerProcess
-from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Span, Then
-from ray_h5.storage.stop import Stop, stoppable, stops
+from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Then
+from ray_h5.storage.stop import Stop, stops, wait_for
 
 IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link
@@ -76,7 +77,7 @@ class _Budget:
     def take(self, nbytes: int, is_wanted: Callable[[], bool]) -> bool:
         """Wait until so many bytes fit, and take them; return False if they are no longer wanted."""
         with self._changed:
-            while self._taken and self._taken + nbytes > IN_FLIGHT_BYTES:
+            while nbytes and self._taken and self._taken + nbytes > IN_FLIGHT_BYTES:
                 if not is_wanted():
                     return False
                 self._changed.wait(1.0)
@@ -148,27 +149,33 @@ _budget = PerProcess(_Budget)
 
 
 @dataclass(slots=True, eq=False)
-class _Fetch:
-    """The requests of one caller, and the answers that it has not taken yet."""
+class _Calls:
+    """Calls of one caller that run in threads of the pool, and the answers that it has not taken yet.
 
-    requests: Sequence[tuple[Getter, int, int]]
-    answers: SimpleQueue[tuple[int, memoryview | BaseException]] = field(default_factory=SimpleQueue)
+    Attributes
+    ----------
+    works : sequence of (callable, int)
+        Each call, and the bytes that it returns.
+    """
+
+    works: Sequence[tuple[Callable[[], Any], int]]
+    answers: SimpleQueue[tuple[int, Any]] = field(default_factory=SimpleQueue)
     is_wanted: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, number: int) -> None:
-        _pool.value.submit(lambda: self._get(number))
+        _pool.value.submit(lambda: self._run(number))
 
-    def _get(self, number: int) -> None:
-        getter, offset, nbytes = self.requests[number]
+    def _run(self, number: int) -> None:
+        work, nbytes = self.works[number]
         if not self.is_wanted or not _budget.value.take(nbytes, lambda: self.is_wanted):
             return
         try:
-            self._answer(number, getter.get(offset, nbytes))
+            self._answer(number, work())
         except BaseException as exc:  # noqa: BLE001  the thread that waits raises it
             self._answer(number, exc)
 
-    def _answer(self, number: int, found: memoryview | BaseException) -> None:
+    def _answer(self, number: int, found: Any) -> None:
         with self._lock:
             if isinstance(found, BaseException) or not self.is_wanted:
                 self.give_back(number)
@@ -176,7 +183,7 @@ class _Fetch:
                 self.answers.put((number, found))
 
     def give_back(self, number: int) -> None:
-        _budget.value.give_back(self.requests[number][2])
+        _budget.value.give_back(self.works[number][1])
 
     def end(self) -> None:
         """Let go of what nobody takes any more."""
@@ -204,50 +211,32 @@ def fetch(requests: Sequence[tuple[Getter, int, int]], then: Then) -> None:
         The first error of a request. Those that were not sent yet are not sent.
     """
     fetched.value.add(sum(nbytes for _, _, nbytes in requests), len(requests))
-    work, unsent = _Fetch(requests), deque(range(len(requests)))
-    with stoppable(work.answers):
-        _run(work, unsent, then)
+    _run([(partial(getter.get, offset, nbytes), nbytes) for getter, offset, nbytes in requests], then)
 
 
-def _run(work: _Fetch, unsent: deque[int], then: Then) -> None:
-    requests = work.requests
+def call(work: Callable[[], Result]) -> Result:
+    """Do something in a thread of the pool, and wait for it in a way that Ctrl-C ends."""
+    results: list[Result] = []
+    _run([(work, 0)], lambda _, found: results.append(found))
+    return results[0]
+
+
+def _run(works: Sequence[tuple[Callable[[], Any], int]], then: Callable[[int, Any], None]) -> None:
+    calls, unsent = _Calls(works), deque(range(len(works)))
     try:
         # Not all at once: several callers share the threads evenly.
-        for _ in range(min(IN_FLIGHT, len(requests))):
-            work.send(unsent.popleft())
-        for _ in range(len(requests)):
-            number, found = work.answers.get()
+        for _ in range(min(IN_FLIGHT, len(works))):
+            calls.send(unsent.popleft())
+        for _ in works:
+            number, found = wait_for(calls.answers)
             if isinstance(found, BaseException):
                 raise found
             if unsent:
-                work.send(unsent.popleft())
+                calls.send(unsent.popleft())
             try:
                 then(number, found)
             finally:
-                work.give_back(number)
+                calls.give_back(number)
             del found
     finally:
-        work.end()
-
-
-def call(work: Callable[[], object]) -> object:
-    """Do something in a thread of the pool, and wait for it in a way that Ctrl-C ends."""
-    answer: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answer.put((work(), None))
-        except BaseException as exc:  # noqa: BLE001  the thread that waits raises it
-            answer.put((None, exc))
-
-    _pool.value.submit(run)
-    with stoppable(answer):
-        found, error = answer.get()
-    if error is not None:
-        raise error
-    return found
-
-
-def read_ranges(getter: Getter, spans: Sequence[Span], then: Then) -> None:
-    """Fetch ranges of one file; see `fetch`."""
-    fetch([(getter, offset, nbytes) for offset, nbytes in spans], then)
+        calls.end()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from concurrent.futures import thread  # noqa: F401  its function at exit is registered before ours
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from ray_h5.errors import ReadFailedError
 from ray_h5.fork import PerProcess
+
+Answer = TypeVar("Answer")
+
+_LOOK_S = 0.05
+"""How often a thread that waits looks whether it is stopped."""
 
 
 class Stop:
@@ -24,8 +27,6 @@ class Stop:
 
     def __init__(self, outer: Stop | None = None) -> None:
         self.outer = outer
-        self._lock = threading.Lock()
-        self._waiting: set[SimpleQueue[Any]] = set()
         self._is_set = False
 
     def enter(self) -> None:
@@ -34,23 +35,14 @@ class Stop:
 
     def set(self) -> None:
         """End the waits."""
-        with self._lock:
-            self._is_set = True
-            for answers in self._waiting:
-                answers.put(_STOPPED)
+        self._is_set = True
 
-    @contextlib.contextmanager
-    def ending(self, answers: SimpleQueue[Any]) -> Iterator[None]:
-        """End the wait for some answers, if it is set meanwhile."""
-        with self._lock:
-            self._waiting.add(answers)
-            if self._is_set:
-                answers.put(_STOPPED)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting.discard(answers)
+    def check(self) -> None:
+        """Raise if this, or an outer one, is set."""
+        if self._is_set:
+            raise ReadFailedError("reading was stopped")
+        if self.outer is not None:
+            self.outer.check()
 
 
 class _Stops(threading.local):
@@ -60,7 +52,6 @@ class _Stops(threading.local):
 stops = _Stops()
 """What ends the waits of the calling thread."""
 
-_STOPPED = -1, ReadFailedError("reading was stopped")
 _exit = PerProcess(Stop)
 
 
@@ -73,13 +64,13 @@ def _stop_at_exit() -> None:
 threading._register_atexit(_stop_at_exit)  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
-def stoppable(answers: SimpleQueue[Any]) -> Iterator[None]:
-    """Let a stop of the calling thread, or the end of the process, end the wait for some answers."""
-    with contextlib.ExitStack() as stack:
-        stop: Stop | None = stops.inner
-        while stop is not None:
-            stack.enter_context(stop.ending(answers))
-            stop = stop.outer
-        stack.enter_context(_exit.value.ending(answers))
-        yield
+def wait_for(answers: SimpleQueue[Answer]) -> Answer:
+    """Return the next answer; raise once a stop of this thread, or the end of the process, ends the wait."""
+    while True:
+        for stop in (stops.inner, _exit.value):
+            if stop is not None:
+                stop.check()
+        try:
+            return answers.get(timeout=_LOOK_S)
+        except Empty:
+            pass

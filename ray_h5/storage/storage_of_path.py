@@ -3,72 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TypeAlias
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.addresses import Address, check_slashes, is_url, without_secrets
-from ray_h5.storage.byte_source import ByteSource, Identity
-from ray_h5.storage.local import LOCAL, absolute_path
+from ray_h5.storage.addresses import check_slashes, is_url, without_secrets
+from ray_h5.storage.local import LOCAL, LocalStorage, absolute_path
+from ray_h5.storage.stores.store_base import InStore
 
-if TYPE_CHECKING:
-    from ray_h5.storage.stores.object_store import Found
+__all__ = ["InStore", "Storage", "storage_for", "storage_of", "whole_path"]
 
-
-class Storage(Protocol):
-    """Where files are. It is a value that can be pickled: connections belong to a process."""
-
-    @property
-    def place(self) -> str:
-        """What says which store a URL is of, without secrets; empty for a disk."""
-
-    @property
-    def opened_at_once(self) -> int:
-        """How many files are opened side by side: in a store, each opening waits for requests."""
-
-    @property
-    def kept_open(self) -> int:
-        """How many files a dataset keeps open: a file in a store needs no descriptor, only memory."""
-
-    @property
-    def call_bytes(self) -> int:
-        """Bytes that a call of a loader reads at least, so that many requests are in flight; 0 for a disk."""
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether files are read by requests, which take long. If not, a path is one that other libraries open."""
-
-    @property
-    def has_writers(self) -> bool:
-        """Whether a program may add rows to a file while it is read."""
-
-    def seen(self, path: str, planned: Identity | None) -> Identity | None:
-        """Return the state of a file to compare with a plan: the one it has now, unless each read says which it wants.
-
-        None if it does not exist.
-        """
-
-    def identity(self, path: str) -> Identity | None:
-        """Return the state that a file has now; None if it does not exist."""
-
-    def check(self, path: str) -> Identity:
-        """Return the state of a file that exists and is not empty; raise the error that says what it is."""
-
-    def open(self, path: str, expect: Any) -> ByteSource:
-        """Return the bytes of a file that is expected to have a state."""
-
-    def real_path(self, path: str) -> str:
-        """Return the one name that a file has under all of its names."""
-
-
-@runtime_checkable
-class RemoteStorage(Storage, Protocol):
-    """A storage of files with URLs, which are listed."""
-
-    def address(self, url: str) -> Address:
-        """Return the parts of a URL."""
-
-    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        """Return the files in a folder, and the keys of the folders in it; with `below`, all files below it."""
+Storage: TypeAlias = LocalStorage | InStore
+"""Where files are. It is a value that can be pickled: connections belong to a process."""
 
 
 def storage_for(options: object, paths: Iterable[str], filesystem: object = None) -> Storage:

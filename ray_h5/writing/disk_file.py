@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ray_h5.storage.local import read_at
+from ray_h5.storage.local import read_at, write_at
 
 _MOST_KEPT_BYTES = 64 << 20
 _METADATA_BYTES = 64 << 10
@@ -41,7 +41,7 @@ class DiskFile:
         """Write at the current offset; after an error, keep it in memory."""
         if self.error is None:
             try:
-                _write_all(self._fd, data, self._at)
+                write_at(self._fd, data, self._at)
             except OSError as exc:
                 self.error = exc
         if self.error is not None:
@@ -106,9 +106,3 @@ class DiskFile:
 
     def __repr__(self) -> str:
         return self._path  # h5py takes it for the name of the file
-
-
-def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], offset + done)

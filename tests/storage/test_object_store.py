@@ -162,8 +162,8 @@ def test_a_credential_provider_that_is_none(given):
         ({3: 4}, "names of options"),
         ({"default_headers": {"a": 1}}, "a dict of texts"),
         ({"skip_signature": "perhaps"}, "expected True or False"),
-        ({"endpoint": " http://minio:9000"}, "begins or ends with a space"),
-        ({"endpoint": "http://minio :9000"}, "a space in a URL"),
+        ({"endpoint": " http://minio:9000"}, "begins with https://"),
+        ({"endpoint": "http://minio :9000"}, "without spaces"),
         ({"secret_access_key": f"{CANARY}\n"}, "begins or ends with a space or a line break"),
         ({"credential_provider": {"a": 1}}, "a function"),
         ({"credential_provider": CANARY}, "a function"),
@@ -669,31 +669,6 @@ def test_a_redirect_from_https_to_http_is_refused(secure):
     given = {**trust, "endpoint": secure, "access_key_id": "a", "secret_access_key": "b", "region": "x"}
     with pytest.raises(ReadFailedError, match="redirects to http://"):
         ObjectStorage(StoreOptions.of(given, ["s3://bkt/a.h5"])).identity("s3://bkt/a.h5")
-
-
-def test_a_file_system_of_fsspec_keeps_headers_on_its_host(sent):
-    http = pytest.importorskip("fsspec.implementations.http")
-    pytest.importorskip("aiohttp")
-    url = f"{sent.server.url}/bkt/a.h5"
-    for given in ({"headers": {"X-Api-Key": CANARY}}, {"client_kwargs": {"headers": {"X-Api-Key": CANARY}}}):
-        store = FileSystemStorage.of(http.HTTPFileSystem(**given))
-        expect = store.check(url)
-        for status in (301, 302, 303, 307, 308):
-            sent.redirect(status)
-            for call in (
-                lambda: store.check(url),  # noqa: B023  called at once
-                lambda: store.get(url, ObjectIdentity("", 100), 0, 100),  # noqa: B023
-                lambda: store.list(f"{sent.server.url}/bkt/", below=False),  # noqa: B023
-            ):
-                with pytest.raises(ReadFailedError, match=r"redirects to http://localhost.*X-Api-Key"):
-                    call()
-        sent.check()
-        assert not sent.other.requests()
-        sent.server.heal()
-        assert store.open(url, expect).size == len(BODY)
-    plain = FileSystemStorage.of(http.HTTPFileSystem())
-    sent.redirect(302)
-    assert plain.check(url).size == len(BODY)
 
 
 def test_a_listing_of_other_folders_is_refused(server, tmp_path):

@@ -11,7 +11,7 @@ from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.messages import printable
 from ray_h5.storage.addresses import check_slashes, is_url, split_urls
 from ray_h5.storage.local import LOCAL, PathLike, absolute_path
-from ray_h5.storage.storage_of_path import RemoteStorage, Storage
+from ray_h5.storage.storage_of_path import InStore, Storage
 
 # Environment variables that libhdf5 puts before the names in a file.
 _REDIRECTIONS = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
@@ -100,7 +100,7 @@ class ExternalPolicy:
         if real != os.path.realpath(home) and not any(os.path.commonpath([root, real]) == root for root in roots):
             raise self._outside(f"{home}: {where} leads to {printable(real)}", os.path.dirname(real))
 
-    def admit_remote(self, url: str, *, home: str, where: str, storage: RemoteStorage) -> None:
+    def admit_remote(self, url: str, *, home: str, where: str, storage: InStore) -> None:
         """Raise unless a file in a store may be read that another file of the same store refers to.
 
         Parameters and errors are those of `admit`.

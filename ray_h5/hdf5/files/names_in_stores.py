@@ -8,7 +8,7 @@ import re
 from ray_h5.errors import ExternalDataError, MissingSourceError, OptionError
 from ray_h5.messages import printable
 from ray_h5.storage.addresses import SCHEMES, Address, is_url, scheme_of, shown, without_secrets
-from ray_h5.storage.storage_of_path import RemoteStorage
+from ray_h5.storage.stores.store_base import InStore
 
 _COPY = (
     "Copy the values into the file (`h5repack`, or h5py's copy() with expand_external=True); or put both files into one"
@@ -48,7 +48,7 @@ def is_below(address: Address, root: Address) -> bool:
     return same and (not folder or address.key == folder or address.key.startswith(folder + "/"))
 
 
-def remote_name(name: str, source: str, *, home: str, where: str, storage: RemoteStorage) -> str:
+def remote_name(name: str, source: str, *, home: str, where: str, storage: InStore) -> str:
     """Return the URL of the file that a remote file refers to.
 
     Parameters
@@ -61,7 +61,7 @@ def remote_name(name: str, source: str, *, home: str, where: str, storage: Remot
         The file that was opened first, for messages.
     where : str
         The link or dataset that has the name, for messages.
-    storage : RemoteStorage
+    storage : InStore
         The store.
 
     Raises
@@ -93,7 +93,7 @@ def remote_name(name: str, source: str, *, home: str, where: str, storage: Remot
     return _url(here, "/".join(parts), name, begin)
 
 
-def _same_store(name: str, here: Address, begin: str, storage: RemoteStorage) -> str:
+def _same_store(name: str, here: Address, begin: str, storage: InStore) -> str:
     try:
         there = storage.address(without_secrets(name)[0])
     except OptionError:

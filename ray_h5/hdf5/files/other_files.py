@@ -19,7 +19,7 @@ from ray_h5.hdf5.files.opening import open_remote
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
-from ray_h5.storage.storage_of_path import RemoteStorage
+from ray_h5.storage.stores.store_base import InStore
 
 
 class Opened(Protocol):
@@ -54,7 +54,7 @@ class OtherFiles(Generic[File]):
         self._opens = opens
         self._first = weakref.ref(first)
         self._access, self._identity = first.access, first.identity
-        self._storage = cast("RemoteStorage", first.access.storage)
+        self._storage = cast("InStore", first.access.storage)
         self._states: dict[str, Identity | None] = {}
         self._files: dict[tuple[str, str], File] = {}
         self._lock = threading.RLock()

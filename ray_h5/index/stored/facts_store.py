@@ -199,7 +199,7 @@ class FactsStore:
     def _listed_in_store(self) -> dict[str, Identity]:
         storage = storage_of(self._index_dir, self._scope.storage)
         try:
-            files, _ = storage.list(f"{self._index_dir}/", below=False)  # type: ignore[attr-defined]  # it has URLs
+            files, _ = storage.list(f"{self._index_dir}/", below=False)  # type: ignore[union-attr]  # it has URLs
         except NotFoundError:
             return {}
         mine = f"{self._index_dir}/{self._digest}-"

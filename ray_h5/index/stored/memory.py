@@ -68,7 +68,7 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
 
 
 def _key(path: str, scope: Scope) -> tuple[object, ...]:
-    return path, _token(scope, storage_of(path, scope.storage))  # type: ignore[arg-type]  # storages have hashes
+    return path, _token(scope, storage_of(path, scope.storage))
 
 
 @lru_cache(maxsize=1024)

@@ -250,13 +250,10 @@ def _on_disk(ranges: list[_Range]) -> Iterator[tuple[list[_Range], list[_Range]]
     They are not joined: where one of two neighbours is there, bytes of both would be fetched.
     """
     ranges.sort(key=lambda each: (each[0], each[1]))
-    cached = _source_of(ranges).cached if ranges else None
-    if cached is not None:
-        is_there = cached.has([(offset, nbytes) for offset, nbytes, *_ in ranges])
-        there = [each for each, found in zip(ranges, is_there, strict=True) if found]
+    is_there = _source_of(ranges).on_disk([(offset, nbytes) for offset, nbytes, *_ in ranges]) if ranges else []
+    there = [each for each, found in zip(ranges, is_there, strict=True) if found]
+    if ranges:
         yield there, [each for each, found in zip(ranges, is_there, strict=True) if not found]
-    elif ranges:
-        yield [], ranges
 
 
 def _joined(ranges: list[_Range], gap: int, part_bytes: int, most: int) -> list[_Request]:

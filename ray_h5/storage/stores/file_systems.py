@@ -25,9 +25,8 @@ from ray_h5.errors import NotFoundError, OptionError, RayH5Error, ReadFailedErro
 from ray_h5.storage.addresses import Address, check_listed, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import call
-from ray_h5.storage.stores.object_store import Found, check_fork
-from ray_h5.storage.stores.redirects import guard
-from ray_h5.storage.stores.store_base import InStore
+from ray_h5.storage.stores.object_store import check_fork
+from ray_h5.storage.stores.store_base import Found, InStore
 
 Result = TypeVar("Result")
 
@@ -99,9 +98,7 @@ class _FSSpec:
         self._fs.invalidate_cache(posixpath.dirname(path))
         try:
             found = self._fs.info(path)
-        except FileNotFoundError as exc:
-            if isinstance(exc.__cause__, RayH5Error):  # see `guard`
-                raise
+        except FileNotFoundError:
             return None
         return _state(found) if found["type"] == "file" else None
 
@@ -160,17 +157,14 @@ class FileSystemStorage(InStore):
         return path if scheme_of(path) else f"{self.protocol}://{path.lstrip('/')}"
 
     def address(self, url: str) -> Address:
-        """Return the parts of a URL."""
         root, _, key = url.partition("://")[2].partition("/")
         return Address(self.protocol, root, key)
 
     def identity(self, url: str) -> ObjectIdentity | None:
-        """Return the state that a file has now; None if it does not exist."""
         found = self._asking(url, "looking at it", lambda: self._calls.info(self._path(url)))
         return None if found is None else _identity(found)
 
     def check(self, url: str) -> ObjectIdentity:
-        """Return the state of a file; raise if there is none, or an empty one."""
         found = self.identity(url)
         if found is None:
             raise NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
@@ -178,7 +172,6 @@ class FileSystemStorage(InStore):
         return found
 
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        """Return the files in a folder, and the folders in it; with `below`, also all files in those."""
         folder = self._path(url).rstrip("/")
         files, folders = self._asking(url, "listing it", lambda: self._calls.list(folder, below=below))
         found = [(self.url(self._named(path)), _identity(state)) for path, state in files]
@@ -212,22 +205,18 @@ class FileSystemStorage(InStore):
         return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
 
     def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
-        found: Any = call(lambda: self._translated(url, doing, work))
-        return found
+        return call(lambda: self._translated(url, doing, work))
 
     def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
         if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
             check_fork()
         error: RayH5Error
         try:
-            if not isinstance(self.filesystem, FileSystem):
-                guard(self.filesystem)
             return work()
         except RayH5Error as exc:
             error = exc
-        except FileNotFoundError as exc:
-            refused, missing = exc.__cause__, NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
-            error = refused if isinstance(refused, RayH5Error) else missing
+        except FileNotFoundError:
+            error = NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
         except Exception as exc:  # noqa: BLE001  each file system has errors of its own
             # Their texts may hold what is secret.
             error = ReadFailedError(f"{url}: {doing} failed in filesystem={self.protocol}: {type(exc).__name__}")

@@ -20,7 +20,7 @@ from ray_h5.storage.request_pool import Getter, call
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
-from ray_h5.storage.stores.store_base import InStore, Requests
+from ray_h5.storage.stores.store_base import Found, InStore, Requests
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -48,15 +48,6 @@ _user_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file in a listing: its URL and its state."""
-
-    url: str
-    key: str
-    identity: ObjectIdentity
-
-
-@dataclass(frozen=True, slots=True)
 class ObjectStorage(InStore):
     """Files in object stores.
 
@@ -70,15 +61,12 @@ class ObjectStorage(InStore):
 
     @property
     def place(self) -> str:
-        """What says which store a bucket is in, if not the usual one."""
         return self.options.place
 
     def address(self, url: str) -> Address:
-        """Return the parts of a URL."""
         return Address.of(url)
 
     def identity(self, url: str) -> ObjectIdentity | None:
-        """Return the state that a file has now; None if it does not exist."""
         store, key = self._store(url)
         is_web = Address.of(url).kind == "https"
         try:
@@ -88,7 +76,6 @@ class ObjectStorage(InStore):
         return self._identity(url, meta)
 
     def check(self, url: str) -> ObjectIdentity:
-        """Return the state of a file; raise if there is none, or an empty one."""
         found = self.identity(url)
         if found is None:
             raise store_error(FileNotFoundError(), url, "looking at it", "")
@@ -106,15 +93,6 @@ class ObjectStorage(InStore):
         return CachedGetter(requests, cache, cache.file(f"{self.options.place} {url}", state, expect.size))
 
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
-        """Return the files in a folder, and the folders in it; with `below`, also all files in those.
-
-        Parameters
-        ----------
-        url : str
-            The folder. It ends in ``/``.
-        below : bool
-            Whether to list what is in its folders, rather than their names.
-        """
         address = Address.of(url)
         if address.kind == "hf":
             return _on_hub(url), []
@@ -195,8 +173,7 @@ class ObjectStorage(InStore):
 
     def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
         """Do a request in another thread, so that Ctrl-C ends the wait."""
-        found: Any = call(lambda: self._translated(url, doing, work))
-        return found
+        return call(lambda: self._translated(url, doing, work))
 
     def _listing(self, url: str, work: Callable[[], Result]) -> Result:
         """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""

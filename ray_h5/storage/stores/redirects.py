@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
-from weakref import WeakSet
 
-from ray_h5.errors import OptionError, ReadFailedError
+from ray_h5.errors import OptionError
 
-__all__ = ["REFUSED", "guard", "without_redirects"]
+__all__ = ["REFUSED", "without_redirects"]
 
 REFUSED = "127.0.0.1:0"
 """Where requests to other hosts go. No server can listen there; errors of obstore name it."""
@@ -158,40 +157,3 @@ def _is_excluded(host: str, excludes: str) -> bool:
         )
     except ValueError:
         return False
-
-
-_guarded: WeakSet[Any] = WeakSet()
-"""Sessions of file systems that refuse redirects."""
-
-
-def guard(filesystem: Any) -> None:
-    """Let a file system of ``https://`` refuse redirects to other hosts, if headers of the user would go along."""
-    while (inner := getattr(filesystem, "fs", None)) is not None:  # those that cache files hold another one
-        filesystem = inner
-    if "https" not in getattr(filesystem, "protocol", "") or not hasattr(filesystem, "set_session"):
-        return
-    if (session := filesystem._session) is None:
-        from fsspec.asyn import sync  # type: ignore[import-untyped]
-
-        session = sync(filesystem.loop, filesystem.set_session)
-    if session in _guarded:
-        return
-    from aiohttp import TraceConfig
-    from yarl import URL
-
-    config = TraceConfig()
-
-    async def refuse(session: Any, _context: Any, answer: Any) -> None:
-        secret = _extra({**session.headers, **filesystem.kwargs.get("headers", {})})
-        before = answer.response.url
-        after = before.join(URL(answer.response.headers.get("Location", "")))
-        if secret and (after.host != before.host or after.scheme != before.scheme):
-            raise ReadFailedError(
-                f"filesystem: {before.host} redirects to {after.scheme}://{after.host}, and headers of the file system "
-                f"({', '.join(secret)}) would go along. Pass the host that has the files."
-            )
-
-    config.on_request_redirect.append(refuse)
-    config.freeze()
-    session.trace_configs.append(config)
-    _guarded.add(session)

@@ -5,20 +5,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ray_h5.errors import NotHDF5Error
+from ray_h5.storage.addresses import Address
 from ray_h5.storage.block_cache import CachedGetter
-from ray_h5.storage.byte_source import Buffer, Costs, Identity, KeptBytes, ObjectIdentity, Span, Then
-from ray_h5.storage.request_pool import IN_FLIGHT, Getter, read_ranges
+from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
+from ray_h5.storage.request_pool import IN_FLIGHT, Getter, fetch
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
 """Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
 and a gap of 256 KiB takes less CPU than the request that it saves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file in a listing: its URL and its state."""
+
+    url: str
+    key: str
+    identity: ObjectIdentity
+
+
 class InStore(ABC):
-    """How files in stores are used, whatever store they are in. See `Storage`."""
+    """How files in stores are used, whatever store they are in. See also `LocalStorage`."""
 
     __slots__ = ()
 
@@ -33,9 +43,26 @@ class InStore(ABC):
     reads_notice_changes: ClassVar[bool] = True
     """Whether each read says which state it wants, so that nobody has to look at the file before and after."""
 
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """What says which store a URL is of, without secrets."""
+
+    @abstractmethod
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+
+    @abstractmethod
+    def identity(self, path: str) -> ObjectIdentity | None:
+        """Return the state that a file has now; None if it does not exist."""
+
     @abstractmethod
     def check(self, path: str) -> ObjectIdentity:
         """Return the state of a file that exists and is not empty; raise the error that says what it is."""
+
+    @abstractmethod
+    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+        """Return the files in a folder, whose URL ends in ``/``, and the keys of its folders; or all files below it."""
 
     @abstractmethod
     def get(self, path: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
@@ -45,7 +72,7 @@ class InStore(ABC):
         """Return what gets ranges of a file in one state."""
         return Requests(self, path, expect)
 
-    def open(self, path: str, expect: ObjectIdentity) -> RemoteFile:
+    def open(self, path: str, expect: Any) -> RemoteFile:
         """Return the bytes of a file in one state. It costs no request."""
         if expect.size == 0:
             raise NotHDF5Error(f"{path}: expected an HDF5 file, found an empty one (0 bytes)")
@@ -107,10 +134,9 @@ class RemoteFile:
         """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
         return self._getter.get(offset, nbytes)
 
-    @property
-    def cached(self) -> KeptBytes | None:
-        """What has its bytes on a local disk, if they stay there."""
-        return self._getter if isinstance(self._getter, CachedGetter) else None
+    def on_disk(self, spans: Sequence[Span]) -> list[bool]:
+        """Return for byte ranges whether each seems to be in the cache."""
+        return self._getter.has(spans) if isinstance(self._getter, CachedGetter) else [False for _ in spans]
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
@@ -122,4 +148,4 @@ class RemoteFile:
 
     def read_ranges(self, spans: Sequence[Span], then: Then) -> None:
         """Read spans, and pass each to `then` in this thread as it arrives."""
-        read_ranges(self, spans, then)
+        fetch([(self, offset, nbytes) for offset, nbytes in spans], then)
