@@ -120,7 +120,7 @@ def _index(given: Mapping[str, Any]) -> int:
         )
     began = time.perf_counter()
     index = FileOptions.of(given["paths"], **options_of(given)).index()
-    found = index.look_up(given["predicate_columns"])
+    found = index.values(given["predicate_columns"])
     seconds = time.perf_counter() - began
     values = f", values of {', '.join(found)}" if found else ""
     print(

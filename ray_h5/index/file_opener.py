@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ray_h5.columns.labels import Classes
+from ray_h5.columns.made_columns import JoinedColumn, MadeColumn, RowPart, is_range
+from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
+from ray_h5.index.paired_files import ZippedFiles
 from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Grid, Groups, RowKind, check_episodes
+from ray_h5.rows.row_view import FileReader, RowView
+from ray_h5.rows.windows import Windows
 from ray_h5.storage.local import LOCAL, PathLike
 from ray_h5.storage.storage_of_path import Storage
-
-if TYPE_CHECKING:
-    from ray_h5.columns.labels import Classes
-    from ray_h5.columns.made_columns import MadeColumn
-    from ray_h5.columns.row_table import RowTable
-    from ray_h5.index.paired_files import ZippedFiles
-    from ray_h5.manifest.manifest import Manifest
-    from ray_h5.rows.groups_and_grids import RowKind
-    from ray_h5.rows.row_view import FileReader
-    from ray_h5.rows.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +74,14 @@ class Scope:
     ) -> Scope:
         """Return the scope for the arguments of a user."""
         if windows is not None:
-            from ray_h5.rows.groups_and_grids import check_episodes
-
             check_episodes(rows, windows)
-        has_groups = _is_groups(rows)
-        others = _not_of_datasets(columns) if axes == "reversed" else []
-        if rows is not None and rows.is_block and ((ranges := _ranges(columns)) or axes == "reversed"):
+        has_groups, ranges = isinstance(rows, Groups), [each for each in columns if is_range(each)]
+        if rows is not None and rows.is_block and (ranges or axes == "reversed"):
             given = f"columns: {ranges[0]}" if ranges else "axes='reversed'"
             raise OptionError(f"{given}: with rows=Patches(...), blocks are of arrays as they are stored; leave it out")
-        if rows is not None and (end_to_end := _end_to_end(columns)):
+        if rows is not None and (end_to_end := [each for each in columns if isinstance(each, JoinedColumn)]):
             raise OptionError(f"columns: {end_to_end[0]}: its rows lie along the first axis; leave rows={rows} out")
-        if columns and rows is not None and rows.episode and windows is None and (ranges := _ranges(columns)):
+        if rows is not None and rows.episode and windows is None and ranges:
             raise OptionError(
                 f"columns: {ranges[0]} has a row for each index of an axis; with rows={rows} a row is a whole "
                 f"{rows.episode}, and would be rows of rows. Leave it out; or pass windows=, whose rows are steps of a "
@@ -99,6 +93,8 @@ class Scope:
             raise OptionError(f"decode_cf={decode_cf!r}: expected True or False")
         if axes not in {"stored", "reversed"}:
             raise OptionError(f"axes={axes!r}: expected 'stored' or 'reversed'")
+        # Columns that are more than parts of the rows of a dataset.
+        others = [each for each in columns if not isinstance(each, RowPart) or not isinstance(each.of, str)]
         if axes == "reversed" and (has_groups or others or decode_cf):
             other = rows if has_groups else next(iter((*others, "decode_cf=True")))
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
@@ -112,7 +108,7 @@ class Scope:
     @property
     def has_groups(self) -> bool:
         """Whether rows are groups."""
-        return _is_groups(self.rows)
+        return isinstance(self.rows, Groups)
 
     @property
     def by_axis(self) -> bool:
@@ -134,11 +130,7 @@ class Scope:
 
     def naming(self, columns: Iterable[str] | None) -> Scope:
         """Return the scope for these columns. Those of a grid say what its rows are."""
-        if self.rows is None or columns is None:
-            return self
-        from ray_h5.rows.groups_and_grids import Grid
-
-        if not isinstance(self.rows, Grid):
+        if columns is None or not isinstance(self.rows, Grid):
             return self
         windows = () if self.windows is None else self.windows.columns
         sources = {each.name: each.source for each in windows}
@@ -177,8 +169,6 @@ class Scope:
         plain = plain and self.axes == "stored" and not self.labels
         if plain and (is_planned or not reader.form):
             return reader
-        from ray_h5.rows.row_view import RowView
-
         return RowView(
             reader,
             self.rows,
@@ -190,34 +180,3 @@ class Scope:
             labels=self.labels,
             name=name,
         )
-
-
-def _end_to_end(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
-    """Return the columns with the rows of several datasets."""
-    if not columns:
-        return []
-    from ray_h5.columns.made_columns import JoinedColumn
-
-    return [each for each in columns if isinstance(each, JoinedColumn)]
-
-
-def _ranges(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
-    """Return the columns with a row for each index of an axis."""
-    from ray_h5.columns.made_columns import is_range
-
-    return [each for each in columns if is_range(each)]
-
-
-def _not_of_datasets(columns: Sequence[MadeColumn]) -> list[MadeColumn]:
-    """Return the columns that are more than parts of the rows of a dataset."""
-    from ray_h5.columns.made_columns import RowPart
-
-    return [each for each in columns if not isinstance(each, RowPart) or not isinstance(each.of, str)]
-
-
-def _is_groups(rows: RowKind | None) -> bool:
-    if rows is None:
-        return False
-    from ray_h5.rows.groups_and_grids import Groups
-
-    return isinstance(rows, Groups)

@@ -11,14 +11,18 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ray_h5.columns.labels import Classes, Value, classes_of
+from ray_h5.columns.made_columns import Columns, split_columns
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
+from ray_h5.index.paired_files import zipped
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.stored.index_files import check_index_dir
+from ray_h5.index.suggested_calls import suggestions_that_run
+from ray_h5.likely_rows.suggestion import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
 from ray_h5.messages import ensure_handler, near_names, no_column
@@ -29,13 +33,11 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_for
+from ray_h5.tables.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.made_columns import Columns
-    from ray_h5.likely_rows.suggestion import Suggestion
-    from ray_h5.tables.sidecar import Sidecar
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +118,6 @@ class FileOptions:
         files = find_files(found.paths, *how)
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
-            from ray_h5.index.paired_files import zipped
-
             scope = replace(scope, zipped=zipped(files.paths, find_files(found.beside, *how).paths))
         return cls(
             files.paths,
@@ -168,8 +168,6 @@ class FileOptions:
 
     def that_run(self, found: Iterable[Suggestion], paths: Sequence[str]) -> Iterator[Suggestion]:
         """Yield the suggestions whose call reads some of the files, and those without a call."""
-        from ray_h5.index.suggested_calls import suggestions_that_run
-
         return suggestions_that_run(found, replace(self, paths=list(dict.fromkeys(paths)))._plan_as)
 
     def _plan_as(self, **options: Any) -> RowIndex:
@@ -202,8 +200,6 @@ class FileOptions:
         """Return what `index` does; its errors have suggestions that were not run."""
         names = self.columns
         if columns is not None:
-            from ray_h5.columns.made_columns import split_columns
-
             names = split_columns(columns)[0]
         names = self._matching(names)
         scope = self.scope.naming(names if self.columns is None else self.columns)
@@ -325,7 +321,7 @@ def _of_files(index: RowIndex, asked: Classes) -> Classes:
             f"labels={{{name!r}: 'auto'}}: a row holds several values of shape {spec.shown_shape}; pass the classes in "
             "a list"
         )
-    values: list[Value | None] = index.small_columns([spec])[name].unique().to_pylist()
+    values: list[Value | None] = index.values([name], stored=True)[name].unique().to_pylist()
     if None in values and asked.others is None:
         raise OptionError(
             f"labels={{{name!r}: 'auto'}}: the value is missing in some rows. Pass labels={{{name!r}: {{None: -1}}}}, "

@@ -119,11 +119,10 @@ def _whole_files(
     """Return folds of whole files. Their predicates list the files."""
     k, seed = _checked(k, seed)
     index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
-    rows = np.arange(index.num_rows) if index.joined is None or index.joined.kept is None else index.joined.kept
-    codes = index.files.files_of(rows)
+    codes = index.files.files_of(index.kept)
     labels = None
     if stratify is not None:
-        labels = _classes(index.look_up([stratify])[stratify])[rows]
+        labels = _classes(index.values([stratify])[stratify])[index.kept]
     if (count := len(np.unique(codes))) < k:
         raise OptionError(f"kfold: k={k}: there are only {count} files with rows")
     folds = _folds(codes, labels, k, seed, f"{count} files", stratify)
@@ -177,7 +176,7 @@ def _with(files: FileOptions, option: str, name: str, columns: list[str], spread
 
 def _warn_of_measurements(index: RowIndex, stratify: str) -> None:
     """Warn of a column of floats that are no classes: nearly each row has a value of its own."""
-    values = index.look_up([stratify])[stratify]
+    values = index.values([stratify])[stratify]
     different = pc.count_distinct(values).as_py()
     if 2 * different > len(values) > 1:
         logger.warning(
@@ -193,7 +192,7 @@ def fold_values(index: RowIndex, k: int, group: str, stratify: str | None, seed:
     """Return for each of `k` folds the values of the column `group` to train on and those to validate on."""
     k, seed = _checked(k, seed)
     names = [group] if stratify is None else [group, stratify]
-    columns = index.look_up(names)
+    columns = index.values(names)
     if index.joined is not None and (kept := index.joined.kept) is not None:
         columns = {name: values.take(pa.array(kept)) for name, values in columns.items()}
     absent = pc.sum(columns[group].is_null(nan_is_null=True)).as_py()

@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError
 from ray_h5.manifest.file_table import FileTable, digest_of
-from ray_h5.predicates.evaluate import check_names
 from ray_h5.predicates.virtual_names import FileFold, RowFold
-from ray_h5.tables.joined_columns import Joined
 
-IndexDerived = (RowFold, FileFold)
-"""Criteria whose virtual columns are not computed file by file."""
-
-
-class AllRows(Protocol):
-    """The index of all files, as far as these columns need it."""
-
-    @property
-    def files(self) -> FileTable: ...
-
-    @property
-    def joined(self) -> Joined | None: ...
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def find(self, names: Sequence[str]) -> Mapping[str, ColumnSpec]: ...
-
-    def small_columns(self, columns: Sequence[ColumnSpec]) -> Mapping[str, pa.ChunkedArray]: ...
+if TYPE_CHECKING:
+    from ray_h5.index.row_index import RowIndex
 
 
-def compute_from_index(index: AllRows, criterion: RowFold | FileFold) -> pa.ChunkedArray:
-    """Return a virtual column: a boolean for each row of all files.
+def passing_rows(index: RowIndex, criterion: RowFold | FileFold) -> pa.Array:
+    """Return a boolean for each row of all files: whether it is in a fold.
 
     Raises
     ------
     PredicateError
-        If a fold is of other files.
+        If the fold is of other files.
     """
-    return pa.chunked_array(
-        [_fold(index, criterion) if isinstance(criterion, RowFold) else _file_fold(index, criterion)]
-    )
+    return _fold(index, criterion) if isinstance(criterion, RowFold) else _file_fold(index.files, criterion)
 
 
-def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.ndarray:
+def fold_of_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> np.ndarray:
     """Return the fold of each row: folds of equal size, and with about the same shares of each value of `stratify`.
 
     Raises
@@ -57,14 +35,13 @@ def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.
     OptionError
         If there are fewer rows than folds.
     """
-    kept = None if index.joined is None else index.joined.kept
-    rows = index.num_rows if kept is None else len(kept)
+    rows = len(index.kept)
     if rows < k:
         raise OptionError(f"kfold: k={k}: there are only {rows} rows")
-    order = np.random.default_rng(seed).permutation(rows)
-    order = order if kept is None else kept[order]
+    order = index.kept[np.random.default_rng(seed).permutation(rows)]
     if stratify is not None:
-        labels = _values(index, stratify).combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        values = index.values([stratify], stored=True)[stratify]
+        labels = values.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
         # Rows of one label follow each other, so they are dealt to the folds in turn.
         order = order[np.argsort(labels[order], kind="stable")]
     found = np.full(index.num_rows, -1)
@@ -72,12 +49,12 @@ def fold_of_rows(index: AllRows, k: int, stratify: str | None, seed: int) -> np.
     return found
 
 
-def digest_of_folds(index: AllRows, folds: np.ndarray) -> str:
+def digest_of_folds(index: RowIndex, folds: np.ndarray) -> str:
     """Return a digest of the names of the files, the rows of each, and the fold that `fold_of_rows` gives each row."""
     return digest_of(index.files.names_digest.encode() + index.files.starts.tobytes() + folds.tobytes())
 
 
-def _fold(index: AllRows, criterion: RowFold) -> pa.Array:
+def _fold(index: RowIndex, criterion: RowFold) -> pa.Array:
     if (index.num_rows, len(index.files)) != (criterion.num_rows, criterion.num_files):
         raise PredicateError(
             f"kfold(group=None): these folds are of {criterion.num_rows} rows in {criterion.num_files} files, found "
@@ -98,8 +75,7 @@ def fold_of_files(files: FileTable, chosen: Sequence[int]) -> FileFold:
     return FileFold(tuple(chosen), len(files), files.names_digest)
 
 
-def _file_fold(index: AllRows, criterion: FileFold) -> pa.Array:
-    files = index.files
+def _file_fold(files: FileTable, criterion: FileFold) -> pa.Array:
     if (len(files), files.names_digest) != (criterion.num_files, criterion.names):
         raise PredicateError(
             f"kfold(group='path'): these folds are of {criterion.num_files} files, found {len(files)} files"
@@ -108,10 +84,3 @@ def _file_fold(index: AllRows, criterion: FileFold) -> pa.Array:
     passes = np.zeros(len(files), bool)
     passes[list(criterion.files)] = True
     return pa.array(np.repeat(passes, np.diff(files.starts)))
-
-
-def _values(index: AllRows, column: str) -> pa.ChunkedArray:
-    """Return the values of a column as the files store them: the same, whatever a dataset casts."""
-    specs = index.find([column])
-    check_names([column], specs)
-    return index.small_columns(list(specs.values()))[column]

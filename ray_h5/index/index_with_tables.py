@@ -25,7 +25,7 @@ from ray_h5.tables.joined_columns import Joined, JoinedTable, Lines, one_array
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.slices import LENGTH, Slices, slices_of
-from ray_h5.tables.table_files import MemoryTable, Table, WithColumn, one_chunk, open_table
+from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,9 @@ def index_with_tables(
         (each, table, {name: found for name, found in columns.items() if name not in own & taken}, defaults)
         for (each, table, columns, defaults), own in zip(described, hidden, strict=True)
     ]
-    tables = [
-        _joined_slices(index, sliced[number], *each) if number in sliced else _joined(index, *each)
-        for number, each in enumerate(described)
-    ]
+    tables: list[JoinedTable] = []
+    for number, parts in enumerate(described):
+        tables += _joined_slices(index, sliced[number], *parts) if number in sliced else [_joined(index, *parts)]
     if attrs:
         tables.append(_of_attributes(index, attrs))
     kept = [np.flatnonzero(table.lines.of_all(index.files) >= 0) for table in tables if table.drops]
@@ -200,22 +199,22 @@ def _joined(
 
 def _joined_slices(
     index: RowIndex, slices: Slices, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
-) -> JoinedTable:
-    """Return a table whose keys name rows of a dataset, and where its last axis ends in each row."""
+) -> list[JoinedTable]:
+    """Return a table whose keys name rows of a dataset, and one of where its last axis ends in each row."""
     column = slices.column_of(index.columns) if index.scope.by_axis else None
     if column is None or len(index.files) > 1:
         _check_sliced(slices, index.files.all_paths(), index.lookup)
-        return _joined(index, sidecar, table, columns, defaults)
+        return [_joined(index, sidecar, table, columns, defaults)]
     lines = Lines(slices.lines(column, index.num_rows))
     _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
-    shape = index.columns[column].row_shape
-    if not shape:
-        return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
-    name = column + LENGTH
-    stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
-    more = {**columns, name: (name, ColumnSpec(name, "number", np.dtype(np.int64), ()))}
-    with_length = WithColumn(table, name, pa.chunked_array([stops]))
-    return JoinedTable(with_length, lines, more, (*defaults, name), sidecar.missing == "drop")
+    found = [JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")]
+    if shape := index.columns[column].row_shape:
+        name = column + LENGTH
+        stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
+        spec = ColumnSpec(name, "number", np.dtype(np.int64), ())
+        lengths = Table.of(table.name, {name: pa.chunked_array([stops])})
+        found.append(JoinedTable(lengths, lines, {name: (name, spec)}, (name,), found[0].drops))
+    return found
 
 
 def _check_sliced(slices: Slices, paths: Sequence[str], lookup: Lookup) -> None:
@@ -317,7 +316,7 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     else:
         check_names([name], {name: spec})
         is_group = name == GROUP or (kind is not None and kind.has_groups and name == getattr(kind, "key", None))
-        values = one_array(index.small_columns([spec])[name])
+        values = one_array(index.values([name], stored=True)[name])
         return RowKeys(name, values, "group" if is_group and not _is_own(index, name) else "value")
     if name == "path":
         texts = [path.decode("utf-8", "backslashreplace") for path in files.paths.to_pylist()]
@@ -378,7 +377,7 @@ def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> JoinedTable:
     columns = {}
     for name, attribute in attrs.items():
         columns[name] = _common_values(attribute, [(each.path, each.attributes[attribute]) for each in facts])
-    table = MemoryTable("attributes of the files", pa.table(columns))
+    table = Table.of("attributes of the files", columns)
     specs = {name: (name, spec) for name, kind in table.types.items() if (spec := spec_of(name, kind)) is not None}
     return JoinedTable(table, Lines(np.arange(len(facts)), by_file=True), specs, tuple(specs))
 
@@ -392,7 +391,7 @@ def _common_values(attribute: str, found: Sequence[tuple[str, pa.Array]]) -> pa.
             f"attribute {attribute!r} is a text in {text} and a number in {number}; leave it out of attrs=[...]"
         )
     if are_text[0]:
-        return one_chunk(pa.chunked_array([values for _, values in found]))
+        return pa.chunked_array([values for _, values in found])
     arrays = [values.to_numpy(zero_copy_only=False) for _, values in found]
     dtype = np.result_type(*{each.dtype for each in arrays})
     for (path, _), each in zip(found, arrays, strict=True):

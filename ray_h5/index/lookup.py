@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.storage.byte_source import ObjectIdentity
+from ray_h5.storage.request_pool import fetching_threads
 from ray_h5.storage.storage_of_path import storage_of
 
 logger = logging.getLogger(__name__)
@@ -171,8 +173,6 @@ def answer_files(
 
     at_once = min([len(paths), *(storage_of(path, scope.storage).opened_at_once for path in paths)])
     if at_once > 1:
-        from ray_h5.storage.request_pool import fetching_threads
-
         with fetching_threads(at_once, "ray_h5_index") as pool:  # each waits for its requests
             return list(pool.map(answer, paths))
     return list(map(answer, paths))
@@ -195,60 +195,53 @@ _MAX_CARRIED_BYTES = 32 << 20
 """Values up to this size are pickled. Of more, another process reads what it needs."""
 
 
-@dataclass(frozen=True, slots=True)
 class Found:
-    """Columns, values and sources that were looked up.
+    """Columns, values and sources that were looked up for a row index.
+
+    Threads add to it one after the other. What it holds is replaced and never changed, so that others can go on with
+    what they have.
 
     Attributes
     ----------
     columns : mapping of str to ColumnSpec
-        Virtual columns, and columns that are not in the schema of the index.
+        Columns that are not in the schema of the index.
     values : mapping of ColumnSpec to pyarrow.ChunkedArray
-        The values of small columns, of all rows.
+        The values of columns of one value a row, of all rows.
     sources : tuple of SourceTable
         The other files that columns come from; no column is in two tables.
     """
 
-    columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
-    values: Mapping[ColumnSpec, pa.ChunkedArray] = field(default_factory=dict)
-    sources: tuple[SourceTable, ...] = ()
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
+        values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
+        sources: tuple[SourceTable, ...] = (),
+    ) -> None:
+        self.columns, self.values, self.sources = dict(columns), dict(values), sources
+        self._lock = PerProcess(threading.Lock)
 
     @property
     def all_sources(self) -> SourceTable:
         """The sources of all columns."""
         return reduce(SourceTable.joined, self.sources, SourceTable())
 
-    def with_columns(self, columns: Mapping[str, ColumnSpec]) -> Found:
-        return replace(self, columns={**self.columns, **columns})
-
-    def with_values(self, values: Mapping[ColumnSpec, pa.ChunkedArray]) -> Found:
-        return replace(self, values={**self.values, **values})
-
-    def with_sources(self, found: SourceTable) -> Found:
-        """Add the sources of columns that no table has yet."""
-        new = found.only(name for name in found.columns if not any(name in known.columns for known in self.sources))
-        return replace(self, sources=(*self.sources, new)) if new.columns else self
-
-
-class FoundCell:
-    """Holds the present `Found` of a row index. Threads add to it one after the other; readers never see half a change.
-
-    Attributes
-    ----------
-    value : Found
-        What was found so far.
-    """
-
-    def __init__(self, value: Found | None = None) -> None:
-        self.value = value or Found()
-        self._lock = PerProcess(threading.Lock)
-
-    def update(self, change: Callable[[Found], Found]) -> None:
-        """Replace the value by what `change` returns for it."""
+    def add(
+        self,
+        columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
+        values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
+        sources: SourceTable | None = None,
+    ) -> None:
+        """Add what was looked up; of sources, those of columns that no table has yet."""
         with self._lock.value:
-            self.value = change(self.value)
+            self.columns, self.values = {**self.columns, **columns}, {**self.values, **values}
+            there = {name for table in self.sources for name in table.columns}
+            new = SourceTable() if sources is None else sources.only(sources.columns.keys() - there)
+            self.sources = (*self.sources, new) if new.columns else self.sources
+
+    def without_values(self) -> Found:
+        """Return the same without values."""
+        return Found(self.columns, sources=self.sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        value = self.value
-        is_small = sum(values.nbytes for values in value.values.values()) <= _MAX_CARRIED_BYTES
-        return FoundCell, (value if is_small else replace(value, values={}),)
+        is_small = sum(each.nbytes for each in self.values.values()) <= _MAX_CARRIED_BYTES
+        return Found, (self.columns, self.values if is_small else {}, self.sources)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ray_h5.columns.labels import Classes
+from ray_h5.columns.ragged.range_columns import chunk_group_starts
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, SchemaMismatchError, UnknownColumnError
@@ -29,19 +33,34 @@ from ray_h5.index.facts.left_out import (
 from ray_h5.index.facts.scan_file import check_planned
 from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
-from ray_h5.index.lookup import Found, FoundCell, Lookup
+from ray_h5.index.index_columns import passing_rows
+from ray_h5.index.lookup import Found, Lookup
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.manifest import Manifest
 from ray_h5.messages import few, near_names
-from ray_h5.predicates.virtual_names import AnyEqual, Length, parse_virtual, read_for, virtual_name
+from ray_h5.predicates.evaluate import check_names, evaluate
+from ray_h5.predicates.names import columns_of
+from ray_h5.predicates.virtual_names import (
+    AnyEqual,
+    FileFold,
+    Length,
+    RowFold,
+    parse_virtual,
+    read_for,
+    virtual_name,
+    virtual_spec,
+)
 from ray_h5.read.arguments import as_names
+from ray_h5.rows.kinds.clock import check_any_row, steps_of_rows
+from ray_h5.rows.kinds.step_columns import check_steps
+from ray_h5.rows.kinds.times_of import check_widths
+from ray_h5.rows.patches import check_any_block
 from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
 
-if TYPE_CHECKING:
-    from ray_h5.columns.labels import Classes
-    from ray_h5.columns.row_table import RowTable
-    from ray_h5.manifest.manifest import Manifest
+if TYPE_CHECKING:  # it imports readers of tables, which take long
     from ray_h5.tables.joined_columns import Joined
 
 
@@ -61,7 +80,7 @@ class RowIndex(ComparedByContent):
         How more is looked up.
     cast : Cast
         The casts while columns are read.
-    found : FoundCell
+    found : Found
         What was looked up since: the one part that changes. It is no part of the value.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
@@ -82,7 +101,7 @@ class RowIndex(ComparedByContent):
     chunk_rows: Mapping[str, int]
     lookup: Lookup
     cast: Cast = field(default_factory=Cast)
-    found: FoundCell = field(default_factory=FoundCell, repr=False, compare=False)
+    found: Found = field(default_factory=Found, repr=False, compare=False)
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
     joined: Joined | None = field(default=None, repr=False)
     chosen: tuple[str, ...] = ()
@@ -103,6 +122,11 @@ class RowIndex(ComparedByContent):
     @property
     def num_rows(self) -> int:
         return self.files.num_rows
+
+    @property
+    def kept(self) -> np.ndarray:
+        """The row ids that no table leaves out."""
+        return np.arange(self.num_rows) if self.joined is None or self.joined.kept is None else self.joined.kept
 
     @property
     def scope(self) -> Scope:
@@ -138,8 +162,6 @@ class RowIndex(ComparedByContent):
         """
         if not self._has_ranges:
             return None
-        from ray_h5.columns.ragged.range_columns import chunk_group_starts
-
         widest = max(self._wide(), key=lambda spec: spec.row_bytes).name
         if self.chunk_rows[widest] == 1:
             return None
@@ -159,9 +181,6 @@ class RowIndex(ComparedByContent):
         windows = self.scope.windows
         if windows is None:
             return np.arange(self.num_rows), self.files.starts
-        from ray_h5.columns.row_table import RowTable
-        from ray_h5.rows.kinds.clock import steps_of_rows
-
         tables = [RowTable() if table is None else table for table in self.tables]
         starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
         steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
@@ -175,7 +194,7 @@ class RowIndex(ComparedByContent):
         UnknownColumnError, SchemaMismatchError
             If a file lacks one, or its other columns have another number of rows.
         """
-        known = {**{name: _virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.value.columns}
+        known = {**{name: virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.columns}
         known.update(self.columns)
         known.update(self.joined_specs)
         absent = [name for name in names if name not in known]
@@ -187,7 +206,7 @@ class RowIndex(ComparedByContent):
                     raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent, exc)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.sources_of(absent))
-            self.found.update(lambda found: found.with_columns(more.columns))
+            self.found.add(more.columns)
             known.update(more.columns)
         return {name: known[name] for name in names}
 
@@ -201,54 +220,62 @@ class RowIndex(ComparedByContent):
     @property
     def delivered(self) -> dict[str, ColumnSpec]:
         """The specs, as they are delivered, of all `names` and of other columns that are cast for predicates."""
-        known = {**self.columns, **self.joined_specs, **self.found.value.columns}
+        known = {**self.columns, **self.joined_specs, **self.found.columns}
         names = [*self.names, *self.columns, *(name for name in self.cast.dtypes if name in known)]
         return {name: self.cast(spec) for name, spec in self.find(names).items()}
 
-    def look_up(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Return the values of columns that predicates may name, as they are delivered; see `small_columns`.
+    def values(self, names: Iterable[str], *, stored: bool = False) -> dict[str, pa.ChunkedArray]:
+        """Return columns of one value a row, of all rows; they may be virtual. Each is read once and kept.
+
+        They are found where the first of these has them: tables beside the files, folds, the files themselves.
+
+        Parameters
+        ----------
+        names : iterable of str
+            The columns.
+        stored : bool
+            Whether to return values as the files store them. By default they are as they are delivered: cast.
 
         Raises
         ------
-        PredicateError
-            If one holds an array a row.
-        """
-        from ray_h5.predicates.evaluate import check_names
-
-        specs = {name: self.cast(spec) for name, spec in self.find(names).items()}
-        check_names(names, specs)
-        return self.small_columns(list(specs.values()))
-
-    def small_columns(self, columns: Sequence[ColumnSpec]) -> dict[str, pa.ChunkedArray]:
-        """Return scalar and virtual columns of all rows, as they are delivered; each is read once and kept.
-
-        Raises
-        ------
+        UnknownColumnError, SchemaMismatchError
+            As `find` does.
         StaleIndexError, MissingSourceError
             If a file, or another that the columns come from, is no longer as it was.
         PredicateError
-            If a column has other values in each epoch.
+            If a column holds an array a row, or has other values in each epoch.
         """
-        names = [spec.name for spec in columns]
-        self._check_not_drawn(names)
-        columns = [self._of_delivered(spec) for spec in columns]
-        self._compute(columns)
-        known = self.found.value.values
-        absent = tuple(spec for spec in columns if spec not in known)
-        if len(absent) < len(columns):
-            self._check_unchanged(self.sources_of(spec.name for spec in columns if spec not in absent))
-        if absent:
-            with self._noticing_changes():
-                answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), absent))
-            self._check_current(answers, [spec.name for spec in absent])
-            for column, _ in filter(None, (parse_virtual(spec.name) for spec in absent)):
-                check_enums(answers, column)
-            new = {spec: _joined(answers, spec) for spec in absent}
-            self.found.update(lambda found: found.with_values(new))
-            known = {**known, **new}
-        return {name: known[spec] for name, spec in zip(names, columns, strict=True)}
+        specs = self.find(list(names))
+        specs = specs if stored else {name: self.cast(spec) for name, spec in specs.items()}
+        check_names(specs, specs)
+        self._check_not_drawn(specs)
+        columns = {name: self._of_delivered(spec) for name, spec in specs.items()}
+        if there := [name for name, spec in columns.items() if spec in self.found.values]:
+            self._check_unchanged(self.sources_of(there))
+        for source in (self._of_tables, self._of_folds, self._of_files):
+            if absent := [spec for spec in columns.values() if spec not in self.found.values]:
+                self.found.add(values=source(absent))
+        return {name: self.found.values[spec] for name, spec in columns.items()}
 
-    def _check_not_drawn(self, names: Sequence[str]) -> None:
+    def select(self, predicate: pc.Expression, *, stored: bool = False) -> np.ndarray:
+        """Return the row ids that pass a predicate, ascending; `stored` as in `values`."""
+        names = columns_of(predicate)
+        try:
+            return evaluate(predicate, self.values(names, stored=stored), self.num_rows)
+        except PredicateError as exc:
+            raise PredicateError(f"{exc}{self._names_of_enums(names)}") from exc
+
+    def _names_of_enums(self, names: Sequence[str]) -> str:
+        """Return sentences, to be appended, with the names of enums, whose integers predicates compare."""
+        (facts,) = self.lookup.ask([self.files.path(0)], Question(tuple(names)))
+        enums = {name: each.enum for name, each in facts.columns.items() if each.enum and each.spec.kind == "number"}
+        return "".join(
+            f". {name!r} is an enum, whose integers are compared: {few([f'{label}={value}' for label, value in enum])}"
+            for name, enum in enums.items()
+            if name in {*names}
+        )
+
+    def _check_not_drawn(self, names: Iterable[str]) -> None:
         drawn = self.scope.drawn_columns
         for name in names if drawn else ():
             _, criterion = parse_virtual(name) or ("", None)
@@ -267,47 +294,49 @@ class RowIndex(ComparedByContent):
         found = self.find([name for name in read_for(spec.name) if name in self.cast.dtypes])
         cast = [self.cast(each) for each in found.values()]
         casts = tuple((each.name, each.dtype.str, each.casting) for each in cast if each.kind in TENSOR_KINDS)
-        return _virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
+        return virtual_spec(virtual_name(column, replace(criterion, casts=casts)))
 
-    def _compute(self, columns: Sequence[ColumnSpec]) -> None:
-        """Find the virtual columns that are not computed file by file."""
-        beside = self.joined_specs
-        for spec in columns:
-            if self.joined is not None and spec.name in beside and spec not in self.found.value.values:
-                found = {spec: self.joined.of_all_rows(spec, self.files)}
-                self.found.update(partial(Found.with_values, values=found))
-            _, criterion = parse_virtual(spec.name) or ("", None)
-            if criterion is None:
-                continue
-            from ray_h5.index.index_columns import IndexDerived, compute_from_index
+    def _of_tables(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
+        beside = self.joined
+        mine = [] if beside is None else [spec for spec in columns if spec.name in beside.specs]
+        return {spec: beside.of_all_rows(spec, self.files) for spec in mine if beside is not None}
 
-            if isinstance(criterion, IndexDerived) and spec not in self.found.value.values:
-                values = compute_from_index(self, criterion)
-                self.found.update(partial(Found.with_values, values={spec: values}))
+    def _of_folds(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
+        parsed = {spec: criterion for spec in columns for _, criterion in filter(None, [parse_virtual(spec.name)])}
+        return {
+            spec: pa.chunked_array([passing_rows(self, criterion)])
+            for spec, criterion in parsed.items()
+            if isinstance(criterion, (RowFold, FileFold))
+        }
+
+    def _of_files(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
+        with self._noticing_changes():
+            answers = self.lookup.ask(self.files.all_paths(), Question(tuple(self.columns), tuple(columns)))
+        for file, facts in enumerate(answers):
+            check_identity(facts.path, self.files.identity(file), facts.identity)
+        read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
+        self._add_sources(SourceTable.of([facts.origins for facts in answers], read))
+        for column, _ in filter(None, (parse_virtual(spec.name) for spec in columns)):
+            check_enums(answers, column)
+        return {spec: _joined(answers, spec) for spec in columns}
 
     @property
     def looked_up(self) -> list[str]:
-        """The columns whose values were looked up so far, by `small_columns`."""
-        return list({spec.name: None for spec in self.found.value.values})
+        """The columns whose values were looked up so far."""
+        return list({spec.name: None for spec in self.found.values})
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
         """Return the source files of columns, and of the columns that virtual ones are computed from."""
         read = dict.fromkeys(each for name in names for each in read_for(name))
         # Tables without these columns stay out: their files are not looked at.
-        tables = (table.only(read) for table in self.found.value.sources)
+        tables = (table.only(read) for table in self.found.sources)
         return reduce(SourceTable.joined, tables, SourceTable())
-
-    def _check_current(self, answers: Sequence[FileFacts], names: Sequence[str]) -> None:
-        for file, facts in enumerate(answers):
-            check_identity(facts.path, self.files.identity(file), facts.identity)
-        read = dict.fromkeys([*self.columns, *(each for name in names for each in read_for(name))])
-        self._add_sources(SourceTable.of([facts.origins for facts in answers], read))
 
     def _add_sources(self, sources: SourceTable) -> None:
         """Add the sources of columns that are new; raise if those of the other columns changed."""
-        for known in self.found.value.sources:
+        for known in self.found.sources:
             known.check_same(sources, self.files, self._state_now)
-        self.found.update(lambda found: found.with_sources(sources))
+        self.found.add(sources=sources)
 
     @contextlib.contextmanager
     def _noticing_changes(self) -> Iterator[None]:
@@ -315,7 +344,7 @@ class RowIndex(ComparedByContent):
         try:
             yield
         except RayH5Error:
-            self._check_unchanged(self.found.value.all_sources)
+            self._check_unchanged(self.found.all_sources)
             raise
 
     def _check_unchanged(self, sources: SourceTable) -> None:
@@ -326,8 +355,6 @@ class RowIndex(ComparedByContent):
         found = [sources.source(number) for number in range(len(sources.paths))]
         if not found:
             return
-        from ray_h5.storage.request_pool import each_waiting
-
         if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
             for file, path in enumerate(self.files.all_paths()):
                 state = FileState(self.files.identity(file), sources.of_file(file))
@@ -411,13 +438,9 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     facts = lookup.ask(paths, Question(columns))
     windows = lookup.scope.windows
     if lookup.scope.rows is not None and lookup.scope.rows.episode and windows is not None and windows.at is None:
-        from ray_h5.rows.kinds.step_columns import check_steps
-
         names = [name for each in facts for name in each.chosen(columns)]
         check_steps(paths, [each.table for each in facts], names, windows)
     if windows is not None and windows.at is not None:
-        from ray_h5.rows.kinds.times_of import check_widths
-
         check_widths(paths, [each.table for each in facts], windows, columns)
     if columns is None and any(each.left_out for each in facts):
         warn_of_left_out(facts)
@@ -426,26 +449,21 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
         paths, [each.identity for each in facts], [_num_rows(each, columns, lookup.scope) for each in facts]
     )
     if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
-        from ray_h5.rows.patches import check_any_block
-
         check_any_block(paths, lookup.scope.rows)
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
     sources = SourceTable.of([each.origins for each in facts], common)
     tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     varying = frozenset(name for name in common if lookup.scope.by_axis and _varies(facts, common[name]))
     if varying:  # rows are arrays of their own, which readers without a table do not deliver
-        from ray_h5.columns.row_table import RowTable
-
         nothing = RowTable()
         tables = tuple(nothing if each.table is None else each.table for each in facts)
     if lookup.scope.windows is not None:
-        from ray_h5.rows.kinds.clock import check_any_row
-
         check_any_row(paths, tables, lookup.scope.windows)
     known = tuple(
         each.known.without(lookup.scope.unread(each.columns, common)) if each.known else each.known for each in facts
     )
-    found = FoundCell(Found().with_sources(sources))
+    found = Found()
+    found.add(sources=sources)
     return RowIndex(
         files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else (), varying=varying
     )
@@ -498,12 +516,6 @@ def _check_same_rows(index: RowIndex, found: FileTable, names: Sequence[str]) ->
             f"{expected.path(file)}: expected {wanted[file]} rows, as its other columns have, found {has[file]} in "
             f"{', '.join(names)}. If it lists the rows of a split, choose them with row_mask()."
         )
-
-
-def _virtual_spec(name: str) -> ColumnSpec:
-    from ray_h5.predicates.computed_columns import virtual_spec
-
-    return virtual_spec(name)
 
 
 def _joined(answers: Sequence[FileFacts], spec: ColumnSpec) -> pa.ChunkedArray:

@@ -42,8 +42,6 @@ class Fingerprint:
         Digest of the chunk groups, if chunks or files are drawn.
     data : mapping of str to str
         What a row holds, by option; see `data_of_rows`. Empty if only the length of a dataset is known.
-    parts : tuple of Fingerprint
-        No longer made; empty.
     """
 
     num_files: int
@@ -60,7 +58,6 @@ class Fingerprint:
     lengths: str = ""
     chunk_groups: str = ""
     data: Mapping[str, str] = field(default_factory=dict)
-    parts: tuple[Fingerprint, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_files", "file_rows", "num_rows"):
@@ -86,16 +83,15 @@ class Fingerprint:
         names = {each.name for each in fields(cls)}
         # Those with a default came later: orders that have nothing of them are the same without.
         needed = {each.name for each in fields(cls) if each.default is each.default_factory is MISSING}
+        if isinstance(found, Mapping) and found.get("parts") == []:  # an earlier version stored that
+            found = {name: value for name, value in found.items() if name != "parts"}
         if not isinstance(found, Mapping) or not needed <= set(found) <= names:
             raise PositionError(f"Position: plan: expected {', '.join(sorted(names))}, found {found!r}")
-        parts = found.get("parts", ())
-        if not isinstance(parts, (list, tuple)):
-            raise PositionError(f"Position: plan: parts={parts!r}: expected a list")
-        return cls(**{**found, "parts": tuple(map(cls.from_dict, parts))})
+        return cls(**found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fingerprint as plain values."""
-        return {**asdict(self), "parts": [each.to_dict() for each in self.parts]}
+        return asdict(self)
 
     def shuffle(self, seed: int) -> str:
         """Return the shuffle as a user writes it."""

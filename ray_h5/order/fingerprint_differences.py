@@ -10,16 +10,12 @@ _CHUNKS = "the widest column decides: columns= of the run before, and files that
 def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
     """Return the differences, each in the form ``"3 files, not 4"``: the value of `one` first."""
     found = [*_file_differences(one, other), *_row_differences(one, other), *_shuffle_differences(one, other)]
-    found += [
+    return found + [
         f"{name} {_apart(one.data.get(name, 'not said'), other.data.get(name, ''))}, not "
         f"{_apart(other.data.get(name, 'said'), one.data.get(name, ''))}"
         for name in sorted({*one.data} | {*other.data})
         if one.data.get(name) != other.data.get(name)
     ]
-    if len(one.parts) != len(other.parts):
-        return [*found, f"{len(one.parts)} joined datasets, not {len(other.parts)}"]
-    pairs = enumerate(zip(one.parts, other.parts, strict=True))
-    return found + [f"dataset {number}: {each}" for number, pair in pairs for each in differences(*pair)]
 
 
 def _apart(one: str, other: str) -> str:

@@ -8,10 +8,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import PredicateError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask, parse_virtual
+from ray_h5.predicates.virtual_names import AnyEqual, Derived, Length, RowMask
 from ray_h5.rows.row_view import FileReader, RowView
 
 _Length = TypeVar("_Length", int, int | None)
@@ -25,14 +24,6 @@ class ColumnShape(NamedTuple):
     name: str
     kind: str
     row_shape: tuple[int, ...]
-
-
-def virtual_spec(name: str) -> ColumnSpec:
-    """Return the spec of a virtual column."""
-    _, criterion = parse_virtual(name) or ("", None)
-    if isinstance(criterion, Length):
-        return ColumnSpec(name, "number", np.dtype(np.int64), ())
-    return ColumnSpec(name, "bool", np.dtype(bool), ())
 
 
 def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:

@@ -19,7 +19,6 @@ from ray_h5.options import names_options
 from ray_h5.predicates import comparisons
 from ray_h5.predicates.virtual_names import (
     AnyEqual,
-    Between,
     Compared,
     Derived,
     FileFold,
@@ -36,7 +35,7 @@ _DATED = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?Z?)?)
 
 
 @names_options
-def between(low: Any, high: Any) -> Between:
+def between(low: Any, high: Any) -> Compared:
     """Choose rows whose value is in a range, both ends included.
 
     Parameters
@@ -60,7 +59,7 @@ def between(low: Any, high: Any) -> Between:
         raise PredicateError(f"between({low!r}, {high!r}): expected ends of one type: {exc}") from exc
     if is_empty:
         raise PredicateError(f"between({low!r}, {high!r}): expected low <= high")
-    return Between(low, high)
+    return Compared("between", (low, high))
 
 
 @names_options
@@ -232,8 +231,6 @@ def _checked(name: str, wanted: Any) -> Derived:
     """Return what is wanted of a column; raise a PredicateError unless `where` takes it."""
     if isinstance(wanted, Derived):
         return wanted
-    if isinstance(wanted, Between):
-        return Compared("between", (wanted.low, wanted.high))
     if wanted is None:
         return Compared("equal", (None,))
     values = _values(wanted)

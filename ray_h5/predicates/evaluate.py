@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec, shown_shape
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
@@ -157,6 +156,8 @@ def compared(column: str, wanted: Compared, columns: Mapping[str, Any]) -> pa.Ch
 
 def _mask(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     """Return the value of the expression for each row. `Table.filter` would copy the rows that pass."""
+    from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions  # imports pandas
+
     source = Declaration("table_source", TableSourceNodeOptions(table))
     computed = Declaration("project", ProjectNodeOptions([expression], ["value"]), [source])
     found = computed.to_table(use_threads=False)["value"]  # threads would not keep the order

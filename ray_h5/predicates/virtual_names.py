@@ -8,20 +8,14 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.read.casting import Casting
 
 _PREFIX = "ray_h5:"
 _IN_JSON = {bool, int, float, str, tuple}
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A closed range; see `between`."""
-
-    low: Any
-    high: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +127,14 @@ def parse_virtual(name: str) -> tuple[str, Derived] | None:
         return None
     kind, column, *parts = json.loads(name.removeprefix(_PREFIX))
     return column, _KINDS[kind](*map(_of_json, parts))
+
+
+def virtual_spec(name: str) -> ColumnSpec:
+    """Return the spec of a virtual column."""
+    _, criterion = parse_virtual(name) or ("", None)
+    if isinstance(criterion, Length):
+        return ColumnSpec(name, "number", np.dtype(np.int64), ())
+    return ColumnSpec(name, "bool", np.dtype(bool), ())
 
 
 def _as_json(value: Any) -> Any:

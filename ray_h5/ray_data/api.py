@@ -175,7 +175,7 @@ def build_index(
         As for `read_h5`.
     """
     index = FileOptions.of(paths, **options).index(spread=in_tasks)
-    index.look_up(as_names(predicate_columns, "predicate_columns"))
+    index.values(as_names(predicate_columns, "predicate_columns"))
     return index
 
 

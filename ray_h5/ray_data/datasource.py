@@ -268,8 +268,7 @@ class H5Datasource(Datasource):
             raise
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
-        stored = [spec for name, spec in self._predicate_specs.items() if name not in self._added]
-        columns = self._index.small_columns(stored)
+        columns = self._index.values(self._predicate_specs.keys() - self._added.keys())
         for name in self._predicate_specs.keys() & self._added.keys():
             row_ids = np.arange(self._index.num_rows, dtype=np.int64)
             columns[name] = pa.array(row_ids) if name == ROW_ID_SPEC.name else paths_of(self._index.files, row_ids)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ray_h5.buffers import objects
+from ray_h5.columns.labels import Classes
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.tables.table_files import Table
-
-if TYPE_CHECKING:
-    from ray_h5.columns.labels import Classes
-
 
 _HASHED_AT_ONCE = 1 << 20
 """Rows of a table whose values are hashed together."""
@@ -139,15 +135,16 @@ class Joined(ComparedByContent):
         """Return the columns that a plan delivers; None if there are none."""
         stored, numbered = self.specs, {each.name: each for each in labels}
         wanted = [stored[spec.name] if spec.name in numbered else spec for spec in specs if spec.name in stored]
-        parts = []
+        columns: dict[str, tuple[Lines, pa.ChunkedArray]] = {}
         for table in self.tables:
-            mine = {spec.name: spec for spec in wanted if spec.name in table.columns}
-            if mine:
-                parts.append(_part(table, mine, files, selection))
-        return JoinedColumns({spec.name: spec for spec in wanted}, tuple(parts), numbered) if parts else None
+            if mine := {spec.name: spec for spec in wanted if spec.name in table.columns}:
+                columns |= _used(table, mine, files, selection)
+        return JoinedColumns({spec.name: spec for spec in wanted}, columns, numbered) if columns else None
 
 
-def _part(table: JoinedTable, specs: Mapping[str, ColumnSpec], files: FileTable, selection: np.ndarray | None) -> _Part:
+def _used(
+    table: JoinedTable, specs: Mapping[str, ColumnSpec], files: FileTable, selection: np.ndarray | None
+) -> dict[str, tuple[Lines, pa.ChunkedArray]]:
     """Return columns with the lines that the selected rows use."""
     columns = {name: table.values(name) for name in specs}
     total = len(next(iter(columns.values())))
@@ -164,19 +161,14 @@ def _part(table: JoinedTable, specs: Mapping[str, ColumnSpec], files: FileTable,
         lines = Lines(numbers[lines.numbers], lines.by_file)
         columns = {name: pa.chunked_array([one_array(each).take(pa.array(used))]) for name, each in columns.items()}
     small = np.min_scalar_type(-max(total, 1))
-    return _Part(
-        Lines(lines.numbers.astype(small), lines.by_file),
-        {name: _cast(each, table.columns[name][1], specs[name], table.table.name) for name, each in columns.items()},
-    )
+    lines = Lines(lines.numbers.astype(small), lines.by_file)
+    return {
+        name: (lines, _cast(each, table.columns[name][1], specs[name], table.table.name))
+        for name, each in columns.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Part(ComparedByContent):
-    lines: Lines
-    columns: Mapping[str, pa.ChunkedArray]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class JoinedColumns(ComparedByContent):
     """The columns of tables that a plan delivers, with the line of each row.
 
@@ -184,27 +176,25 @@ class JoinedColumns(ComparedByContent):
     ----------
     specs : mapping of str to ColumnSpec
         The columns.
-    parts : tuple
-        For each table, the lines and the columns.
+    columns : mapping of str to (Lines, pyarrow.ChunkedArray)
+        The line of each row, and the values of the lines. Columns of one table share the lines.
     labels : mapping of str to Classes
         The columns that are delivered as numbers of classes; `specs` has them as they are stored.
     """
 
     specs: Mapping[str, ColumnSpec]
-    parts: tuple[_Part, ...]
+    columns: Mapping[str, tuple[Lines, pa.ChunkedArray]]
     labels: Mapping[str, Classes] = field(default_factory=dict)
 
-    @cached_property
-    def _by_name(self) -> dict[str, _Part]:
-        return {name: part for part in self.parts for name in part.columns}
+    def _taken(self, name: str, files: FileTable, row_ids: np.ndarray) -> pa.Array:
+        lines, values = self.columns[name]
+        return one_array(_taken(values, lines.of(files, row_ids)))
 
     def arrow(self, name: str, files: FileTable, row_ids: np.ndarray) -> pa.Array:
         """Return the values of a column with one value a row, for some rows."""
         if name in self.labels:
             return pa.array(self.array(name, files, row_ids))
-        part = self._by_name[name]
-        kind = self.specs[name].value_type
-        found = one_array(_taken(part.columns[name], part.lines.of(files, row_ids)))
+        kind, found = self.specs[name].value_type, self._taken(name, files, row_ids)
         return found if found.type == kind else found.cast(kind)
 
     def array(self, name: str, files: FileTable, row_ids: np.ndarray) -> np.ndarray:
@@ -215,8 +205,7 @@ class JoinedColumns(ComparedByContent):
         SchemaMismatchError
             If a row has no value, in a column of integers or booleans, or of arrays of one shape.
         """
-        part, spec = self._by_name[name], self.specs[name]
-        found = one_array(_taken(part.columns[name], part.lines.of(files, row_ids)))
+        spec, found = self.specs[name], self._taken(name, files, row_ids)
         if (classes := self.labels.get(name)) is not None:
             return classes.of(objects(found.to_pylist()), lambda i: files.where(int(row_ids[i])))
         if spec.kind == "ragged":
@@ -240,7 +229,7 @@ class JoinedColumns(ComparedByContent):
         return found.to_numpy(zero_copy_only=False).astype(spec.dtype, copy=False)
 
     def _no_value(self, name: str, files: FileTable, row: int) -> SchemaMismatchError:
-        line = self._by_name[name].lines.of(files, np.array([row]))[0]
+        line = self.columns[name][0].of(files, np.array([row]))[0]
         return _no_value(self.specs[name], files.where(row), has_line=bool(line >= 0))
 
     def without_value(self, files: FileTable, row_ids: np.ndarray | None) -> SchemaMismatchError | None:
@@ -248,13 +237,12 @@ class JoinedColumns(ComparedByContent):
         for name, spec in self.specs.items():
             if name in self.labels or spec.kind not in TENSOR_KINDS or (spec.dtype.kind in "fc" and not spec.row_shape):
                 continue
-            part = self._by_name[name]
-            if not part.columns[name].null_count and not bool((part.lines.numbers < 0).any()):
+            lines, values = self.columns[name]
+            if not values.null_count and not bool((lines.numbers < 0).any()):
                 continue
             rows = np.arange(files.num_rows) if row_ids is None else row_ids
-            lines = part.lines.of(files, rows)
-            absent = np.concatenate([one_array(part.columns[name]).is_null().to_numpy(zero_copy_only=False), [True]])
-            wrong = absent[lines]
+            absent = np.concatenate([one_array(values).is_null().to_numpy(zero_copy_only=False), [True]])
+            wrong = absent[lines.of(files, rows)]
             if wrong.any():
                 return self._no_value(name, files, int(rows[int(np.argmax(wrong))]))
         return None

@@ -43,49 +43,22 @@ class TableFile:
     def __str__(self) -> str:
         return self.path
 
-    def beginning(self, count: int) -> bytes:
-        """Return its first bytes."""
-        with open(self.path, "rb") as file:
-            return file.read(count)
-
-    def for_parquet(self) -> str | pa.NativeFile:
+    def opened(self) -> pa.NativeFile:
         """Return what Arrow reads parts of."""
-        return self.path
-
-    def for_csv(self) -> str | pa.NativeFile:
-        """Return what Arrow reads from beginning to end."""
-        return self.path
+        if self.storage is LOCAL:
+            return pa.OSFile(self.path)
+        return pa.PythonFile(_RemoteReader(self.storage.open(self.path, self.state)), "r")
 
     def decoded(self) -> pa.NativeFile:
-        """Return the bytes of a file of CSV as a stream."""
-        content = self.for_csv()
-        return pa.input_stream(content) if isinstance(content, str) else content
-
-    def check_unchanged(self) -> None:
-        """Raise if the file is another one by now."""
-        found = self.storage.seen(self.path, self.state)
-        if found != self.state and not only_ctime_differs(self.state, found):
-            raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
-
-
-class _TableInStore(TableFile):
-    """A file of a table in a store."""
-
-    def beginning(self, count: int) -> bytes:
-        return _RemoteReader(self._source()).read(count)
-
-    def for_parquet(self) -> str | pa.NativeFile:
-        return pa.PythonFile(_RemoteReader(self._source()), "r")
-
-    def for_csv(self) -> str | pa.NativeFile:
-        """Return what Arrow reads from beginning to end. The bytes are fetched once."""
+        """Return the bytes of a file of CSV as a stream. Those of one in a store are fetched once."""
+        if self.storage is LOCAL:
+            return pa.input_stream(self.path)  # it looks at the ending
         content = pa.BufferReader(self._content)
-        # Of a path, Arrow looks at the ending by itself.
         return pa.CompressedInputStream(content, "gzip") if self.path.endswith(".gz") else content
 
     @cached_property
     def _content(self) -> pa.Buffer:
-        source = self._source()
+        source = self.storage.open(self.path, self.state)
         found = bytearray(source.size)
         spans = [(at, min(_PART_BYTES, source.size - at)) for at in range(0, source.size, _PART_BYTES)]
 
@@ -96,8 +69,11 @@ class _TableInStore(TableFile):
         source.read_ranges(spans, take)
         return pa.py_buffer(found)
 
-    def _source(self) -> ByteSource:
-        return self.storage.open(self.path, self.state)
+    def check_unchanged(self) -> None:
+        """Raise if the file is another one by now."""
+        found = self.storage.seen(self.path, self.state)
+        if found != self.state and not only_ctime_differs(self.state, found):
+            raise StaleIndexError(f"{self}: the table changed since its keys were read; make the dataset again")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_content"}
@@ -185,7 +161,7 @@ def _file(path: str, state: Identity | None, storage: Storage) -> TableFile:
     state = state or storage.identity(path)
     if state is not None and not state.size:
         raise TableError(f"{path}: is empty; expected a header and a line for each key")
-    return _TableInStore(path, state, storage)
+    return TableFile(path, state, storage)
 
 
 def check_names(file: TableFile, names: Sequence[str]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,89 +23,56 @@ _BATCH_ROWS = 1 << 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
-class Table(Protocol):
-    """A table whose columns are read when they are asked for."""
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table whose columns are made when they are asked for.
 
-    @property
-    def name(self) -> str:
-        """Its file, for messages."""
+    Attributes
+    ----------
+    name : str
+        Its file, for messages.
+    schema : pyarrow.Schema
+        Its columns.
+    parts : tuple of (TableFile, pyarrow.Table or None)
+        Its files, one after the other. What CSV holds is in memory; of Parquet, columns are read.
+    max_bytes : int
+        The most bytes of columns that are read.
+    """
+
+    name: str
+    schema: pa.Schema
+    parts: tuple[tuple[TableFile, pa.Table | None], ...]
+    max_bytes: int = 0
+    _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, name: str, columns: Mapping[str, pa.ChunkedArray]) -> Table:
+        """Return a table of some columns in memory."""
+        table = pa.table(dict(columns))
+        return cls(name, table.schema, ((TableFile(name, None), table),))
 
     @property
     def types(self) -> dict[str, pa.DataType]:
         """The types of its columns."""
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return one column, in one chunk; strings have offsets of 64 bits."""
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryTable:
-    """A table in memory."""
-
-    name: str
-    table: pa.Table
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        return {each.name: each.type for each in self.table.schema}
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        return one_chunk(self.table[name])
-
-
-@dataclass(frozen=True, eq=False)
-class ParquetTable:
-    """A table in Parquet files, of which no column is read before it is asked for."""
-
-    name: str
-    files: tuple[TableFile, ...]
-    schema: pa.Schema
-    max_bytes: int
-    _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False)
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
         return {each.name: each.type for each in self.schema}
 
     def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column, in one chunk; strings have offsets of 64 bits."""
         if name not in self._read:
             taken = Taken(0, self.max_bytes, bytes=sum(each.nbytes for each in self._read.values()))
             wanted = _decoded_type(self.schema.field(name).type)
-            parts = [_as_type(_read_parquet(file, name, taken), name, wanted, file) for file in self.files]
-            for file in self.files:
-                file.check_unchanged()
-            self._read[name] = one_chunk(pa.chunked_array([chunk for part in parts for chunk in part.chunks], wanted))
+            chunks: list[pa.Array] = []
+            for file, table in self.parts:
+                column = _read_parquet(file, name, taken) if table is None else table[name]
+                chunks += _as_type(column, name, wanted, file).chunks
+            for file, table in self.parts:
+                if table is None:
+                    file.check_unchanged()
+            self._read[name] = pa.chunked_array([pa.chunked_array(chunks, wanted).combine_chunks()], wanted)
         return self._read[name]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}  # another process reads what it needs
-
-
-@dataclass(frozen=True, eq=False)
-class WithColumn:
-    """A table with one more column."""
-
-    table: Table
-    added: str
-    values: pa.ChunkedArray
-
-    @property
-    def name(self) -> str:
-        return self.table.name
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        return {**self.table.types, self.added: self.values.type}
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        return self.values if name == self.added else self.table.column(name)
-
-
-def one_chunk(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column in one chunk, decoded; strings get offsets of 64 bits."""
-    kind = _decoded_type(column.type)
-    column = column if column.type == kind else column.cast(kind)
-    return pa.chunked_array([column.combine_chunks()], kind) if column.num_chunks != 1 else column
 
 
 def _decoded_type(kind: pa.DataType) -> pa.DataType:
@@ -129,17 +96,15 @@ def open_table(sidecar: Sidecar, storage: Storage) -> Table:
     """
     files = find_tables(sidecar.path, storage)
     name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    are_parquet = [file.beginning(len(_PARQUET)) == _PARQUET for file in files]
     assert isinstance(sidecar.max_bytes, int)
     taken = Taken(sidecar.max_rows, sidecar.max_bytes)
-    if all(are_parquet):
-        table: Table = _open_parquet(name, files, taken)
-    else:
-        parts = [
-            _whole_parquet(file, taken) if is_one else read_csv(file, sidecar, taken)
-            for file, is_one in zip(files, are_parquet, strict=True)
-        ]
-        table = MemoryTable(name, _joined(name, files, parts))
+    parts, schemas = [], []
+    for file in files:
+        is_parquet = file.opened().read(len(_PARQUET)) == _PARQUET
+        part = None if is_parquet else read_csv(file, sidecar, taken)
+        parts.append((file, part))
+        schemas.append(_parquet_schema(file, taken) if part is None else part.schema)
+    table = Table(name, _common_schema(name, files, schemas), tuple(parts), taken.max_bytes)
     _check_keys(table, sidecar)
     return table
 
@@ -161,14 +126,9 @@ def _check_keys(table: Table, sidecar: Sidecar) -> None:
             raise UnknownColumnError(f"{table.name}: no column {wanted!r}.{hint}")
 
 
-def _open_parquet(name: str, files: Sequence[TableFile], taken: Taken) -> ParquetTable:
-    schemas = [_parquet_schema(file, taken) for file in files]
-    return ParquetTable(name, tuple(files), _common_schema(name, files, schemas), taken.max_bytes)
-
-
 def _parquet_schema(file: TableFile, taken: Taken) -> pa.Schema:
     try:
-        found = pq.read_metadata(file.for_parquet())
+        found = pq.read_metadata(file.opened())
         schema = found.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as exc:
         raise TableError(f"{file}: cannot be read as Parquet: {exc}") from exc
@@ -180,10 +140,10 @@ def _parquet_schema(file: TableFile, taken: Taken) -> pa.Schema:
 def _read_parquet(file: TableFile, name: str, taken: Taken) -> pa.ChunkedArray:
     """Return a column, which is counted before it is taken. Parquet stores equal values once."""
     try:
-        opened = pq.ParquetFile(file.for_parquet())
+        opened = pq.ParquetFile(file.opened())
         kind = opened.schema_arrow.field(name).type
         if _is_text(kind):  # it stays numbers of a dictionary until it is counted
-            opened = pq.ParquetFile(file.for_parquet(), metadata=opened.metadata, read_dictionary=[name])
+            opened = pq.ParquetFile(file.opened(), metadata=opened.metadata, read_dictionary=[name])
         stored = _stored_bytes(opened.metadata, name)
         Taken(taken.max_rows, taken.max_bytes, bytes=taken.bytes).add(file, 0, stored)
         parts = []
@@ -222,11 +182,6 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _whole_parquet(file: TableFile, taken: Taken) -> pa.Table:
-    schema = _parquet_schema(file, taken)
-    return pa.table({name: _read_parquet(file, name, taken) for name in schema.names})
-
-
 def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.Schema]) -> pa.Schema:
     for file, schema in zip(files, schemas, strict=True):
         if set(schema.names) != set(schemas[0].names):
@@ -236,24 +191,6 @@ def _common_schema(name: str, files: Sequence[TableFile], schemas: Sequence[pa.S
         return pa.unify_schemas([each.remove_metadata() for each in schemas], promote_options="permissive")
     except pa.ArrowException as exc:
         raise TableError(f"{name}: the types of a column differ from table to table: {exc}") from exc
-
-
-def _joined(name: str, files: Sequence[TableFile], parts: Sequence[pa.Table]) -> pa.Table:
-    if len(parts) == 1:
-        return parts[0]
-    schema = _common_schema(name, files, [each.schema for each in parts])
-    columns = {
-        each.name: pa.chunked_array(
-            [
-                chunk
-                for file, part in zip(files, parts, strict=True)
-                for chunk in _as_type(part[each.name], each.name, each.type, file).chunks
-            ],
-            each.type,
-        )
-        for each in schema
-    }
-    return pa.table(columns)
 
 
 def _as_type(column: pa.ChunkedArray, name: str, kind: pa.DataType, file: TableFile) -> pa.ChunkedArray:

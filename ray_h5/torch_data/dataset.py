@@ -20,7 +20,6 @@ from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.lookup import FoundCell
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.place_columns import paths_of
 from ray_h5.loading.row_cache import owned
@@ -463,10 +462,7 @@ class H5Dataset(BatchedDataset):
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
-        from ray_h5.index.select_rows import select  # imports pandas
-
-        # As in Ray, a predicate sees what is delivered.
-        selection = select(self._index, self._index.delivered, predicate)
+        selection = self._index.select(predicate)
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection
@@ -495,8 +491,7 @@ class H5Dataset(BatchedDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the values of all rows that were looked up: the plan has the rows that they chose.
-        found = FoundCell(replace(self._index.found.value, values={}))
-        return {**self.__dict__, "_index": replace(self._index, found=found)}
+        return {**self.__dict__, "_index": replace(self._index, found=self._index.found.without_values())}
 
     def __repr__(self) -> str:
         names = few(self.columns, len(self.columns))

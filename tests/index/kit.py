@@ -3,7 +3,6 @@ from hypothesis import strategies as st
 from ray_h5.columns.schema import Cast
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.select_rows import select
 from ray_h5.index.stored import index_files
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.evaluate import as_expression
@@ -32,7 +31,7 @@ def plan_files(
     files = FileOptions(paths, scope, folder, Cast(dtypes or {}, casting), False, states=states)
     index = files.index(columns)
     specs = index.delivered
-    selection = None if predicate is None else select(index, specs, as_expression(predicate))
+    selection = None if predicate is None else index.select(as_expression(predicate))
     return index, make_plan(index, [specs[name] for name in index.columns], selection, shuffle, block_rows)
 
 

@@ -761,11 +761,11 @@ def test_facts_of_every_kind_of_column_are_kept(tmp_path):
 
     def found():
         index, plan = plan_files([path], predicate=where(u=[0, 2], b=True, s=["a", ""]), index_dir=folder)
-        scalars = [spec for spec in index.columns.values() if spec.is_scalar]
+        scalars = [name for name, spec in index.columns.items() if spec.is_scalar]
         return (
             index.columns,
             plan.selection.tolist(),
-            {name: str(values.combine_chunks()) for name, values in index.small_columns(scalars).items()},
+            {name: str(values.combine_chunks()) for name, values in index.values(scalars).items()},
         )
 
     first = found()
@@ -787,7 +787,7 @@ def test_a_change_between_index_and_values_is_an_error(files, tmp_path):
         file["label"][0] = 9
     plan_files(files, predicate=where(label=1), index_dir=str(tmp_path / "index"))  # which learns of it
     with pytest.raises(StaleIndexError, match=r"f0\.h5: the file changed"):
-        index.small_columns([index.columns["label"]])
+        index.values(["label"])
 
 
 @pytest.mark.parametrize("folder", ["s3://bucket/index", "file:///index"])

@@ -92,7 +92,7 @@ def test_a_cast_column_that_is_left_out_may_have_other_rows(write):
         for name in index.names:
             spec = index.delivered[name]
             assert (spec.element or spec.dtype) == dtypes[name]
-        assert index.look_up(["other"])["other"].type == "uint8"
+        assert index.values(["other"])["other"].type == "uint8"
     for column in ("values", "nothing"):
         with pytest.raises(SchemaMismatchError, match=column):
             plan_files(path, columns=["label"], dtypes={**dtypes, column: "f4"}, predicate=where(**{column: 1}))

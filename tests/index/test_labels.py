@@ -177,4 +177,4 @@ def test_a_column_that_is_not_delivered(texts):
 
 def test_the_index_keeps_the_values(texts):
     index = H5Dataset(texts, ["kind"], labels={"kind": "auto"}).index
-    assert pc.unique(index.look_up(["kind"])["kind"]).to_pylist() == ["T", "B", "NK", "mono"]
+    assert pc.unique(index.values(["kind"])["kind"]).to_pylist() == ["T", "B", "NK", "mono"]

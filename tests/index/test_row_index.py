@@ -166,7 +166,7 @@ def test_endianness_and_string_length_do_not_differ(tmp_path):
     rewrite(tmp_path / "a.h5", x=np.arange(3, dtype=">i4"), s=np.array([b"ab", b"c", b""]))
     rewrite(tmp_path / "b.h5", x=np.arange(3, dtype="<i4"), s=np.array([b"abcdef", b"c", b""]))
     index = build_index([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")])
-    columns = index.small_columns(list(index.columns.values()))
+    columns = index.values(index.columns)
     assert columns["x"].to_pylist() == [0, 1, 2, 0, 1, 2]
     assert columns["s"].to_pylist() == ["ab", "c", "", "abcdef", "c", ""]
 
@@ -324,13 +324,11 @@ def test_links_that_lead_nowhere_in_groups_that_are_rows(tmp_path, caplog):
 
 
 def test_small_columns_are_read_once_and_cast(five_files):
-    index = build_index(five_files, dtypes_free := ["label", "score"])
-    assert dtypes_free == list(index.columns)
-    spec = index.columns["score"].cast("f2")
-    values = index.small_columns([spec])["score"]
+    index = build_index(five_files, ["label", "score"], cast=Cast({"score": "f2"}))
+    values = index.values(["score"])["score"]
     assert values.type == pa.float16()
     assert len(values) == 13
-    assert index.small_columns([spec])["score"] is values
+    assert index.values(["score"])["score"] is values
     again = pickle.loads(pickle.dumps(index))
     assert again.num_rows == 13
     assert again.columns == index.columns
@@ -340,8 +338,8 @@ def test_columns_of_all_rows_may_hold_many_strings(tmp_path):
     pair = np.array([(b"a", 1), (b"b", 2)], [("s", "S1"), ("n", "i4")])
     rewrite(tmp_path / "a.h5", s=np.array([b"a", b"b"]), pair=pair)
     index = build_index([str(tmp_path / "a.h5")])
-    columns = index.small_columns([*index.columns.values(), index.columns["s"].cast(bytes)])
-    assert columns["s"].type == pa.large_binary()
+    columns = index.values(index.columns)
+    assert columns["s"].type == pa.large_string()
     assert columns["pair"].type == pa.struct([("s", pa.large_string()), ("n", pa.int32())])
     assert columns["pair"].to_pylist() == [{"s": "a", "n": 1}, {"s": "b", "n": 2}]
 
@@ -366,7 +364,7 @@ def test_strings_of_an_array_in_a_struct_name_their_row_too(tmp_path):
     rewrite(tmp_path / "a.h5", pair=values)
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 'pair' holds .* not UTF-8"):
-        index.small_columns([index.columns["pair"]])
+        index.values(["pair"])
 
 
 def test_inodes_of_64_bits_are_kept():
@@ -417,16 +415,16 @@ def test_a_file_that_changed_is_not_read(five_files):
     index = build_index(five_files)
     rewrite(five_files[3], signal=np.zeros((5, 2, 3), "f4"), label=np.zeros(5, "u1"))
     with pytest.raises(StaleIndexError, match=r"f3\.h5: the file changed"):
-        index.small_columns([index.columns["label"]])
+        index.values(["label"])
 
 
 def test_strings_that_are_not_utf8_name_their_row(tmp_path):
     rewrite(tmp_path / "a.h5", s=np.array([b"ok", b"M\xfcller"], dtype=h5py.string_dtype("ascii")))
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 's'.*dtypes=\{'s': bytes\}"):
-        index.small_columns([index.columns["s"]])
-    as_bytes = index.columns["s"].cast(bytes)
-    assert index.small_columns([as_bytes])["s"].to_pylist() == [b"ok", b"M\xfcller"]
+        index.values(["s"])
+    index = build_index([str(tmp_path / "a.h5")], cast=Cast({"s": bytes}))
+    assert index.values(["s"])["s"].to_pylist() == [b"ok", b"M\xfcller"]
 
 
 @pytest.mark.parametrize(
@@ -467,15 +465,15 @@ def test_threads_share_an_index(five_files, tmp_path):
     index = FileOptions.of(five_files[:1], allow_external=tmp_path).index(["label"])
     names = [["more"], ["score"], ["more", "name"], ["score", "more"]] * 4
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(index.look_up, names))
+        found = list(pool.map(index.values, names))
     assert [list(each) for each in found] == names
     assert [each["more"].to_pylist() for each in found if "more" in each] == [[0, 1, 2, 3]] * 12
-    assert set(index.found.value.columns) == {"more", "score", "name"}
-    assert [list(table.columns) for table in index.found.value.sources] == [["more"]]
+    assert set(index.found.columns) == {"more", "score", "name"}
+    assert [list(table.columns) for table in index.found.sources] == [["more"]]
     copy = pickle.loads(pickle.dumps(index))
     assert copy == index
-    assert copy.found.value.columns == index.found.value.columns
-    assert copy.look_up(["more"])["more"].to_pylist() == [0, 1, 2, 3]
+    assert copy.found.columns == index.found.columns
+    assert copy.values(["more"])["more"].to_pylist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("columns", [None, ["signal", "label"]])
@@ -493,7 +491,7 @@ def test_an_empty_file_is_left_out_with_a_warning(five_files, tmp_path, caplog, 
     index = build_index(given, columns)
     assert [path.removeprefix("s3:/") for path in index.files.all_paths()] == five_files
     assert index.num_rows == 13
-    assert index.look_up(["label"])["label"].to_pylist() == [i % 3 for i in range(13)]
+    assert index.values(["label"])["label"].to_pylist() == [i % 3 for i in range(13)]
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warning.startswith("left out 1 of 6 files, which are empty: ")
     assert f"{path} ({'0 bytes' if kind == 'no bytes' else 'no dataset'})" in warning

@@ -26,7 +26,6 @@ from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates, fold_values
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
-from ray_h5.index.select_rows import select
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.execute_plan import read_rows
@@ -202,7 +201,7 @@ def test_a_selection_is_of_the_source_that_it_was_made_of(tmp_path, predicate, c
 
     def planned_anew():
         index, _ = plan_files([main], columns=["own", "x"], allow_external=[str(tmp_path)])
-        selection = select(index, index.columns, criterion)
+        selection = index.select(criterion)
         return make_plan(index, [index.columns[name] for name in columns], selection)
 
     plan, expected = planned_anew(), [4] if predicate == "derived" else [0, 2, 4]
@@ -248,7 +247,7 @@ def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
     write(tmp_path / "s.h5", x=CHANGES[change])
     name = "x" if by != "derived" else virtual_name("x", any_equal(3))
     with pytest.raises(StaleIndexError) as caught:
-        index.look_up([name])
+        index.values([name])
     for part in (main, "column 'x'", str(tmp_path / "s.h5")):
         assert part in str(caught.value)
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import PredicateError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.select_rows import select
 from ray_h5.predicates.criteria import as_criteria, between, where
 from ray_h5.predicates.evaluate import evaluate
-from ray_h5.predicates.virtual_names import Between
+from ray_h5.predicates.virtual_names import Compared
 from ray_h5.ray_data.predicates import RowChooser
 from ray_h5.tables.sidecar import Sidecar
 
@@ -162,7 +161,7 @@ def nullable(tmp_path_factory):
         pa.table({"i": range(4), **{name: values for name, (values, _) in NULLABLE.items()}}), folder / "t.pq"
     )
     index = FileOptions.of(folder / "a.h5", sidecar=Sidecar(folder / "t.pq", on="i")).index()
-    return lambda predicate: select(index, index.delivered, predicate).tolist()
+    return lambda predicate: index.select(predicate).tolist()
 
 
 @pytest.mark.parametrize("name", NULLABLE)
@@ -174,7 +173,7 @@ def test_a_comparison_with_null_chooses_no_row_and_neither_does_its_opposite(nul
         # After map_batches, blocks are filtered.
         in_block = RowChooser(*as_criteria({name: wanted}))(pa.chunked_array([values])).to_pylist()
         assert in_block == [None if row == 1 else row in chosen for row in range(4)], wanted
-        if not isinstance(wanted, Between):
+        if not isinstance(wanted, Compared):
             with_null = [*(wanted if isinstance(wanted, list) else [wanted]), None]
             assert nullable(where(**{name: with_null})) == sorted([*chosen, 1]), wanted
             assert nullable(~where(**{name: with_null})) == others, wanted

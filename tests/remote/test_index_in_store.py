@@ -51,3 +51,10 @@ def test_files_on_a_disk_have_their_index_on_a_disk(files):
 def test_an_index_is_not_made_in_a_store(capsys):
     assert main(["index", "s3://bkt/*.h5", "--dir", "s3://bkt/index"]) == 1
     assert "an index in a store is only read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_index_is_not_looked_for_where_nothing_lists_files(server, files, scheme):
+    urls = [f"{server.url}/bkt/{path.name}" for path in files]
+    with pytest.raises(OptionError, match=rf"index_dir='{scheme}://host/index': .* does not list its files"):
+        H5Dataset(urls, ["x"], index_dir=f"{scheme}://host/index")

@@ -448,7 +448,7 @@ def test_a_parquet_that_changes_before_a_column_is_read(files):
     index = FileOptions.of(str(files / "*.h5"), sidecar=Sidecar(str(files / "t.parquet"), on="guid")).index()
     pq.write_table(table.append_column("more", pa.array(np.arange(12))), files / "t.parquet")
     with pytest.raises(StaleIndexError, match=r"t.parquet"):
-        index.look_up(["label"])
+        index.values(["label"])
 
 
 def test_several_tables(files):

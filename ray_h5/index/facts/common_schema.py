@@ -11,7 +11,8 @@ import numpy as np
 from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec, shown_shape
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.dtypes import as_dtype
-from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
+from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.index.facts.schema_errors import disagreement, mismatch
 from ray_h5.index.file_opener import Scope
 
 logger = logging.getLogger(__name__)
@@ -44,129 +45,112 @@ def common_columns(
     UnknownColumnError, UnsupportedColumnError
         If no file has a column.
     """
+    # Most files share one mapping of columns. Of those that do, the first one stands for all.
+    firsts = list({(id(each.columns), each.listing): each for each in reversed(facts)}.values())[::-1]
     for name in columns or ():
-        if not any(name in each.columns for each in facts):
+        if not any(name in each.columns for each in firsts):
             with scope.open(facts[0].path, facts[0].state) as reader:
                 reader.column(name)  # raises, with near names
-    facts = _without_trailing_axes(facts, columns)
-    facts = _with_common_shapes(facts, columns)
-    facts = _with_common_values(facts, columns, cast)
-    schemas = _schemas(facts, columns, cast)
-    first = schemas[0]
-    if any(schema != first for schema in schemas):
-        from ray_h5.index.facts.schema_errors import mismatch
+    paths: dict[str, dict[ColumnSpec, str]] = {}
+    for each in firsts:
+        for name, column in each.chosen(columns).items():
+            paths.setdefault(name, {}).setdefault(column.spec, each.path)
+    agreed = {name: _agreed(name, specs, firsts, cast) for name, specs in paths.items()}
+    delivered = {
+        name: {spec: _delivered(common, cast) for spec, common in specs.items()} for name, specs in agreed.items()
+    }
 
-        raise mismatch(facts, schemas, columns)
-    names = list(first) if columns is None else columns
+    def schema(each: FileFacts) -> Schema:
+        return {name: delivered[name][column.spec] for name, column in each.chosen(columns).items()}
+
+    schemas = list(map(schema, firsts))
+    if any(each != schemas[0] for each in schemas):
+        raise mismatch(facts, list(map(schema, facts)), columns)
+    names = list(schemas[0]) if columns is None else columns
     for name in names:
-        check_enums([each for each in facts if not _is_by_value(each.columns[name].spec, cast)], name)
-    return {name: _common([each.columns[name].spec for each in facts]) for name in names}
+        check_enums([each for each in firsts if not _is_by_value(agreed[name][each.columns[name].spec], cast)], name)
+    return {name: _common(list(agreed[name].values())) for name in names}
 
 
-def _without_trailing_axes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
-    """Return facts in which rows of shape (3, 1) in one file are rows of (3,) if they have one axis in another file."""
-    seen: dict[str, dict[tuple[int | None, ...], str]] = {}
-    for each in facts:
-        for name, column in each.chosen(columns).items():
-            seen.setdefault(name, {}).setdefault(column.spec.ragged_shape or column.spec.row_shape, each.path)
-    common: dict[str, int] = {}
-    for name, shapes in seen.items():
-        axes = min(map(len, shapes))
-        if {length for shape in shapes for length in shape[axes:]} == {1}:
-            common[name] = axes
-            first = {len(shape): f"{shown_shape(shape)} in {path}" for shape, path in reversed(shapes.items())}
-            shown = ", ".join(said for _, said in sorted(first.items()))
-            logger.warning("column %r has rows of shape %s: they are read without the last axes of one", name, shown)
+def _agreed(
+    name: str, paths: Mapping[ColumnSpec, str], facts: Sequence[FileFacts], cast: Cast
+) -> dict[ColumnSpec, ColumnSpec]:
+    """Return for each spec that files have for a column the one that it is compared as; files may store it otherwise.
 
-    def shortened(column: ColumnFacts) -> ColumnFacts:
-        axes, spec = common.get(column.spec.name), column.spec
-        short = replace(spec, row_shape=spec.row_shape[:axes], ragged_shape=spec.ragged_shape[:axes])
-        return column if short == spec else replace(column, spec=short)
-
-    if not common:
-        return facts
-    return [replace(each, columns={name: shortened(c) for name, c in each.columns.items()}) for each in facts]
+    Parameters
+    ----------
+    name : str
+        The column.
+    paths : mapping of ColumnSpec to str
+        The specs that files have, and the first file with each.
+    facts : sequence of FileFacts
+        The files.
+    cast : Cast
+        The casts of the user.
+    """
+    if len(paths) == 1 and all(each.kind != "ragged" for each in paths):
+        return {spec: spec for spec in paths}
+    specs = _with_common_shape(_without_trailing_axes(name, paths))
+    specs = _with_common_values(name, specs, facts, cast)
+    return dict(zip(paths, specs, strict=True))
 
 
-def _with_common_shapes(facts: Sequence[FileFacts], columns: Sequence[str] | None) -> Sequence[FileFacts]:
-    """Return facts in which columns are ragged whose rows have another shape in another file."""
-    shapes, sizes = _common_shapes(facts, columns)
-    if not shapes:
-        return facts
-    specs: dict[tuple[str, np.dtype], ColumnSpec] = {}  # many files share one
+def _shape(spec: ColumnSpec) -> tuple[int | None, ...]:
+    return spec.ragged_shape or spec.row_shape
 
-    def as_ragged(column: ColumnFacts) -> ColumnFacts:
-        spec = column.spec
-        shape = shapes.get(spec.name)
-        if shape is None or len(spec.ragged_shape or spec.row_shape) != len(shape):
-            return column
+
+def _without_trailing_axes(name: str, paths: Mapping[ColumnSpec, str]) -> list[ColumnSpec]:
+    """Return specs in which rows of shape (3, 1) in one file are rows of (3,) if they have one axis in another file."""
+    shapes = {_shape(spec): path for spec, path in reversed([*paths.items()])}
+    axes = min(map(len, shapes))
+    if {length for shape in shapes for length in shape[axes:]} != {1}:
+        return [*paths]
+    first = {len(shape): f"{shown_shape(shape)} in {path}" for shape, path in shapes.items()}
+    shown = ", ".join(said for _, said in sorted(first.items()))
+    logger.warning("column %r has rows of shape %s: they are read without the last axes of one", name, shown)
+    return [replace(each, row_shape=each.row_shape[:axes], ragged_shape=each.ragged_shape[:axes]) for each in paths]
+
+
+def _with_common_shape(specs: Sequence[ColumnSpec]) -> Sequence[ColumnSpec]:
+    """Return specs that are ragged if rows have other shapes in other files, with the bytes of the largest row."""
+    shaped = [each for each in specs if each.kind == "ragged" or (each.kind in TENSOR_KINDS and each.row_shape)]
+    shaped = [each for each in shaped if len(_shape(each)) == len(_shape(shaped[0]))]  # of others, the comparison says
+    lengths = [set(axis) for axis in zip(*map(_shape, shaped), strict=True)]
+    shape = tuple(axis.pop() if len(axis) == 1 else None for axis in lengths)
+    if None not in shape and all(each.kind != "ragged" for each in shaped):
+        return specs
+    size = max(each.row_bytes for each in shaped)
+
+    def as_ragged(spec: ColumnSpec) -> ColumnSpec:
         element = spec.dtype if spec.element is None else spec.element
-        if (spec.name, element) not in specs:
-            specs[spec.name, element] = ColumnSpec(
-                spec.name,
-                "ragged",
-                np.dtype(object),
-                (),
-                element,
-                ragged_shape=shape,
-                mean_bytes=sizes[spec.name],
-            )
-        return ColumnFacts(specs[spec.name, element], column.num_rows, column.chunk_rows, column.enum)
+        return ColumnSpec(spec.name, "ragged", np.dtype(object), (), element, ragged_shape=shape, mean_bytes=size)
 
-    return [replace(each, columns={name: as_ragged(c) for name, c in each.columns.items()}) for each in facts]
+    return [as_ragged(each) if each in shaped else each for each in specs]
 
 
-def _common_shapes(
-    facts: Sequence[FileFacts], columns: Sequence[str] | None
-) -> tuple[dict[str, tuple[int | None, ...]], dict[str, int]]:
-    """Return the shape of the rows of columns that are ragged, or differ in it, and the bytes of the largest row."""
-    shapes: dict[str, tuple[int | None, ...]] = {}
-    sizes: dict[str, int] = {}
-    ragged: set[str] = set()
-    for each in facts:
-        for name, column in each.chosen(columns).items():
-            spec = column.spec
-            if spec.kind != "ragged" and (spec.kind not in TENSOR_KINDS or not spec.row_shape):
-                continue
-            shape: tuple[int | None, ...] = spec.ragged_shape or spec.row_shape
-            known = shapes.setdefault(name, shape)
-            if len(known) != len(shape):
-                continue  # the comparison of the files reports it
-            shapes[name] = tuple(one if one == other else None for one, other in zip(known, shape, strict=True))
-            sizes[name] = max(sizes.get(name, 0), spec.row_bytes)
-            if spec.kind == "ragged" or None in shapes[name]:
-                ragged.add(name)
-    return {name: shapes[name] for name in ragged}, sizes
-
-
-def _with_common_values(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> Sequence[FileFacts]:
-    """Return facts in which a column has one kind, if the files encode equal types of values in different ways.
+def _with_common_values(
+    name: str, specs: Sequence[ColumnSpec], facts: Sequence[FileFacts], cast: Cast
+) -> Sequence[ColumnSpec]:
+    """Return specs of one kind, if the files encode equal types of values in different ways.
 
     One file may keep text as categories, and another one as strings; or integers with a mask of missing ones, and
     without it.
     """
-    common: dict[str, ColumnSpec] = {}
-    for name in dict.fromkeys(name for each in facts for name in each.chosen(columns)):
-        specs = {each.columns[name].spec: each for each in reversed(facts) if name in each.columns}
-        kinds = {spec.kind for spec in specs}
-        if len(kinds) == 1 or not kinds & _ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
-            continue
-        _check_codes(name, facts, cast)
-        spec = next(iter(specs))
-        if len({spec.value_type for spec in specs}) > 1:
-            continue  # the comparison of the files reports it
-        if kinds <= {"category", "string"}:
-            common[name] = ColumnSpec(name, "string", np.dtype(object), ())
-        elif kinds <= {"category", "optional", *TENSOR_KINDS}:
-            held = spec.dtype if spec.element is None else spec.element
-            common[name] = ColumnSpec(name, "optional", np.dtype(object), (), held)
-
-    def by_value(column: ColumnFacts) -> ColumnFacts:
-        return replace(column, spec=common.get(column.spec.name, column.spec))
-
-    if not common:
-        return facts
-    return [replace(each, columns={name: by_value(c) for name, c in each.columns.items()}) for each in facts]
+    kinds = {spec.kind for spec in specs}
+    if len(kinds) == 1 or not kinds & _ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
+        return specs
+    _check_codes(name, facts, cast)
+    if len({spec.value_type for spec in specs}) > 1:
+        return specs  # the comparison of the files reports it
+    common = specs[-1]
+    if kinds <= {"category", "string"}:
+        common = ColumnSpec(name, "string", np.dtype(object), ())
+    elif kinds <= {"category", "optional", *TENSOR_KINDS}:
+        held = common.dtype if common.element is None else common.element
+        common = ColumnSpec(name, "optional", np.dtype(object), (), held)
+    else:
+        return specs
+    return [common] * len(specs)
 
 
 def _check_codes(name: str, facts: Sequence[FileFacts], cast: Cast) -> None:
@@ -205,27 +189,12 @@ def check_enums(facts: Sequence[FileFacts], column: str) -> None:
             value_there, one = called.setdefault(name, (value, each))
             name_there, other = meant.setdefault((field, value), (name, each))
             if (value_there, name_there) != (value, name):
-                from ray_h5.index.facts.schema_errors import disagreement
-
                 raise disagreement(column, one if value_there != value else other, each)
 
 
 def _is_by_value(spec: ColumnSpec, cast: Cast) -> bool:
     """Return whether a column is delivered as values, so that the files may have other codes for them."""
     return spec.kind in NULLABLE_KINDS and cast(spec).dtype.kind not in "iu"
-
-
-def _schemas(facts: Sequence[FileFacts], columns: Sequence[str] | None, cast: Cast) -> list[Schema]:
-    """Return the columns of each file as they are compared. Files share specs, which are delivered once."""
-    known: dict[int, ColumnSpec] = {}
-
-    def delivered(spec: ColumnSpec) -> ColumnSpec:
-        found = known.get(id(spec))
-        if found is None:
-            found = known[id(spec)] = _delivered(spec, cast)
-        return found
-
-    return [{name: delivered(column.spec) for name, column in each.chosen(columns).items()} for each in facts]
 
 
 def _delivered(spec: ColumnSpec, cast: Cast) -> ColumnSpec:

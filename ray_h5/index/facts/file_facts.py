@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.source_files import Origin
@@ -17,9 +17,6 @@ from ray_h5.manifest.manifest import Manifest
 from ray_h5.merged_facts import Facts
 from ray_h5.read.arguments import common_rows
 from ray_h5.storage.byte_source import Identity
-
-if TYPE_CHECKING:
-    from ray_h5.columns.row_table import RowTable
 
 _MAX_LISTED = 5
 _COLUMN_BYTES, _NAME_BYTES = 200, 160

@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.errors import RayH5Error
+from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
+from ray_h5.likely_rows.shapes import block_of
+from ray_h5.likely_rows.suggestions import suggestions
+from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.lru import first_time
-from ray_h5.manifest.layout import FileState
+from ray_h5.manifest.layout import ColumnNotes, FileState
 from ray_h5.messages import counted, few, printable
+from ray_h5.rows.windows import IS_PAD
 from ray_h5.storage.storage_of_path import storage_of
-
-if TYPE_CHECKING:
-    from ray_h5.index.file_options import FileOptions
-    from ray_h5.likely_rows.tree import FileTree
-    from ray_h5.manifest.layout import ColumnNotes
-
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +68,6 @@ def _of_padding(index: RowIndex) -> str:
     windows = index.scope.windows
     if windows is None or windows.at is not None or not windows.marks_padding:
         return ""
-    from ray_h5.rows.windows import IS_PAD
-
     marked = {each.offsets for each in windows.columns if each.name + IS_PAD in index.names}
     unmarked = [
         each.name
@@ -97,8 +93,6 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
     is_labelled = any(not spec.row_shape and not spec.ragged_shape for spec in index.columns.values())
     if is_plain and (is_labelled or (len(index.files) == 1 and index.num_rows > 1)):
         return ""
-    from ray_h5.likely_rows.suggestions import suggestions
-
     surprises = (each for each in suggestions(_tree(index)) if each.is_surprise)
     said = next(files.that_run(surprises, [index.files.path(0), index.files.path(len(index.files) - 1)]), None)
     if said is None:
@@ -111,8 +105,6 @@ def _of_rows(files: FileOptions, index: RowIndex) -> str:
 
 
 def _tree(index: RowIndex) -> FileTree:
-    from ray_h5.likely_rows.tree import FileTree, Seen
-
     rows = np.diff(index.files.starts)
     seen = {
         name: Seen(spec.dtype.str, (int(rows[0]), *(spec.ragged_shape or spec.row_shape)))
@@ -138,8 +130,6 @@ def _other_rows(index: RowIndex) -> str:
     """Return which rows files of other shapes may have, if that is not said already."""
     if index.scope.rows is not None or index.scope.windows is not None:
         return ""
-    from ray_h5.likely_rows.shapes import block_of
-
     tree = _tree(index)
     blocks = block_of(tree.columns, differ=True)
     of_blocks = f"; for blocks of one shape, pass rows=ray_h5.Patches({blocks!r})" if blocks else ""

@@ -13,6 +13,7 @@ from ray_h5.index.facts.file_facts import FileFacts, Question
 from ray_h5.index.lookup import Lookup
 from ray_h5.manifest.layout import FileState
 from ray_h5.messages import few
+from ray_h5.storage.request_pool import each_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +64,7 @@ def unreadable_files(paths: Sequence[str], lookup: Lookup, question: Question) -
             pass  # it appears once these files are gone
         return None
 
-    if lookup.states:
-        from ray_h5.storage.request_pool import each_waiting
-
-        errors = each_waiting(error_of, paths)
-    else:
-        errors = [error_of(path) for path in paths]
+    errors = each_waiting(error_of, paths) if lookup.states else map(error_of, paths)
     return {path: error for path, error in zip(paths, errors, strict=True) if error is not None}
 
 

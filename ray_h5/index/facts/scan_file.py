@@ -7,24 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import shorten
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ray_h5.buffers import empty
+from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.schema import ColumnSpec, scalar_to_arrow
 from ray_h5.errors import SchemaMismatchError, StaleIndexError, UnsupportedColumnError
 from ray_h5.hdf5.files.open_library import opened_once
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState
+from ray_h5.predicates.computed_columns import compute
 from ray_h5.predicates.virtual_names import RowMask, parse_virtual, read_for
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
+from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
-
-if TYPE_CHECKING:
-    from ray_h5.columns.row_table import RowTable
-    from ray_h5.rows.row_view import FileReader
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +52,6 @@ def learn(
     except UnsupportedColumnError as exc:
         if not exc.is_encoded or table is not None:
             raise
-    from ray_h5.columns.row_table import RowTable
-
     return _learn(facts, path, question, scope, state, RowTable())  # a column is a group; the file does not say so
 
 
@@ -136,12 +132,7 @@ def _learn_values(facts: FileFacts, reader: FileReader, spec: ColumnSpec, column
     facts = replace(described, columns=facts.columns) if finder is not reader else described
     value_bytes = OBJECT_BYTES if spec.dtype.hasobject else spec.dtype.itemsize
     reader.base.check_claim(read.values(), rows * max(value_bytes, _ROW_BYTES))
-    if derived is None:
-        values = _stored(facts, reader, spec, rows)
-    else:
-        from ray_h5.predicates.computed_columns import compute
-
-        values = pa.array(compute(reader, rows, *derived))
+    values = _stored(facts, reader, spec, rows) if derived is None else pa.array(compute(reader, rows, *derived))
     return replace(facts, values={**facts.values, spec: values})
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ray_h5.hdf5.checks.changed_files import Look, check_same_sources
-from ray_h5.manifest.file_table import StateTable, joined_states, state_columns
+from ray_h5.manifest.file_table import FileTable, StateTable, joined_states, state_columns
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import identity_now
-
-if TYPE_CHECKING:
-    from ray_h5.manifest.file_table import FileTable
 
 
 @dataclass(frozen=True, slots=True)

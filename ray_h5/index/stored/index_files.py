@@ -15,9 +15,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
+from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
 from ray_h5.index.stored.facts_as_bytes import VERSION
-from ray_h5.storage.addresses import is_url
+from ray_h5.storage.addresses import SCHEMES, is_url, scheme_of, shown
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import PathLike, local_folder
 from ray_h5.storage.storage_of_path import Storage
@@ -46,9 +47,14 @@ def check_index_dir(folder: PathLike, *, in_store: bool = False) -> str:
     Raises
     ------
     OptionError
-        If it is no path, an empty one, or a folder in which nothing can be written.
+        If it is no path, an empty one, a folder in which nothing can be written, or in a store that lists no files.
     """
     if in_store and isinstance(folder, str) and not is_written(folder):
+        if SCHEMES.get(scheme_of(folder)) == "https":  # index files are found by a listing
+            raise OptionError(
+                f"index_dir={shown(folder)!r}: a server of https:// does not list its files; expected a local folder, "
+                "or one of s3://, gs:// or az://"
+            )
         return folder.rstrip("/")
     folder = local_folder("index_dir", folder)
     try:
@@ -85,8 +91,6 @@ def write_body(where: str, body: bytes) -> bool:
     OptionError
         If it cannot be written.
     """
-    from ray_h5.atomic import written_whole
-
     folder, name = os.path.split(where)
     if len(body) > _MAX_BODY_BYTES:
         logger.warning("index_dir=%r: not stored: %d bytes, expected at most %d", folder, len(body), _MAX_BODY_BYTES)

@@ -10,6 +10,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL
+from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _MAX_FILES = 200_000
@@ -60,8 +61,6 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
             return False
         if not others:
             return True
-        from ray_h5.storage.request_pool import each_waiting
-
         return all(each_waiting(lambda each: storage.identity(each[0]) == each[1], others))
     except OSError:
         return False  # opening the file reports what is wrong

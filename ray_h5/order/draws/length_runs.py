@@ -19,7 +19,6 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.row_requests import by_part
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.values_of_rows import Option, as_array, check_length, row_values
-from ray_h5.predicates.computed_columns import virtual_spec
 from ray_h5.predicates.virtual_names import Length, virtual_name
 
 _NOISE, _RUNS, _SHORT_RUN = range(200, 203)
@@ -250,8 +249,8 @@ def _shapes(index: RowIndex, name: object) -> np.ndarray | None:
     found = _range_lengths(index, name) if index.scope.by_axis else None
     if found is not None:
         return found
-    lengths = virtual_spec(virtual_name(name, Length()))
-    return as_array(index.small_columns([lengths])[lengths.name]).to_numpy()
+    lengths = virtual_name(name, Length())
+    return as_array(index.values([lengths])[lengths]).to_numpy()
 
 
 def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:

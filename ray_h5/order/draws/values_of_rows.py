@@ -78,7 +78,7 @@ def scalars(index: RowIndex, names: Sequence[str], option: Option) -> dict[str, 
                 f"Shuffle: {option.name}: column {name!r} holds {held}; expected one "
                 "value a row. Pass what you compute from it as an array with a number for each row."
             )
-    return index.small_columns(list(specs.values()))
+    return index.values(names, stored=True)
 
 
 def check_present(index: RowIndex, column: pa.ChunkedArray, selection: np.ndarray | None, what: str) -> None:

@@ -15,7 +15,6 @@ import torch
 
 from ray_h5.columns.schema import TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.index.select_rows import select
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
@@ -219,16 +218,16 @@ class CombinedHDF5Dataset(H5Dataset):
                 yield f"{name}={getattr(self, name)!r}", self._rows_with("epoch", where(epoch=between(*bounds)))
         if self.label is not None:
             classes = where(target=any_equal(self.label, valid=_WEIGHT if self._has(_WEIGHT) else None))
-            yield f"label={self.label!r}", select(self._index, self._index.columns, classes)
+            yield f"label={self.label!r}", self._index.select(classes, stored=True)
         if predicate is not None:
-            yield "predicate", select(self._index, self._index.columns, predicate)
+            yield "predicate", self._index.select(predicate, stored=True)
 
     def _rows_with(self, column: str, criterion: pc.Expression) -> np.ndarray:
         """Return the row ids that pass a criterion; a row may be an array of one value."""
         spec = self._index.find([column])[column]
         if spec.row_shape != (1,):
-            return select(self._index, self._index.columns, criterion)
-        return evaluate(criterion, self._index.small_columns([spec]), self._index.num_rows)
+            return self._index.select(criterion, stored=True)
+        return evaluate(criterion, self._index.values([column], stored=True), self._index.num_rows)
 
     def _has(self, column: str) -> bool:
         try:
