@@ -425,6 +425,16 @@ def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
     assert len(H5Dataset(tmp_path, rows=Groups(pattern))) == 5
 
 
+def test_windows_that_are_suggested_name_the_column_of_their_padding(tmp_path, capsys):
+    with h5py.File(tmp_path / "robot.h5", "w") as file:
+        for i in range(4):
+            file[f"data/demo_{i}/actions"] = np.zeros((20 + i, 7), "f4")
+    assert "leave the steps of 'actions_is_pad' out of the loss" in shown_of(tmp_path / "robot.h5", capsys)[1]
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["action"], file["episode_ends"] = np.zeros((20, 7), "f4"), [8, 20]
+    assert "leave the steps of 'action_is_pad' out of the loss" in shown_of(tmp_path / "flat.h5", capsys)[1]
+
+
 def test_samples_that_only_other_files_have_as_numbers(tmp_path):
     """Single values: the pattern covers those of each file."""
     for number, names in enumerate((["img_10", "img_11", "img_12"], ["img_2", "img_30", "img_31"])):

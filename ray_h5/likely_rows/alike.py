@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ray_h5.likely_rows.patterns import pattern_of
-from ray_h5.likely_rows.tree import Seen
+from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
 from ray_h5.likely_rows.words import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import printable
 from ray_h5.storage.local import natural_key
@@ -33,8 +33,6 @@ _IDS = re.compile(r"\d{5,}|^[0-9a-f]{6,}$|^\d+$")
 """A long number, such as an id, a time or a hash, counts nothing of one sample."""
 
 _MAX_NAME = 60
-_MAX_DEPTH = 32
-"""Nested groups that are levels; the rest of a deeper name is one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ def _levels(columns: Mapping[str, Seen]) -> list[list[_Node]]:
     """Return the groups and datasets of each depth."""
     nodes: dict[tuple[bool, tuple[str, ...]], _Node] = {}
     for name, each in columns.items():
-        path = tuple(name.split("/", _MAX_DEPTH))
+        path = tuple(name.split("/", MAX_DEPTH))
         nodes[False, path] = _Node(path, False, {}, each)
         for depth in range(1, len(path)):
             group = nodes.setdefault((True, path[:depth]), _Node(path[:depth], True, {}))

@@ -14,6 +14,7 @@ from ray_h5.messages import few
 from ray_h5.storage.local import natural_key
 
 _MAX_ALIKE, WINDOW = 2, "range(0, 16)"
+UNPADDED = "leave the steps of '{}_is_pad' out of the loss"
 
 
 def side_by_side(tree: FileTree) -> Iterator[Suggestion]:
@@ -54,7 +55,8 @@ def samples(tree: FileTree) -> Iterator[Suggestion]:
         first = _below(tree.columns, alike.paths[0])
         step, more = of_steps(first) if alike.are_groups else "value", []
         if time_axis(first) is None:  # otherwise steps are along another axis than the first
-            more.append(f"if each is an episode, add windows=ray_h5.Windows({{{step!r}: {WINDOW}}})")
+            windows = f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}})"
+            more.append(f"if each is an episode, add {windows}, and {UNPADDED.format(step)}")
         if names := [] if tree.attributes_of is None else list(tree.attributes_of(alike.paths[0])):
             more.append(
                 f"attributes of each, such as {few(names, FEW)}, are columns with attrs={names[:1]} in Groups(...)"

@@ -10,7 +10,7 @@ from itertools import islice
 
 from ray_h5.likely_rows.alike import likely_samples
 from ray_h5.likely_rows.ranges import ragged_columns
-from ray_h5.likely_rows.samples import WINDOW, of_steps, samples, side_by_side
+from ray_h5.likely_rows.samples import UNPADDED, WINDOW, of_steps, samples, side_by_side
 from ray_h5.likely_rows.shapes import (
     along_last_axis,
     block_of,
@@ -186,7 +186,7 @@ def _episodes(tree: FileTree) -> Iterator[Suggestion]:
     chosen = f", columns={others!r}" if len(tree.lengths) > 1 and len(others) <= MAX_COPIED else ""
     yield Suggestion(
         f"{', '.join(columns)}: rows may be steps of episodes", "for windows of an episode",
-        f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}",
+        f"windows=ray_h5.Windows({{{step!r}: {WINDOW}}}, {option}){chosen}", more=UNPADDED.format(step),
     )  # fmt: skip
 
 

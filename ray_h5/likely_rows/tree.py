@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-_MAX_DEPTH = 32
+MAX_DEPTH = 32
 """Nested groups that become nodes of a tree; the rest of a deeper name is one node."""
 
 
@@ -99,7 +99,7 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     for name, found in columns.items():
-        *groups, last = name.split("/", _MAX_DEPTH)
+        *groups, last = name.split("/", MAX_DEPTH)
         here = tree
         for group in groups:
             here = here.setdefault(group + "/", {})

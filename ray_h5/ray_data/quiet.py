@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
-from ray.data import DataContext
+if TYPE_CHECKING:
+    from ray.data import DataContext
 
 _LEVELS = {
     "ray._private.worker": logging.WARNING,  # the level of "ray" itself is set again by `ray.init`
@@ -19,6 +21,8 @@ _LEVELS = {
 _VARIABLES = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # Ray Train prints a line twice in a terminal, once as a log
     "RAY_COLOR_PREFIX": "0",
+    # Without a dashboard, a helper of each training fails each second to ask for the state of the controller.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "Failed to query Ray Train Controller actor state",
 }
 """Environment variables, which workers get too."""
 
@@ -31,7 +35,8 @@ def quiet() -> None:
 
     Call it once, before `ray.init` and before datasets are made. It sets options of progress, levels of loggers and
     environment variables, and no more. What the program prints stays, in the workers too. Ray's log files keep
-    everything.
+    everything. Ray reads some of the variables when it is imported: the lines "Failed to query Ray Train Controller"
+    go only if this is called before ``import ray``.
 
     Examples
     --------
@@ -39,13 +44,15 @@ def quiet() -> None:
     >>> ray_h5.quiet()  # doctest: +SKIP
     >>> ds = ray_h5.read_h5("data/*.h5")  # doctest: +SKIP
     """
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    from ray.data import DataContext  # after the variables, which an import of Ray reads
+
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.set_config(QUIET, True)
-    for name, value in _VARIABLES.items():
-        os.environ.setdefault(name, value)
     _turn_down_logs()
 
 

@@ -10,7 +10,7 @@ from ray_h5.hdf5.files.file_formats import is_of_matlab
 from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.messages import few
+from ray_h5.messages import few, near_names
 
 if TYPE_CHECKING:
     from ray_h5.manifest.layout import SourceStates
@@ -119,15 +119,16 @@ def pattern_of_groups(groups: Sequence[str], columns: Iterable[str]) -> str:
     return pattern_of(paths, sorted(others))[0]
 
 
-def hint_of(name: str, columns: Iterable[str]) -> str:
-    """Return a sentence about a column that is not there: an option adds it, or groups of one parent have it."""
+def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str:
+    """Return sentences about a column that is not there: near names; an option that adds it; groups that have it."""
+    near = near_names(name, columns)
+    if name in attributes:
+        return f"{near} {name!r} is an attribute: pass attrs=[{name!r}]."
     if (option := _ADDED.get(name)) is not None:
-        return f" {option}=True adds this column to those of the files: leave it out of columns=[...]."
-    known = list(columns)
-    groups = groups_with(name, known)
-    if not groups:
-        return ""
+        return f"{near} {option}=True adds this column to those of the files: leave it out of columns=[...]."
+    if not (groups := groups_with(name, columns)):
+        return near
     return (
-        f" The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
-        f"rows=ray_h5.Groups({pattern_of_groups(groups, known)!r}); for one of them alone, group={groups[0]!r}."
+        f"{near} The groups {few(groups, _FEW_LISTED)} have it: if each is a sample or an episode, pass "
+        f"rows=ray_h5.Groups({pattern_of_groups(groups, columns)!r}); for one of them alone, group={groups[0]!r}."
     )

@@ -20,7 +20,6 @@ from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import Request, request_of
-from ray_h5.messages import near_names
 from ray_h5.options import as_integer, names_options
 from ray_h5.read.arguments import (
     Rows,
@@ -263,7 +262,7 @@ class RowReader:
             from ray_h5.read.length_errors import hint_of
 
             names = [*self.layout.columns, *self.layout.refused]
-            raise UnknownColumnError(f"{error}.{near_names(name, names)}{hint_of(name, names)}") from None
+            raise UnknownColumnError(f"{error}.{hint_of(name, names, self.attribute_names())}") from None
         return found
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import any_equal, where
+from ray_h5.torch_data import Groups, H5Dataset
 from tests.index.kit import plan_files
 
 
@@ -235,3 +236,14 @@ def test_many_names_are_cut_short(write):
     message = mismatch(write({"kind": enum(many)}, {"kind": enum({**many, "n7": 101})}))
     assert message.count("n7=7, n0=0") == message.count("n7=101, n0=0") == 1
     assert "n50" not in message
+
+
+@pytest.mark.parametrize("numbers", [(range(6), range(6, 11)), (range(6), range(5))])
+def test_files_with_other_groups_offer_the_groups_as_rows(tmp_path, numbers):
+    for name, some in zip("ab", numbers, strict=True):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for i in some:
+                file[f"data/demo_{i}/x"] = np.full((4, 3), i, "f4")
+    with pytest.raises(SchemaMismatchError, match=r"pass rows=ray_h5\.Groups\('data/demo_\*'\)"):
+        H5Dataset(str(tmp_path))
+    assert len(H5Dataset(str(tmp_path), rows=Groups("data/demo_*"))) == sum(map(len, numbers))

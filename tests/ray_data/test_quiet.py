@@ -47,3 +47,33 @@ def test_a_program_shows_its_own_lines_and_our_errors(tmp_path):
     assert lines[1].startswith("ray_h5: warning: left out 1 of 2 columns: odd")
     assert lines[2].startswith("ray_h5: reading 100 of 100 rows in blocks of ")
     assert not [line for line in lines[3:] if "INFO" in line or "progress" in line], found.stderr
+
+
+TRAINING = """
+import time
+import ray_h5
+ray_h5.quiet()
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def loop():
+    time.sleep(3)
+    print("trained")
+
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, object_store_memory=128 << 20, include_dashboard=False)
+    TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=1)).fit()
+"""
+
+
+@pytest.mark.slow
+def test_a_training_shows_what_workers_print_and_no_lines_about_the_controller(tmp_path):
+    """Without a dashboard, a helper of Ray Train fails to ask for the state of the controller each second."""
+    (tmp_path / "program.py").write_text(TRAINING)
+    found = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.returncode == 0, found.stderr
+    assert "trained" in found.stdout + found.stderr
+    assert "Failed to query Ray Train Controller" not in found.stdout + found.stderr

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import Files, Grid, Groups, Patches, Shuffle, Windows, balance, between, fields, joined, part, ragged, where
-from ray_h5.errors import OptionError, RayH5Error
+from ray_h5.errors import OptionError, RayH5Error, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.torch_data import H5Dataset, loader
 
@@ -142,3 +142,17 @@ def test_what_is_refused(path, columns, message):
         with pytest.raises(RayH5Error):
             H5Dataset(path, columns, rows=Groups("g*"))
     assert issubclass(OptionError, RayH5Error)
+
+
+def test_attributes_that_are_named_as_columns_say_how_they_become_columns(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file.attrs["site"] = np.zeros((5, 2)), "north"
+        for i in range(3):
+            file[f"demo_{i}/x"] = np.zeros((5, 2))
+            file[f"demo_{i}"].attrs["success"] = i
+    with pytest.raises(UnknownColumnError, match=r"'site' is an attribute: pass attrs=\['site'\]"):
+        H5Dataset(tmp_path / "a.h5", ["x", "site"])
+    with pytest.raises(UnknownColumnError, match=r"'success' is an attribute: pass attrs=\['success'\] to Groups"):
+        H5Dataset(tmp_path / "a.h5", ["x", "success"], rows=Groups("demo_*"))
+    assert H5Dataset(tmp_path / "a.h5", ["x", "site"], attrs=["site"])[0]["site"] == "north"
+    assert H5Dataset(tmp_path / "a.h5", ["x", "success"], rows=Groups("demo_*", attrs=["success"]))[2]["success"] == 2

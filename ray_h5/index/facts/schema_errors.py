@@ -12,8 +12,11 @@ import numpy as np
 from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.index.facts.file_facts import FileFacts
+from ray_h5.likely_rows.patterns import pattern_of
+from ray_h5.likely_rows.samples import samples
 from ray_h5.likely_rows.suggestion import Suggestion
-from ray_h5.messages import common_pattern
+from ray_h5.likely_rows.tree import FileTree, Seen
+from ray_h5.messages import common_pattern, few
 
 _MAX_LISTED = 10
 _ENCODED_KINDS = frozenset({"category", "optional"})
@@ -36,8 +39,7 @@ def disagreement(column: str, one: FileFacts, other: FileFacts) -> SchemaMismatc
 def _shown(enum: Enum, common: Collection[tuple[str, int]]) -> str:
     """Return an enum as text, differences from the other one first."""
     ordered = sorted(enum, key=lambda each: (each in common, each[1]))
-    shown = ", ".join(f"{name}={value}" for name, value in ordered[:_MAX_LISTED])
-    return shown + (", ..." if len(enum) > _MAX_LISTED else "")
+    return few([f"{name}={value}" for name, value in ordered])
 
 
 def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> SchemaMismatchError:
@@ -54,8 +56,14 @@ def mismatch(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Seque
         + (f" Numbers can be cast while they are read: pass dtypes={casts}." if casts else "")
         + _pairs(facts, found, columns)
     )
-    error.suggestions = tuple(_groups_of_files(found))
+    error.suggestions = (*_groups_of_files(found), *_samples(facts))
     return error
+
+
+def _samples(facts: Sequence[FileFacts]) -> Iterator[Suggestion]:
+    """Yield what reads groups as rows, which each file may have others of."""
+    columns = {name: each for file in facts[_MAX_LISTED::-1] for name, each in file.columns.items()}
+    return samples(FileTree({name: Seen(str(each.dtype), each.shape) for name, each in columns.items()}))
 
 
 def _groups_of_files(found: Sequence[Schema]) -> Iterator[Suggestion]:
@@ -65,20 +73,12 @@ def _groups_of_files(found: Sequence[Schema]) -> Iterator[Suggestion]:
         by_form.setdefault(re.sub(r"\d+", "#", name), []).append(name)
     if any(len(names) != len(found) for names in by_form.values()) or len(by_form) > _MAX_LISTED:
         return
-    globs = [_glob_of_numbers(names) for names in by_form.values()]
+    globs = [pattern_of([tuple(name.split("/")) for name in names], [])[0] for names in by_form.values()]
     groups = {glob.rpartition("/")[0] for glob in globs}
-    if len(groups) != 1 or "*" not in (group := groups.pop()) or any("*" in glob.rpartition("/")[2] for glob in globs):
+    if len(groups) != 1 or "*" not in groups.pop() or any("*" in glob.rpartition("/")[2] for glob in globs):
         return
     columns = ", ".join(f"ray_h5.joined({glob!r}, name={glob.rpartition('/')[2]!r})" for glob in globs)
-    said = "Each file has a group of its own"
-    yield Suggestion(said, "for the rows of all of them", f"columns=[{columns}]")
-    yield Suggestion(said, "if each group is a sample", f"rows=ray_h5.Groups({group!r})")
-
-
-def _glob_of_numbers(names: Sequence[str]) -> str:
-    """Return a glob for names that differ in numbers alone, with a star for each number that differs."""
-    parts = zip(*(re.split(r"(\d+)", name) for name in names), strict=True)
-    return "".join(part[0] if len({*part}) == 1 else "*" for part in parts)
+    yield Suggestion("Each file has a group of its own", "for the rows of all of them", f"columns=[{columns}]")
 
 
 def _pairs(facts: Sequence[FileFacts], found: Sequence[Schema], columns: Sequence[str] | None) -> str:

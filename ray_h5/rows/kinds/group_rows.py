@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -316,18 +317,17 @@ class GroupRows(Episodes):
         names = self.listing().names
         raise UnknownColumnError(
             f"{self._reader.path}: no {dataset!r} in the groups {self._kind.in_file.said}.{near_names(dataset, names)}"
-            f"{self._hint_of_mask(dataset)}"
+            f"{self._hint_of(dataset)}"
         )
 
-    def _hint_of_mask(self, name: str) -> str:
-        """Return a sentence for a dataset of the file that is in no group, such as a mask of robomimic."""
-        try:
-            is_there = name in self._reader.find([name], missing_ok=True)
-        except RayH5Error:
-            is_there = False
-        if not is_there:
-            return ""
-        return f" It is a dataset of the file: if it names rows, as a mask, write where(**{{{name!r}: row_mask()}})."
+    def _hint_of(self, name: str) -> str:
+        """Return a sentence for an attribute of groups; or a dataset of the file, such as a mask of robomimic."""
+        with suppress(RayH5Error):
+            if name in self._reader.attribute_names(self._known.names[0]):
+                return f" {name!r} is an attribute: pass attrs=[{name!r}] to Groups."
+            if name in self._reader.find([name], missing_ok=True):
+                return f" It is a dataset of the file: if it names rows, write where(**{{{name!r}: row_mask()}})."
+        return ""
 
     def dataset_of(self, name: str) -> str:
         return self._described.dataset_of(name)
