@@ -7,6 +7,6 @@ from typing import Any
 
 
 @singledispatch
-def loader_of(source: object, batch_size: int, **options: Any) -> Any:  # noqa: ARG001  the options of `loader`
-    """Return a loader for a source of a type that was registered; None for others."""
+def loader_of(source: object, batch_size: int, ranks: Any, **options: Any) -> Any:  # noqa: ARG001  those of `loader`
+    """Return a loader for a source of a type that was registered, None for others; `ranks` resolves the rank."""
     return None

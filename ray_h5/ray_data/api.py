@@ -180,10 +180,10 @@ def build_index(
 
 
 @loader_of.register
-def _loader_of(source: ray.data.Dataset, batch_size: int, **options: Any) -> Any:
+def _loader_of(source: ray.data.Dataset, batch_size: int, ranks: Any, **options: Any) -> Any:
     from ray_h5.ray_data.dataset_loader import loader_of_dataset  # torch, which reading by tasks does not need
 
-    return loader_of_dataset(source, batch_size, **options)
+    return loader_of_dataset(source, batch_size, ranks, **options)
 
 
 def _dataset(datasource: H5Datasource, **resources: Any) -> ray.data.Dataset:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from joblib import cpu_count
 from ray.data import Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
@@ -32,10 +31,10 @@ class DatasetLoader:
         ds: Dataset,
         batch_size: int,
         *,
-        rank: int | None = None,
-        world_size: int | None = None,
+        rank: int,
+        world_size: int,
+        threads: int,
         drop_last: bool = False,
-        threads: int | None = None,
         pin_memory: bool = False,
         pad: PadLike = None,
     ) -> None:
@@ -47,14 +46,12 @@ class DatasetLoader:
                 "loop."
             )
         source, recipe = found
-        if (rank is None) != (world_size is None):
-            raise OptionError(f"loader: rank={rank}, world_size={world_size}: pass both, or none of them")
-        rank, world_size = _own_rank() if rank is None or world_size is None else (rank, world_size)
-        threads = min(2, cpu_count()) if threads is None else as_integer("threads", threads, 0)
         self.batch_size, self._drop_last = batch_size, drop_last
         self._collate = TorchCollate(pin_memory=pin_memory and can_pin(), padding=pad)
         epochs = source.epochs.for_workers(world_size)
-        self._shard = WorkerShard("loader", source.plan(), recipe, epochs, rank, world_size, threads, agrees=False)
+        self._shard = WorkerShard(
+            "loader", source.plan(), recipe, epochs, rank, as_integer("threads", threads, 0), False
+        )
         self._setting: EpochSetting | None = EpochSetting()
         """What the next iteration reads, before it begins."""
 
@@ -98,9 +95,12 @@ class DatasetLoader:
 def loader_of_dataset(
     ds: Dataset,
     batch_size: int,
+    ranks: Callable[[int | None, int | None], tuple[int, int]],
     *,
     shuffle: Any = True,
     seed: int | None = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
     workers: int = 0,
     collate_fn: Any = None,
     transforms_ahead: bool = False,  # noqa: ARG001  functions of this package repeat wherever they run
@@ -114,14 +114,7 @@ def loader_of_dataset(
             "loader: workers and collate_fn are for files and H5Dataset. A dataset of read_h5 is read in threads; "
             "ds.iter_torch_batches(collate_fn=...) calls a function of yours"
         )
-    own = {"rank", "world_size", "drop_last", "threads", "pin_memory", "pad"}
-    if others := sorted(options.keys() - own):
+    if others := sorted(options.keys() - {"drop_last", "threads", "pin_memory", "pad"}):
         raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of read_h5(...)")
-    return DatasetLoader(ds, batch_size, **options)
-
-
-def _own_rank() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, where torch knows them."""
-    import torch.distributed as dist
-
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    own, ranks_in_all = ranks(rank, world_size)
+    return DatasetLoader(ds, batch_size, rank=own, world_size=ranks_in_all, **options)

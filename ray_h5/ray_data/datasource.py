@@ -29,10 +29,10 @@ from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remainder import Remainder
 from ray_h5.order.shuffle_cost import describe
 from ray_h5.order.window_steps import steps_plan
-from ray_h5.predicates.evaluate import check_names, check_there, evaluate
+from ray_h5.predicates.evaluate import check_names, check_there, evaluate, fingerprint
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
-from ray_h5.ray_data.plan_cache import PlanCache
+from ray_h5.ray_data.plan_cache import Key, PlanCache
 from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.quiet import turn_down_here
 from ray_h5.ray_data.ray_internals import operators, with_datasources
@@ -119,7 +119,7 @@ class H5Datasource(Datasource):
 
     def reference(self) -> ray.ObjectRef[ReadPlan]:
         """Return the plan in Ray's object store, where it is put once."""
-        return self._plans.reference(self.plan())
+        return self._plans.reference(self._key, self.plan())
 
     @property
     def labels(self) -> dict[str, dict[Any, int]]:
@@ -225,28 +225,29 @@ class H5Datasource(Datasource):
         if data_context is not None:
             turn_down_here(data_context)
             _say_once(describe(plan, self._index.chunk_group_rows))
-            remainder = self.epochs.begin(plan, self._plans.key(self._predicate, self._names), data_context)
-            return read_tasks(plan, self._plans.reference(plan), self._names, remainder, per_task_row_limit)
+            remainder = self.epochs.begin(plan, (self._key[0], self._names), data_context)
+            return read_tasks(plan, self.reference(), self._names, remainder, per_task_row_limit)
         # `Dataset.input_files` takes the files from the metadata of tasks that are only counted.
         files = tuple(plan.files.all_paths())
         return read_tasks(plan, plan, self._names, Remainder(), per_task_row_limit, files)
 
     def plan(self) -> ReadPlan:
         """Return the plan for the current predicate and columns."""
-        names = tuple(spec.name for spec in self._planned())
-        return self._plans.get(self._predicate, names, self._make_plan)
+        return self._plans.get(self._key, self._make_plan)
+
+    @property
+    def _key(self) -> Key:
+        predicate = b"" if self._predicate is None else fingerprint(self._predicate)
+        return predicate, tuple(spec.name for spec in self._planned())
 
     def _planned(self) -> list[ColumnSpec]:
         return [self._columns[name] for name in self._names if name in self._columns]
 
-    def _make_plan(self, names: Sequence[str]) -> ReadPlan:
+    def _make_plan(self) -> ReadPlan:
         selection = None if self._predicate is None else self._select(self._predicate)
-        columns = [self._columns[name] for name in names]
-        selected_by = self._predicate_specs.keys() - self._added.keys()
-        plan = make_plan(self._index, columns, selection, self._shuffle, *self._block_size, self._tail, selected_by)
-        if not self._steps_of:
-            return plan
-        return steps_plan(plan, self._steps_of)
+        how = self._shuffle, *self._block_size, self._tail, self._predicate_specs.keys() - self._added.keys()
+        plan = make_plan(self._index, self._planned(), selection, *how)
+        return steps_plan(plan, self._steps_of) if self._steps_of else plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
         """Return the specs of the columns that a predicate names.

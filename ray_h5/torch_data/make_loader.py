@@ -15,6 +15,7 @@ from ray_h5.options import as_integer, takes_options_of
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5.torch_data.ranks import resolve_rank
 from ray_h5.torch_data.samplers import OrderSampler, ShuffleLike
 from ray_h5.torch_data.subsets import as_h5
 
@@ -99,13 +100,13 @@ def loader(
     order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "rank": rank, "world_size": world_size}
     how: dict[str, Any] = {"workers": workers, "pin_memory": pin_memory, "collate_fn": collate_fn}
     how |= {"drop_last": drop_last, "transforms_ahead": transforms_ahead}
-    if (of_ray := loader_of(source, batch_size, threads=threads, **order, **how, **options)) is not None:
+    threads = min(2, cpu_count()) if threads is None else threads
+    if (of_ray := loader_of(source, batch_size, resolve_rank, threads=threads, **order, **how, **options)) is not None:
         return cast("H5DataLoader", of_ray)
     dataset = _dataset_of(source, options)
     sampler = OrderSampler(dataset, drop_last=drop_last, run_length=batch_size, **order)
     sampler.advance_epochs()
     # By name: a framework that makes the loader again replaces some of these by name.
-    threads = min(2, cpu_count()) if threads is None else threads
     made = H5DataLoader(dataset, batch_size=batch_size, sampler=sampler, threads=threads, **how)
     if not len(dataset):
         logger.warning("loader: there is no batch: %r has no samples", dataset)
@@ -123,8 +124,7 @@ def _dataset_of(source: Any, options: LoaderOptions) -> H5Dataset:
     several = isinstance(source, (list, tuple)) and any(isinstance(each, Dataset) for each in source)
     if not several and not isinstance(source, (Dataset, DataLoader)):
         return H5Dataset(source, **options)
-    others = [name for name in options if name != "pad"]
-    if others:
+    if others := [name for name in options if name != "pad"]:
         raise OptionError(f"{', '.join(others)}: the dataset is made already; these are options of H5Dataset(...)")
     dataset = as_h5(source)  # raises for a loader or several
     return dataset if options.get("pad") is None else dataset.with_padding(options["pad"])

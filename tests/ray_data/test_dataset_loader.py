@@ -59,7 +59,7 @@ def test_it_resumes(ds):
 def test_ranks_share_an_epoch(ds):
     shares = [ids(loader(ds, 8, rank=rank, world_size=2)) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == list(range(150))
-    with pytest.raises(OptionError, match="pass both, or none of them"):
+    with pytest.raises(OptionError, match="Pass world_size= too"):
         loader(ds, 8, rank=1)
 
 

@@ -25,7 +25,7 @@ from ray_h5.ray_data.ray_internals import (
     task_cpus,
     with_datasources,
 )
-from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of, threads_of
+from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class OrderedDataConfig(DataConfig):
                 _warn_of_lost_rows(name, ds, ranks)
                 for rank, threads in enumerate(self._threads_of(worker_node_ids, world_size)):
                     epochs, of = source.epochs.for_workers(ranks), rank if is_shared else 0
-                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, ranks, threads)
+                    shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, threads)
                 continue
             check_free_cpus(name, ds)
             is_ours = any(isinstance(each, H5Datasource) for each in datasources(ds))
@@ -96,11 +96,11 @@ class OrderedDataConfig(DataConfig):
         return found
 
     def _threads_of(self, nodes: list[str] | None, world_size: int) -> list[int]:
-        """Return the threads that read in each worker."""
+        """Return the threads that read in each worker: its share of the CPUs of its node that do not train, up to 8."""
         if self._threads is not None or not nodes:
             return [self._threads or 1] * world_size
         cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes()}
-        return [threads_of(nodes, node, cpus.get(node, 0.0)) for node in nodes]
+        return [int(min(8, max(1, cpus.get(node, 0.0) // nodes.count(node) - 1))) for node in nodes]
 
 
 def _why_tasks(nodes: list[str]) -> str | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import ray.train.torch
 import torch
 
 from ray_h5.errors import OptionError
+from ray_h5.ray_data.ray_internals import world_rank
+
+_Batch = TypeVar("_Batch", dict[str, Any], list[Any])
 
 
-def to_device(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterator[dict[str, Any]]:
+def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch]:
     """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
 
     Parameters
     ----------
-    batches : iterable of dict
+    batches : iterable of dict or list
         Copies overlap with computing if the tensors are in pinned memory.
     device : torch.device
         The device.
@@ -30,9 +34,9 @@ def to_device(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterat
         yield from _ahead(batches, device)
 
 
-def _ahead(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterator[dict[str, Any]]:
+def _ahead(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch]:
     side = torch.cuda.Stream(device)
-    ready: tuple[dict[str, Any], torch.cuda.Event] | None = None
+    ready: tuple[_Batch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(side):
             # torch keeps pinned memory until its copy has ended, also if the batch is gone before.
@@ -44,7 +48,7 @@ def _ahead(batches: Iterable[dict[str, Any]], device: torch.device) -> Iterator[
         yield _handed_over(*ready, device)
 
 
-def _handed_over(batch: dict[str, Any], copied: torch.cuda.Event, device: torch.device) -> dict[str, Any]:
+def _handed_over(batch: _Batch, copied: torch.cuda.Event, device: torch.device) -> _Batch:
     """Return a batch that the stream of the training may use: it waits for this copy, not for the next one."""
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)
@@ -79,13 +83,15 @@ def can_pin() -> bool:
 
 
 def as_device(device: str | int | torch.device) -> torch.device:
-    """Return a device that exists.
+    """Return a device that exists; for ``"auto"`` that which Ray Train gave to this worker.
 
     Raises
     ------
     OptionError
         If it is not a device, or torch does not find it.
     """
+    if device == "auto":
+        return ray.train.torch.get_device() if world_rank() is not None else torch.device("cpu")
     try:
         found = torch.device(device)
         missing = found.type == "cuda" and not torch.cuda.is_available()

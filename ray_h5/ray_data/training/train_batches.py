@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ray.train
-import ray.train.torch
 import torch
 from ray.data import DataIterator
 
@@ -179,7 +178,7 @@ def train_batches(
         )
     epoch = as_integer("epoch", epoch, 0)
     _check_in_loop()
-    found = ray.train.torch.get_device() if device == "auto" else as_device(device)
+    found = as_device(device)
     pin = found.type == "cuda" if pin_memory is None else pin_memory
     options["collate_fn"] = TorchCollate(dtypes, pin, casting, pad)
     start = None if position is None else Position.from_dict(position)

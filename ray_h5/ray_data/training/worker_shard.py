@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -132,57 +130,50 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return method
 
 
+@dataclass(eq=False, repr=False)
 class WorkerShard(DataIterator):
     """The share of a dataset that a worker of a trainer reads itself; `data_config` makes it.
 
-    Parameters
+    Attributes
     ----------
     name : str
         The key of the dataset.
-    plan : ray.ObjectRef
-        The plan, in Ray's object store once.
+    put : ray.ObjectRef
+        The plan, in Ray's object store once; or the plan itself.
     recipe : Recipe
         What is made of the rows.
     epochs : Epochs
         The epoch that an iteration reads; `set_epoch` sets it.
-    rank, world_size : int
-        The share; 0 and 1 where each worker reads the whole.
+    rank : int
+        The share, of `epochs.world_size`.
     threads : int
         Threads that read.
     agrees : bool
         Whether the workers of a trainer compare their epochs and positions at the beginning of each epoch.
     """
 
-    def __init__(
-        self,
-        name: str,
-        plan: ray.ObjectRef[ReadPlan] | ReadPlan,
-        recipe: Recipe,
-        epochs: Epochs,
-        rank: int = 0,
-        world_size: int = 1,
-        threads: int = 1,
-        *,
-        agrees: bool = True,
-    ) -> None:
-        self.name, self.recipe, self.epochs = name, recipe, epochs
-        self._plan, self._rank, self._world_size, self._threads = plan, rank, world_size, threads
-        self._agrees = agrees and world_size > 1
-        self._source: RowSource | None = None
-        self._rows = 0
+    name: str
+    put: ray.ObjectRef[ReadPlan] | ReadPlan
+    recipe: Recipe
+    epochs: Epochs
+    rank: int
+    threads: int
+    agrees: bool = True
+    _source: RowSource | None = None
+    _rows: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
 
     def __repr__(self) -> str:
-        return f"WorkerShard({self.name!r}, rank {self._rank} of {self._world_size})"
+        return f"WorkerShard({self.name!r}, rank {self.rank} of {self.world_size()})"
 
     @property
     def plan(self) -> ReadPlan:
         """The plan; this process gets it once."""
-        if not isinstance(self._plan, ReadPlan):
-            self._plan = ray.get(self._plan)
-        return self._plan
+        if not isinstance(self.put, ReadPlan):
+            self.put = ray.get(self.put)
+        return self.put
 
     # What users call ------------------------------------------------------------------------------
 
@@ -209,19 +200,18 @@ class WorkerShard(DataIterator):
         _check_buffer(local_shuffle_buffer_size)
         if collate_fn is not None and dtypes is not None:
             raise OptionError("iter_torch_batches: pass dtypes or collate_fn: a function of yours casts itself")
-        found = _device_of_worker() if device == "auto" else as_device(device)
-        collate: Callable[[Any], Any]
+        found = as_device(device)
         if collate_fn is None:
             by_name = dtypes if isinstance(dtypes, Mapping) else None
-            collate = TorchCollate(by_name, (pin_memory or found.type == "cuda") and can_pin(), casting="unsafe")
+            collate_fn = TorchCollate(by_name, (pin_memory or found.type == "cuda") and can_pin(), casting="unsafe")
             if dtypes is not None and by_name is None:
-                collate = partial(_cast_all, collate, dtypes)
-            wanted = None
+                collate_fn = partial(_cast_all, collate_fn, dtypes)
+            finish = collate_fn
+        elif isinstance(collate_fn, TorchCollate):  # it takes arrays and tables
+            finish = collate_fn
         else:
-            collate, wanted = collate_fn, _format_of(collate_fn)
-        finish = partial(_collated, wanted, collate)
-        moved = partial(to_device, device=found)
-        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, moved))
+            finish = partial(_called, collate_fn, _format_of(collate_fn))
+        return _Iterable(partial(self._iterate, batch_size, drop_last, finish, partial(to_device, device=found)))
 
     def iter_batches(
         self,
@@ -257,7 +247,7 @@ class WorkerShard(DataIterator):
 
     def stats(self) -> str:
         """Return where rows are read."""
-        return f"{self!r}: read in {self._threads} threads of this process, {self._rows} rows handed out"
+        return f"{self!r}: read in {self.threads} threads of this process, {self._rows} rows handed out"
 
     def get_context(self) -> DataContext:
         """Return the context of this process."""
@@ -265,7 +255,7 @@ class WorkerShard(DataIterator):
 
     def world_size(self) -> int:
         """Return how many workers share the dataset."""
-        return self._world_size
+        return self.epochs.world_size
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after all batches handed out so far; `set_epoch` and `train_batches` take it.
@@ -279,12 +269,10 @@ class WorkerShard(DataIterator):
             raise PositionError(f"dataset {self.name!r} has begun no epoch, so that it has no position")
         return self.epochs.running.position(self._rows).to_dict()
 
-    materialize: Any = _refused("materialize")
-    to_tf: Any = _refused("to_tf")
-    iter_tf_batches: Any = _refused("iter_tf_batches")
-    iter_jax_batches: Any = _refused("iter_jax_batches")
-    to_torch: Any = _refused("to_torch")
-    _to_ref_bundle_iterator: Any = _refused("its blocks in the object store")
+    materialize: ClassVar[Any] = _refused("materialize")
+    to_tf: ClassVar[Any] = _refused("to_tf")
+    # What all other iterators of Ray begin with.
+    _to_ref_bundle_iterator: ClassVar[Any] = _refused("its blocks in the object store")
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -293,7 +281,7 @@ class WorkerShard(DataIterator):
         batch_size: int | None,
         drop_last: bool,
         finish: Callable[[Batch], Any],
-        moved: Callable[[Iterator[Any]], Iterable[Any]],
+        moved: Callable[[Iterator[list[Any]]], Iterable[Any]],
     ) -> Iterator[Any]:
         """Yield the batches of the next epoch."""
         plan = self.plan
@@ -301,43 +289,41 @@ class WorkerShard(DataIterator):
         remainder, rows = self.epochs.iterate(plan)
         if self._source is None:
             self._source = RowSource(plan, kept_bytes=0)
-        reader: BatchReader[tuple[int, Any]] = BatchReader(
+        reader: BatchReader[list[Any]] = BatchReader(
             self._source,
-            Share.of(plan, remainder, self._rank, rows),
+            Share.of(plan, remainder, self.rank, rows),
             size,
-            threads=self._threads,
+            threads=self.threads,
             drop_last=drop_last,
-            make=lambda block: (len(block.positions), self.recipe.arrays(plan, block)),
-            finish=lambda made: (made[0], finish(self.recipe.apply(made[1]))),
+            make=lambda block: [len(block.positions), self.recipe.arrays(plan, block)],
+            finish=lambda made: [made[0], finish(self.recipe.apply(made[1]))],
             size=lambda made: _bytes_of(made[1]),
         )
-        self._rows, waiting = 0, deque[int]()
+        self._rows = 0
 
-        def counted() -> Iterator[Any]:
+        def agreed() -> Iterator[Any]:
             # The first batch is read while other workers arrive, and handed out once all agree.
             batches = iter(reader)
             first = list(itertools.islice(batches, 1))
             self._check_agreement()
-            for count, batch in itertools.chain(first, batches):
-                waiting.append(count)
-                yield batch
+            yield from itertools.chain(first, batches)
 
-        for batch in moved(counted()):
-            self._rows += waiting.popleft()  # one that is on its way to a GPU is not handed out
+        for rows, batch in moved(agreed()):
+            self._rows += rows  # those of a batch that is on its way to a GPU are not handed out
             yield batch
 
     def _check_agreement(self) -> None:
         """Raise if this worker begins another epoch, or at another position, than the first one."""
-        running, rank = self.epochs.running, world_rank()
-        if not self._agrees or running is None or rank is None:
+        running, rank, workers = self.epochs.running, world_rank(), self.world_size()
+        if not self.agrees or workers == 1 or running is None or rank is None:
             return
         from ray.train.collective import broadcast_from_rank_zero
 
         start = running.position(0)
-        own = str(EpochSetting(start.epoch, start)), _digest(start.to_dict())
+        own = str(EpochSetting(start.epoch, start)), hashlib.sha256(repr(start).encode()).digest()
         first = broadcast_from_rank_zero(own)
         if first != own:
-            raise OptionError(disagreement({"rank 0": first[0], f"rank {rank}": own[0]}, self._world_size))
+            raise OptionError(disagreement({"rank 0": first[0], f"rank {rank}": own[0]}, workers))
 
 
 @dataclass(frozen=True)
@@ -350,12 +336,6 @@ class _Iterable:
         return self.begin()
 
 
-def threads_of(worker_nodes: list[str], node: str, node_cpus: float) -> int:
-    """Return how many threads read in each worker of a node: its share of the CPUs that do not train, at most 8."""
-    workers = worker_nodes.count(node)
-    return int(min(8, max(1, (node_cpus - workers) // max(workers, 1), 1)))
-
-
 def _check_buffer(rows: int | None) -> None:
     if rows is not None:
         raise OptionError(
@@ -364,19 +344,8 @@ def _check_buffer(rows: int | None) -> None:
         )
 
 
-def _device_of_worker() -> torch.device:
-    import torch
-    from ray.train.torch import get_device
-
-    return get_device() if world_rank() is not None else torch.device("cpu")
-
-
-def _format_of(collate_fn: Callable[[Any], Any]) -> str | None:
-    """Return the format that a collate function takes; None for one of ours, which takes arrays and tables."""
-    from ray_h5.ray_data.training.collate import TorchCollate
-
-    if isinstance(collate_fn, TorchCollate):
-        return None
+def _format_of(collate_fn: Callable[[Any], Any]) -> str:
+    """Return the format that a collate function takes."""
     if isinstance(collate_fn, ArrowBatchCollateFn):
         return "pyarrow"
     return "pandas" if isinstance(collate_fn, PandasBatchCollateFn) else "numpy"
@@ -388,10 +357,6 @@ def _in_format(batch: Batch, wanted: str) -> Any:
             return batch
         batch = BlockAccessor.batch_to_block(batch)
     return BlockAccessor.for_block(batch).to_batch_format(wanted)
-
-
-def _collated(wanted: str | None, collate: Callable[[Any], Any], batch: Batch) -> Any:
-    return collate(batch if wanted is None else _in_format(batch, wanted))
 
 
 def _cast_all(collate: Callable[[Any], Any], dtype: torch.dtype, batch: Batch) -> dict[str, Any]:
@@ -407,7 +372,3 @@ def _bytes_of(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_bytes_of, value[:1])) * len(value)
     return int(getattr(value, "nbytes", 0))
-
-
-def _digest(state: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
