@@ -79,7 +79,7 @@ def eiger(folder):
     return Want(5, {"entry/data/data": (3, numbers(2, 4, 4, start=1)[0])}, "scan_master.h5")
 
 
-@layout("Imaris: a pyramid", "refused", said="pyramid", extensions=("ims",))
+@layout("Imaris: a pyramid", "refused", said="Choose columns of one length", extensions=("ims",))
 def imaris(folder):
     for level, n in enumerate((8, 4)):
         name = f"DataSet/ResolutionLevel {level}/TimePoint 0/Channel 0"

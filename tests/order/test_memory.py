@@ -36,8 +36,10 @@ print(resident("VmHWM") - before, sum(a.nbytes for a in block.arrays.values()))
 """
 
 
-@pytest.mark.parametrize("pipeline", [{}, {"compression": "gzip", "compression_opts": 1, "shuffle": True}])
-@pytest.mark.parametrize("selection", ["None", "np.arange(0, 3072, 2)"])
+@pytest.mark.parametrize(
+    ("pipeline", "selection"),
+    [({}, "None"), ({"compression": "gzip", "compression_opts": 1, "shuffle": True}, "np.arange(0, 3072, 2)")],
+)
 def test_a_read_holds_its_block_and_a_few_chunks(tmp_path, pipeline, selection):
     path = str(tmp_path / "a.h5")
     values = np.random.default_rng(0).integers(0, 9, (CHUNK_ROWS * CHUNKS, 64, 64)).astype("f4")
