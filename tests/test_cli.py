@@ -3,14 +3,8 @@ import hdf5plugin  # noqa: F401  lets h5py read the workloads
 import numpy as np
 import pytest
 
-import ray_h5
 from ray_h5.cli import main
 from tests.bench.files import make_workload
-
-
-def test_the_version_is_shown(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"ray-h5 {ray_h5.__version__}\n"
 
 
 def test_an_error_is_one_line_and_a_status(capsys):

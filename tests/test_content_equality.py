@@ -50,14 +50,6 @@ def test_other_plans_are_not_equal(five_files):
     assert first.files != first
 
 
-def test_a_plan_prints_no_values(five_files):
-    plan = plan_files(five_files, predicate=pc.field("label") >= 1)[1]
-    shown = repr(replace(plan, selection=np.arange(100_000)))
-    assert shown.startswith("ReadPlan(files=FileTable(paths=<5 of large_binary>, identities=<int64 of shape (5, 4)>, ")
-    assert "selection=<int64 of shape (100000,)>" in shown
-    assert len(shown) < 2000
-
-
 def test_criteria_compare():
     assert Criterion("x", np.arange(3)) == Criterion("x", np.arange(3)) != Criterion("x", np.arange(4))
     assert Criterion("x", between(0, 1)) != Criterion("x", any_equal(0)) != Criterion("y", any_equal(0))

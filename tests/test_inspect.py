@@ -200,24 +200,6 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     assert "SchemaMismatchError: " in shown  # links that lead nowhere are left out
 
 
-def test_a_group_that_is_a_column_and_has_others(tmp_path, capsys):
-    with h5py.File(tmp_path / "10x.h5", "w") as file:
-        parts = {
-            "data": [1, 2, 3],
-            "indices": [0, 4, 4],
-            "indptr": [0, 1, 3],
-            "shape": [5, 2],
-            "barcodes": [b"A", b"C"],
-        }
-        for name, values in {**parts, "barcodes": [b"A", b"C"]}.items():
-            file[f"matrix/{name}"] = values
-    status, shown = shown_of(tmp_path / "10x.h5", capsys)
-    assert status == 0
-    lines = [line.split()[:4] for line in shown.splitlines()[2:5]]
-    assert lines == [["matrix", "2", "sparse", "int64"], ["matrix/"], ["barcodes", "2", "string", "-"]]
-    assert shown.endswith("  matrix: sparse int64 (5,), matrix/barcodes: string\n")
-
-
 def test_a_column_that_is_named_has_a_line_of_its_own(demos, capsys):
     status, shown = shown_of(demos, capsys, "--columns", "data/demo_7/actions", "data/demo_7/obs/pose")
     assert status == 0
@@ -248,20 +230,6 @@ def test_many_columns(tmp_path, capsys):
     assert [line.split()[0] for line in lines[2:5]] == ["d7", "wide299", "and"]
     assert lines[4] == "  and 898 more; --columns NAME shows one"
     assert lines[-1] == "  wide299: float64 (300,), d7: float64"
-
-
-def test_what_is_the_same_of_many_is_said_once(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
-        for i, name in enumerate("abcdefghijklmnopqrstuvwxyz"):
-            file.create_dataset(name, data=np.zeros((3, 1), "i4"), chunks=(3, 1), scaleoffset=0)
-            file[f"#refs#/{name}"] = np.zeros((1, i + 1))
-            file[f"fs_{name}"] = 3.0
-    status, shown = shown_of(tmp_path / "a.h5", capsys)
-    assert status == 0
-    assert "26 single values, which are no columns: fs_a, fs_b, " in shown
-    assert "fs_j and 16 more\n" in shown
-    assert shown.count("it went through scaleoffset") == 1
-    assert "#refs#" not in shown
 
 
 def test_values_that_are_not_what_they_seem(tmp_path, capsys):
@@ -435,16 +403,6 @@ def test_windows_that_are_suggested_name_the_column_of_their_padding(tmp_path, c
     assert "leave the steps of 'action_is_pad' out of the loss" in shown_of(tmp_path / "flat.h5", capsys)[1]
 
 
-def test_samples_that_only_other_files_have_as_numbers(tmp_path):
-    """Single values: the pattern covers those of each file."""
-    for number, names in enumerate((["img_10", "img_11", "img_12"], ["img_2", "img_30", "img_31"])):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            for name in names:
-                file[f"images/{name}"] = np.void(bytes(5))
-    shown = to_text(inspect_files(FileOptions.of(tmp_path)))
-    assert "rows=ray_h5.Groups('images/img_*', key='name')" in shown
-
-
 def test_a_call_that_is_refused_is_not_suggested(tmp_path):
     """The groups are alike in this file, and another file has a text where this one has numbers."""
     for number, values in enumerate((np.zeros(3), np.array([b"a", b"b"]))):
@@ -455,15 +413,6 @@ def test_a_call_that_is_refused_is_not_suggested(tmp_path):
     assert report.problem is not None
     assert not any("Groups" in each.options for each in report.suggestions)
     assert command(str(tmp_path)) == 1
-
-
-def test_the_chunks_of_windows_are_none_of_the_file(tmp_path, capsys):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["action"], file["episode"] = np.zeros((5000, 2), "f4"), np.repeat(np.arange(10), 500)
-        file.create_dataset("state", data=np.zeros((5000, 2), "f4"), chunks=(500, 2), compression="gzip")
-    windows = ["--windows", "action=0:4", "state=0:4", "--episode", "episode"]
-    assert command(str(tmp_path / "a.h5"), *windows) == 0
-    assert "rite" not in capsys.readouterr().out
 
 
 def test_files_are_rows(tmp_path, capsys):

@@ -1,9 +1,6 @@
 """The page of ``ray-h5 inspect --html``."""
 
-import base64
 import re
-import struct
-import zlib
 from html.parser import HTMLParser
 
 import h5py
@@ -212,25 +209,6 @@ def test_layouts_fill_the_chunks_of_one_row(path, inspected):
     page = Page(inspected(path, "--columns", "split")[1])
     boxes = [given.get("class") for name, given in page.tags if name == "rect"]
     assert (len(boxes), boxes.count("read")) == (4 * 12, 4)
-
-
-@pytest.mark.parametrize("length", [2, 100, 5000])
-def test_lines_stay_inside_their_picture(length):
-    values = np.random.default_rng(length).normal(size=length) * 1e300
-    values[length // 2] = np.nan if length > 2 else 0
-    points = re.findall(r"(-?[\d.]+),(-?[\d.]+)", " ".join(drawn(values).lines))
-    assert len(points) >= min(length, 320) - 1
-    assert all(0 <= float(x) <= 160 and 0 <= float(y) <= 56 for x, y in points)
-
-
-def test_pictures_are_the_values():
-    pixels = np.random.default_rng(0).integers(0, 255, (7, 5, 3), "u1")
-    data = base64.b64decode(drawn(pixels).image.partition("base64,")[2])
-    assert struct.unpack(">II", data[16:24]) == (5, 7)
-    start = data.index(b"IDAT") + 4
-    lines = np.frombuffer(zlib.decompressobj().decompress(data[start:]), np.uint8).reshape(7, 16)
-    assert (lines[:, 1:].reshape(7, 5, 3) == pixels).all()
-    assert drawn(np.moveaxis(pixels, -1, 0)).image == drawn(pixels).image
 
 
 @pytest.mark.parametrize(

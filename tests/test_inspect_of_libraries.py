@@ -16,18 +16,6 @@ def shown(capsys, *argv):
     return status, capsys.readouterr().out
 
 
-def test_files_that_are_alike_are_counted(tmp_path, capsys):
-    for name in ("a.h5", "b.h5"):
-        with h5py.File(tmp_path / name, "w") as file:
-            file["x"] = np.zeros((1, 4))
-    text = shown(capsys, tmp_path / "a.h5")[1]
-    assert ", 1 column\n" in text
-    assert "  1 row of 32 B, in 1 block of 1\n" in text
-    text = shown(capsys, tmp_path)[1]
-    assert "2 files, " in text
-    assert "all have the columns of the first" in text
-
-
 def test_names_with_commas_between_them_are_told_apart(tmp_path, capsys):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["image"], file["label"] = np.zeros((4, 2)), np.arange(4)

@@ -24,15 +24,6 @@ def test_those_used_last_are_kept():
     assert [kept.get(key) for key in "acd"] == [11, None, 4]
 
 
-def test_a_look_is_no_use():
-    kept = LRU(2)
-    keep(kept, "a", 1)
-    keep(kept, "b", 2)
-    assert "a" in kept
-    keep(kept, "c", 3)
-    assert [key in kept for key in "abc"] == [False, True, True]
-
-
 def test_bytes_are_bounded_and_counted_once():
     kept = LRU(10, 100, len)
     keep(kept, "a", bytes(60))
@@ -42,24 +33,6 @@ def test_bytes_are_bounded_and_counted_once():
     assert (kept.get("a"), kept.total_bytes) == (None, 60)
     keep(kept, "c", bytes(101))
     assert (len(kept), kept.total_bytes) == (0, 0)
-
-
-def test_a_value_that_grows_is_measured_again():
-    kept = LRU(10, 100, len, keeps_last=True)
-    old, new = bytearray(10), bytearray(10)
-    keep(kept, "a", old)
-    keep(kept, "b", new)
-    new += bytes(85)
-    kept.measure("b", new)
-    assert (kept.get("a"), kept.total_bytes) == (None, 95)
-    new += bytes(85)
-    kept.measure("b", new)
-    assert (kept.get("b"), kept.total_bytes) == (new, 180), "the last one stays, whatever it holds"
-    kept.measure("b", old)
-    kept.measure("a", old)
-    assert kept.total_bytes == 180
-    keep(kept, "c", bytearray(1))
-    assert (kept.get("b"), kept.total_bytes) == (None, 1)
 
 
 def test_bounds_that_change_hold_from_the_next_value_on():

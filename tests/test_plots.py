@@ -61,12 +61,6 @@ def test_before_and_after_share_a_scale(tmp_path, shape):
         plots.plot_augmentation(before, after[:0])
 
 
-@pytest.mark.parametrize(("rows", "images"), [(plots.MOST_LINES, 0), (plots.MOST_LINES + 1, 1)])
-def test_a_few_lines_are_lines_and_more_are_an_image(rows, images):
-    (panel, *_) = plots.plot_row({"a": np.zeros((rows, 50))}).axes
-    assert (len(panel.images), len(panel.lines)) == (images, 0 if images else rows)
-
-
 def test_the_spread_of_an_order_beside_an_exact_shuffle(tmp_path):
     files = np.repeat(np.arange(8), 64)
     figure = plots.plot_spread({"in order": files, "shuffled": RNG.permutation(files)}, 32)
@@ -103,65 +97,6 @@ def test_a_spread_over_many_files_or_names(tmp_path):
     for orders, batch_size in (({}, 3), ({"x": [1, 2]}, 3), ({"x": [1, 2]}, 0)):
         with pytest.raises(OptionError, match=r"orders|batch_size"):
             plots.plot_spread(orders, batch_size)
-
-
-def markers(figure):
-    return [line.get_marker() for axes in figure.axes for line in axes.lines]
-
-
-def test_a_single_value_is_a_dot(tmp_path):
-    assert markers(plots.plot_row({"one": np.array([3.0]), "two": np.arange(2)})) == ["o", "None"]
-    assert markers(plots.plot_augmentation(np.float32(1), np.float32(2))) == ["o"] * 3
-    figure = plots.plot_spread({"x": np.arange(8)}, 8)
-    assert markers(figure) == ["o"] * 2
-    assert rendered(figure, tmp_path)
-
-
-@pytest.mark.parametrize("value", [3.0, -1.0, 0.0])
-def test_the_change_is_centred_on_zero(value):
-    before = np.zeros((8, 9))
-    after = before.copy()
-    after[2, 3], after[1, 1] = value, np.nan
-    image = [axes.images[0] for axes in plots.plot_augmentation(before, after).axes if axes.images][2]
-    assert image.get_clim() == (-(abs(value) or 1.0), abs(value) or 1.0)
-
-
-def test_headings_are_broken_to_the_width_of_the_figure(tmp_path):
-    words = {f"w{i}": "12345 abcde" * 3 for i in range(9)}
-    for figure in (
-        plots.plot_row({"a long name " * 9: np.zeros(3), "x" * 99: np.zeros(3), **words}, title="/data/" + "file" * 40),
-        plots.plot_augmentation(np.zeros((8, 9)), np.ones((8, 9)), column="group/" * 60),
-        plots.plot_spread({"a long name " * 9: np.arange(64), "y" * 99: np.arange(64)}, 8),
-    ):
-        assert rendered(figure, tmp_path)
-        texts = [axes.title for axes in figure.axes] + ([figure._suptitle] if figure.get_suptitle() else [])
-        for text in texts:
-            box = text.get_window_extent()
-            assert box.x0 >= 0
-            assert box.x1 <= figure.bbox.width
-            assert box.y1 <= figure.bbox.height
-    # No word is broken within.
-    assert "w3 = 12345 abcde12345 abcde12345 abcde" in plots.plot_row(words).get_suptitle()
-
-
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
-        (["a", "b", "c"], ["a", "b", "c"]),
-        ([1, 7, 40], ["1", "7", "40"]),
-        ([0.5, 2.0], ["0.5", "2.0"]),
-        ([False, True], ["False", "True"]),
-        (["b", None], ["None", "b"]),
-        (np.array(["2024-03-01", "2024-03-02"], "M8[ns]"), ["2024-03-01", "2024-03-02"]),
-    ],
-)
-def test_values_stand_once_beside_the_images_of_a_spread(values, labels):
-    figure = plots.plot_spread({"a": np.tile(values, 20), "b": np.repeat(values, 20)}, 6, what="class")
-    figure.canvas.draw()
-    images = [axes for axes in figure.axes if axes.images]
-    assert [text.get_text() for text in images[0].get_yticklabels()] == labels
-    assert [axes.get_ylabel() for axes in images] == ["class", "", ""]
-    assert not any(each.label1.get_visible() for axes in images[1:] for each in axes.yaxis.get_major_ticks())
 
 
 @pytest.mark.slow
@@ -206,15 +141,6 @@ def test_names_are_drawn_as_they_are_written(name, tmp_path):
         assert not any("$" in name and text.get_parse_math() for text in texts)
 
 
-def test_a_legend_names_each_line(tmp_path):
-    (legend,) = plots.plot_spread({"_a": np.arange(50) % 3, "b": np.arange(50) % 3}, 5).legends
-    assert [text.get_text().split(",")[0] for text in legend.get_texts()] == ["_a", "b", "exact shuffle"]
-    figure = plots.plot_epochs({"_run": [1, 2], "b": [3]}, {"_run": [0.1]})
-    names = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
-    assert names == [["_run", "b"], ["_run"]]
-    assert rendered(figure, tmp_path)
-
-
 @pytest.mark.parametrize("figures", [5, ["y"]])
 def test_epochs_are_lists_of_numbers(figures):
     for option, given in (("rows_per_second", ({"ray": figures}, {})), ("waiting", ({}, {"ray": figures}))):
@@ -256,18 +182,6 @@ def test_a_picture_is_a_picture_in_each_figure(shape, dtype, tmp_path):
     assert change.shape == (32, 32)
     assert figure.axes[2].get_ylim() == figure.axes[0].get_ylim()
     assert [each.shape for each in pictures(plots.plot_row({"image": before}))] == [(32, 32, 3)]
-
-
-def test_a_standardized_picture_is_scaled_to_be_seen(tmp_path):
-    before = RNG.standard_normal((16, 20, 3))
-    before[0, 0] = np.nan
-    for figure in (plots.plot_row({"image": before}), plots.plot_augmentation(before, 2 * before)):
-        assert rendered(figure, tmp_path)
-        for found in pictures(figure):
-            assert found.shape == (16, 20, 3)
-            assert 0 <= found.min() < found.max() <= 1
-    # Few values a step, and channels of a signal, are no pictures.
-    assert not pictures(plots.plot_row({"signal": RNG.standard_normal((3, 43, 300)), "few": -np.ones((2, 90, 3))}))
 
 
 def test_a_batch_is_refused():

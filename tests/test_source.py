@@ -10,7 +10,7 @@ import ray_h5
 import ray_h5.torch_data
 from ray_h5.cli import commands, main
 from ray_h5.errors import OptionError, UnknownOptionError
-from ray_h5.options import documented, takes_options_of
+from ray_h5.options import documented
 from ray_h5.source import OptionsButColumns, OptionsOfFolds, Source, SourceOptions
 
 ENTRANCES = {
@@ -109,18 +109,6 @@ def test_a_source_checks_itself():
             Source("a.h5", **wrong)
     with pytest.raises(OptionError, match="paths: expected at least one"):
         Source([])
-
-
-def test_options_of_a_function_without_a_docstring():
-    @takes_options_of(Source, instead={"rows": "There are none."})
-    def read(paths, group=1, **options):
-        return paths, group, options
-
-    assert read("x", axes="stored") == ("x", 1, {"axes": "stored"})
-    assert read.__doc__ is None
-    assert inspect.signature(read).parameters["group"].default == 1
-    with pytest.raises(UnknownOptionError, match=r"^read: there is no option 'rows'\. There are none\.$"):
-        read("x", rows=2)
 
 
 def test_no_function_passes_options_on_by_name():

@@ -1,6 +1,5 @@
 import errno
 import gc
-import json
 import logging
 import os
 import pickle
@@ -18,10 +17,8 @@ import pyarrow as pa
 import pytest
 
 from ray_h5 import Groups, atomic
-from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import ExternalDataError, OptionError, StaleIndexError
-from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
-from ray_h5.index.facts.source_files import Origin
+from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.lookup import Lookup
@@ -30,7 +27,6 @@ from ray_h5.index.stored import facts_store, index_files
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
 from ray_h5.predicates.criteria import any_equal, row_mask, where
-from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset
 from tests.conftest import write_five_files
 from tests.hdf5.h5kit import run_python
@@ -90,32 +86,6 @@ def files_of_index(folder):
 def index_file(folder):
     (path,) = files_of_index(folder)
     return path
-
-
-def test_one_index_file_for_the_files_that_are_planned_together(kept, files, opened):
-    folder, expected = kept
-    assert index_file(folder).suffix == ".h5index"
-    assert expected["selection"] == [1, 4, 7]
-    assert planned(files, folder) == expected
-    assert opened == []  # neither of the counts, nor of the values
-
-
-def test_another_process_reads_no_file(kept, files):
-    folder, expected = kept
-    code = """
-import json, sys
-from ray_h5.storage.byte_source import FileIdentity
-from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts
-from ray_h5.index.file_opener import Scope
-from ray_h5.predicates.criteria import any_equal, row_mask, where
-from tests.index.kit import plan_files
-del Scope.open
-predicate = where(label=1, name=["p1", "p4", "p7"]) & ~where(steps=any_equal(5))
-index, plan = plan_files(sys.argv[2:], columns=["signal"], predicate=predicate, index_dir=sys.argv[1])
-print(json.dumps(plan.selection.tolist()))
-"""
-    done = subprocess.run([sys.executable, "-c", code, folder, *files], capture_output=True, text=True, check=False)
-    assert json.loads(done.stdout or "null") == expected["selection"], done.stderr
 
 
 def seal(path, body):
@@ -206,20 +176,6 @@ def known_and(paths, folder):
     return plan_files(paths, columns=["signal"], predicate=PREDICATE, index_dir=folder)[1].selection.tolist()
 
 
-def test_what_the_process_knows_is_kept_too(files, tmp_path, opened):
-    MEMORY.clear()
-    one, other = str(tmp_path / "one"), str(tmp_path / "other")
-    plan_files(files, columns=["signal"], predicate=PREDICATE)
-    del opened[:]
-    for folder in (one, other):
-        assert known_and(files, folder) == [1, 4, 7]
-        assert index_file(folder)
-    assert opened == []
-    for folder in (one, other):
-        assert planned(files, folder)["selection"] == [1, 4, 7]
-    assert opened == []
-
-
 @pytest.mark.parametrize(
     "spoil", [Path.unlink, cut_at(20), flip_at(-40), a_folder], ids=["gone", "cut", "bit", "folder"]
 )
@@ -230,30 +186,6 @@ def test_an_index_that_is_spoilt_meanwhile_is_restored(kept, files, opened, spoi
         spoil(index_file(folder))
         assert known_and(files, folder) == [1, 4, 7]
     assert planned(files, folder) == expected
-    assert opened == []
-
-
-def test_small_columns_that_were_added_since_are_kept(kept, files, opened):
-    folder, _ = kept
-    plan_files(files, columns=["signal"], predicate=where(score=1.0))  # without the folder
-    del opened[:]
-    assert plan_files(files, columns=["signal"], predicate=where(score=1.0), index_dir=folder)[1].num_rows == 1
-    assert opened == []
-    for predicate in (where(score=1.0), PREDICATE):
-        MEMORY.clear()
-        plan_files(files, columns=["signal"], predicate=predicate, index_dir=folder)
-    assert opened == []
-
-
-def test_what_others_kept_stays(kept, files, opened):
-    folder, _ = kept
-    MEMORY.clear()
-    plan_files(files, columns=["label"], predicate=where(score=1.0))
-    del opened[:]
-    plan_files(files, columns=["label"], predicate=where(score=1.0), index_dir=folder)
-    plan_files(files, columns=["label"], predicate=where(score=[1.0], label=1), index_dir=folder)
-    assert opened == []
-    assert planned(files, folder)["selection"] == [1, 4, 7]
     assert opened == []
 
 
@@ -564,19 +496,6 @@ def test_a_source_that_is_added_is_looked_at(tmp_path, forget):
     assert rows() == 4
 
 
-def test_memory_knows_of_changes_too(files, opened):
-    def selected():
-        return plan_files(files, columns=["signal"], predicate=PREDICATE)[1].selection.tolist()
-
-    MEMORY.clear()
-    assert selected() == [1, 4, 7]
-    with h5py.File(files[2], "a") as file:
-        file["label"][0] = 2
-    del opened[:]
-    assert selected() == [1, 7]
-    assert set(opened) == {files[2]}
-
-
 def test_memory_is_bounded(files, monkeypatch):
     MEMORY.clear()
     monkeypatch.setattr(MEMORY.entries, "max_items", 3)
@@ -611,15 +530,6 @@ def test_memory_holds_no_more_than_it_counts(tmp_path, monkeypatch):
     MEMORY.clear()
 
 
-def test_what_is_kept_of_a_part_keeps_no_whole():
-    whole = pa.array(np.arange(1000))
-    spec = ColumnSpec("s", "number", np.dtype(np.int64), ())
-    facts = FileFacts("/a.h5", FileIdentity(1, 1, 1, 1), values={spec: whole[10:20]}).owned(None)
-    assert facts.values[spec].equals(whole[10:20])
-    assert facts.values[spec].get_total_buffer_size() == 80
-    assert facts.owned(facts).values[spec] is facts.values[spec]
-
-
 def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
     paths = [str(tmp_path / f"{i}.h5") for i in range(12)]
     for path in paths:
@@ -648,21 +558,6 @@ def test_threads_that_plan_at_one_time_do_not_disturb_each_other(tmp_path):
     assert found == [24] * 32
     # What one thread found out is not lost to another.
     assert {f"s{thread}" for thread in range(8)} <= MEMORY.get(paths[0], Scope()).columns.keys()
-
-
-def facts_of(state, column, source=None):
-    layout = {column: ColumnFacts(ColumnSpec(column, "number", np.dtype("i4"), ()), 3, 1)}
-    sources = {} if source is None else {column: (("/other.h5", FileIdentity(source, 0, 0, 0)),)}
-    return FileFacts("/a.h5", FileIdentity(state, 0, 0, 0), layout, origins=Origin.grouped(sources))
-
-
-def test_facts_of_one_state_are_merged_and_those_of_another_replaced():
-    one = facts_of(1, "a")
-    assert list(one.merged(facts_of(1, "b", source=1)).columns) == ["a", "b"]
-    assert list(one.merged(facts_of(2, "b")).columns) == ["b"]
-    assert list(facts_of(1, "a", source=1).merged(facts_of(1, "b", source=2)).columns) == ["b"]
-    assert facts_of(1, "a", source=1).merged(facts_of(1, "b")).sources == facts_of(1, "a", source=1).sources
-    assert list(one.columns) == ["a"]
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, files):
@@ -732,13 +627,6 @@ for i in range(10):
         thread.join()
     assert {path.suffix for path in files_of_index(folder)} == {".h5index"}
     assert planned(files, folder)["selection"] == [1, 4, 7]
-
-
-def test_others_may_read_the_index(kept):
-    folder, _ = kept
-    umask = os.umask(0)
-    os.umask(umask)
-    assert {path.stat().st_mode & 0o777 for path in files_of_index(folder)} == {0o666 & ~umask}
 
 
 def test_facts_of_every_kind_of_column_are_kept(tmp_path):

@@ -33,11 +33,6 @@ def test_samples_that_become_columns_are_told_once(traces, caplog):
     assert len(warnings_of(caplog)) == 1
 
 
-def test_columns_that_are_named_are_columns(traces, caplog):
-    H5Dataset(traces, ["data/trace_0", "data/trace_1"])
-    assert warnings_of(caplog) == []
-
-
 def packed(path, scale=0.01, **attributes):
     with h5py.File(path, "w") as file:
         file["t2m"] = np.arange(4, dtype="i2")
@@ -64,13 +59,6 @@ def test_packed_values_are_told_once_with_what_to_compute(tmp_path, caplog):
     assert len(warnings_of(caplog)) == 1
 
 
-def test_packing_that_differs_between_files_is_told(tmp_path, caplog):
-    paths = [packed(tmp_path / "a.nc", 0.01), packed(tmp_path / "b.nc", 0.02)]
-    H5Dataset(paths)
-    (warning,) = warnings_of(caplog)
-    assert "The attributes differ from file to file" in warning
-
-
 def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
     for i in range(3):
         with h5py.File(tmp_path / f"slice_{i}.h5", "w") as file:
@@ -83,14 +71,6 @@ def test_files_that_are_images_are_told_with_the_call(tmp_path, caplog):
     assert len(H5Dataset(tmp_path, rows=Files())) == 3
     H5Dataset(tmp_path, ["image"])
     H5Dataset(tmp_path / "slice_0.h5")
-    assert warnings_of(caplog) == []
-
-
-def test_arrays_with_many_rows_are_no_images(tmp_path, caplog):
-    for i in range(2):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["image"], file["label"] = np.zeros((48, 40, 40, 3)), np.zeros(48)
-    H5Dataset(tmp_path)
     assert warnings_of(caplog) == []
 
 

@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.folds import fold_values
@@ -106,36 +104,6 @@ def test_groups_never_straddle_and_cover_all(patients, k, group, stratify):
     assert sorted(tested) == sorted(set(of.tolist()))
 
 
-def test_the_seed_draws_the_folds(patients):
-    index = build_index(patients, ["x"])
-    for stratify in (None, "cs_label"):
-        found = [fold_values(index, 3, "guid", stratify, seed) for seed in (0, 0, 1)]
-        assert found[0] == found[1] != found[2]
-    # It is the rows that are drawn from, and not how they are spread over files.
-    assert fold_values(build_index(patients), 3, "guid", None, 0) == fold_values(index, 3, "guid", None, 0)
-
-
-@given(st.lists(st.integers(0, 6), min_size=4, max_size=40), st.integers(2, 4), st.integers(0, 3), st.booleans())
-def test_any_groups(tmp_path_factory, groups, k, seed, stratify):
-    path = write(tmp_path_factory.mktemp("any") / "a.h5", guid=np.array(groups), label=np.array(groups) % 2)
-    index = build_index([path])
-    if len(set(groups)) < k:
-        with pytest.raises(OptionError, match="different values"):
-            fold_values(index, k, "guid", None, seed)
-        return
-    try:
-        folds = fold_values(index, k, "guid", "label" if stratify else None, seed)
-    except OptionError as exc:
-        if stratify and ("too few" in str(exc) or "cannot be stratified" in str(exc)):
-            return
-        raise
-    assert sorted(group for _, test in folds for group in test) == sorted(set(groups))
-    for train, test in folds:
-        assert test
-        assert train
-        assert sorted(train + test) == sorted(set(groups))
-
-
 @pytest.mark.parametrize(
     ("k", "group", "stratify", "error", "says"),
     [
@@ -206,12 +174,6 @@ def test_episodes_without_rows_or_windows(patients):
     with pytest.raises(UnknownColumnError) as raised:
         kfold(patients, 3, group="giud")
     assert "is a column of rows=Groups" not in str(raised.value)
-
-
-def test_options_may_be_numbers_of_numpy(patients):
-    index = build_index(patients)
-    found = fold_values(index, np.int64(3), "guid", "cs_label", np.uint8(7))
-    assert found == fold_values(index, 3, "guid", "cs_label", 7)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 2**32])

@@ -69,11 +69,6 @@ def test_numbers_are_the_same_in_all_files(fixture, classes, request):
     assert batch[name].tolist() == expected(ordered)
 
 
-def test_a_name_may_begin_with_a_slash(texts):
-    assert H5Dataset(texts, ["/kind"], labels={"kind": ["T", "B", "NK", "mono"]})[0]["/kind"].item() == 0
-    assert H5Dataset(texts, ["kind"], labels={"/kind": ["T", "B", "NK", "mono"]})[1]["kind"].item() == 1
-
-
 def test_predicates_and_balance_compare_the_text(texts):
     dataset = H5Dataset(texts, ["kind"], where(kind=["B", "mono"]), labels={"kind": "auto"})
     assert numbers(dataset, "kind") == [0, 0, 0, 3]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -33,7 +32,6 @@ from ray_h5.index.stored.memory import MEMORY
 from ray_h5.manifest.file_table import FileTable
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.predicates.criteria import where
-from ray_h5.predicates.evaluate import evaluate
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.storage.byte_source import FileIdentity, ObjectIdentity
@@ -47,44 +45,10 @@ def rewrite(path, **columns):
             file[name] = values
 
 
-def test_counts_schema_and_row_ids(five_files):
-    index = build_index(five_files)
-    assert index.num_rows == 13
-    assert index.files.starts.tolist() == [0, 4, 4, 7, 12, 13]
-    assert {name: str(spec) for name, spec in index.columns.items()} == {
-        "label": "uint8",
-        "name": "string",
-        "score": "float64",
-        "signal": "float32 (2, 3)",
-    }
-    assert index.files.files_of(np.array([0, 3, 4, 6, 7, 12])).tolist() == [0, 0, 2, 2, 3, 4]
-    assert index.files.where(5) == f"{five_files[2]}, row 1"
-
-
 def test_columns_are_taken_in_the_order_asked_for_and_once(five_files):
     assert list(build_index(five_files, ["score", "label", "score"]).columns) == ["score", "label"]
     with pytest.raises(OptionError, match="empty list"):
         build_index(five_files, [])
-
-
-def test_an_unknown_column_offers_near_names(five_files):
-    with pytest.raises(UnknownColumnError, match=r"no 'signl'.*Did you mean 'signal'"):
-        build_index(five_files, ["signl"])
-
-
-@pytest.mark.parametrize("columns", [None, ["signal", "label"]])
-@pytest.mark.parametrize(
-    ("third", "says"),
-    [
-        ({"signal": np.zeros((3, 2, 3), "f4")}, "column 'label' is missing"),
-        ({"signal": np.zeros((3, 2, 3), "f8"), "label": np.zeros(3, "u1")}, r"float32 \(2, 3\), found float64"),
-        ({"signal": np.zeros((3, 2, 4, 2), "f4"), "label": np.zeros(3, "u1")}, r"found float32 \(2, 4, 2\)"),
-    ],
-)
-def test_a_file_that_differs_is_named(five_files, third, says, columns):
-    rewrite(five_files[2], **third)
-    with pytest.raises(SchemaMismatchError, match=rf"1 of 5 files.*\n  {five_files[2]}: .*{says}"):
-        build_index(five_files, columns)
 
 
 def test_the_first_ten_files_that_differ_are_listed(tmp_path):
@@ -160,15 +124,6 @@ def test_unequal_first_axes_are_listed(tmp_path):
     ):
         build_index([str(tmp_path / "a.h5")])
     assert build_index([str(tmp_path / "a.h5")], ["x", "y"]).num_rows == 5
-
-
-def test_endianness_and_string_length_do_not_differ(tmp_path):
-    rewrite(tmp_path / "a.h5", x=np.arange(3, dtype=">i4"), s=np.array([b"ab", b"c", b""]))
-    rewrite(tmp_path / "b.h5", x=np.arange(3, dtype="<i4"), s=np.array([b"abcdef", b"c", b""]))
-    index = build_index([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")])
-    columns = index.values(index.columns)
-    assert columns["x"].to_pylist() == [0, 1, 2, 0, 1, 2]
-    assert columns["s"].to_pylist() == ["ab", "c", "", "abcdef", "c", ""]
 
 
 def test_single_values_are_left_out(tmp_path):
@@ -251,35 +206,6 @@ def write_what_cannot_be_read(path, more=0):
             file.create_dataset(f"more/{i}", (5, 2), [(f"field_{j}", np.longdouble) for j in range(40)])
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_what_is_left_out_is_said_once(tmp_path, caplog, indexed):
-    paths = [str(tmp_path / f"{i}.h5") for i in range(3)]
-    for path in paths:
-        write_what_cannot_be_read(path)
-    lookup = Lookup(index_dir=str(tmp_path)) if indexed else Lookup()
-    for level in ("WARNING", "DEBUG"):
-        caplog.clear()
-        MEMORY.clear()
-        with caplog.at_level(level, "ray_h5"):
-            index = build_index(paths, lookup=lookup)
-        assert list(index.columns) == ["x"]
-        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert len(said) == 1
-        assert said[0].startswith("left out 4 of 5 columns: ")
-        assert said[0].endswith("; name columns=[...] to choose")
-        assert "whose long doubles Arrow and torch lack)" in said[0]
-        assert "hours (has times of dtype datetime64[h], a unit that Arrow lacks)" in said[0]
-        assert "refs (has references that lead nowhere: none was written)" in said[0]
-        assert "lists (field 'values', has arrays of varying length inside a compound type)" in said[0]
-    if not indexed:
-        # What describes the rows is told to those who ask.
-        assert all(any(name in record.getMessage() for record in caplog.records) for name in ("rate", "nothing"))
-    caplog.clear()
-    pickle.loads(pickle.dumps(index)).find(["x"])
-    build_index(paths, ["x"], lookup)
-    assert not caplog.records
-
-
 def test_what_is_left_out_is_not_said_at_length(tmp_path, caplog):
     write_what_cannot_be_read(tmp_path / "a.h5", 200)
     build_index([str(tmp_path / "a.h5")])
@@ -323,27 +249,6 @@ def test_links_that_lead_nowhere_in_groups_that_are_rows(tmp_path, caplog):
         build_index([path], ["gone"], lookup)
 
 
-def test_small_columns_are_read_once_and_cast(five_files):
-    index = build_index(five_files, ["label", "score"], cast=Cast({"score": "f2"}))
-    values = index.values(["score"])["score"]
-    assert values.type == pa.float16()
-    assert len(values) == 13
-    assert index.values(["score"])["score"] is values
-    again = pickle.loads(pickle.dumps(index))
-    assert again.num_rows == 13
-    assert again.columns == index.columns
-
-
-def test_columns_of_all_rows_may_hold_many_strings(tmp_path):
-    pair = np.array([(b"a", 1), (b"b", 2)], [("s", "S1"), ("n", "i4")])
-    rewrite(tmp_path / "a.h5", s=np.array([b"a", b"b"]), pair=pair)
-    index = build_index([str(tmp_path / "a.h5")])
-    columns = index.values(index.columns)
-    assert columns["s"].type == pa.large_string()
-    assert columns["pair"].type == pa.struct([("s", pa.large_string()), ("n", pa.int32())])
-    assert columns["pair"].to_pylist() == [{"s": "a", "n": 1}, {"s": "b", "n": 2}]
-
-
 @pytest.mark.nightly
 def test_more_than_two_gib_of_strings(tmp_path):
     """In a predicate, in folds, and in one file."""
@@ -365,12 +270,6 @@ def test_strings_of_an_array_in_a_struct_name_their_row_too(tmp_path):
     index = build_index([str(tmp_path / "a.h5")])
     with pytest.raises(UnsupportedColumnError, match=r"a.h5, row 1: column 'pair' holds .* not UTF-8"):
         index.values(["pair"])
-
-
-def test_inodes_of_64_bits_are_kept():
-    identities = [FileIdentity(1, -2, 3, inode) for inode in (5, (1 << 63) + 5, (1 << 64) - 1)]
-    files = FileTable.of(["/a", "/b", "/c"], identities, [1, 1, 1])
-    assert [files.identity(file) for file in range(3)] == identities
 
 
 def test_files_whose_etags_alone_differ_differ():
@@ -402,13 +301,6 @@ def test_what_is_no_set_of_files(tmp_path):
     with pytest.raises(OptionError, match=rf"{2**63 + 5} rows.*1\.h5 with {2**62} rows"):
         build_index(paths)
     assert build_index(paths[:2]).num_rows == 2**62 + 5
-
-
-def test_a_column_outside_the_selection_can_be_found(five_files):
-    index = build_index(five_files, ["signal"])
-    assert str(index.find(["label", "signal"])["label"]) == "uint8"
-    with pytest.raises(UnknownColumnError, match="Did you mean 'label'"):
-        index.find(["lable"])
 
 
 def test_a_file_that_changed_is_not_read(five_files):
@@ -443,17 +335,6 @@ def test_strings_that_are_not_utf8_name_their_row(tmp_path):
 def test_dtypes_that_cannot_be(five_files, dtypes, error, says):
     with pytest.raises(error, match=says):
         _ = build_index(five_files, ["signal", "name"], cast=Cast(dtypes)).delivered
-
-
-def test_the_rows_that_pass_are_found_without_a_copy_of_the_columns():
-    column = pa.chunked_array([np.arange(i, i + 1000) for i in range(0, 4_000_000, 1000)])
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    previous, _ = pa.default_memory_pool(), pa.set_memory_pool(pool)
-    try:
-        assert evaluate(pa.compute.field("a") >= 10, {"a": column}, 4_000_000).tolist() == list(range(10, 4_000_000))
-    finally:
-        pa.set_memory_pool(previous)
-    assert 0 < pool.max_memory() < column.nbytes / 2
 
 
 def test_threads_share_an_index(five_files, tmp_path):

@@ -1,5 +1,3 @@
-import os
-
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -9,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PredicateError, RayH5Error, UnknownColumnError
-from ray_h5.index.file_opener import Scope
-from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.predicates.criteria import between, where
@@ -99,20 +95,6 @@ def test_a_plan_has_the_rows_that_the_same_filter_keeps(folder, sizes, seed, pre
 # What is not selected ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The paths opened, one entry a time."""
-    found = []
-    really = Scope.open
-
-    def counting(self, path, *state, **options):
-        found.append(os.path.basename(path))
-        return really(self, path, *state, **options)
-
-    monkeypatch.setattr(Scope, "open", counting)
-    return found
-
-
 def write_sorted(folder, files=10, rows=100):
     """Files of one chunk a row, whose label is the number of the file."""
     paths = []
@@ -125,20 +107,6 @@ def write_sorted(folder, files=10, rows=100):
             file["row"] = np.arange(i * rows, (i + 1) * rows)
         paths.append(path)
     return paths
-
-
-def test_files_without_a_selected_row_are_not_opened(tmp_path, opened):
-    paths = write_sorted(tmp_path)
-    _, plan = plan_files(paths, columns=["x"], predicate=where(label=[3, 7]), block_rows=64)
-    assert len(opened) == 30  # the columns asked for, the one of the predicate, and its values
-    del opened[:]
-    for i, path in enumerate(paths):
-        if i not in (3, 7):
-            os.remove(path)
-    stats = [read_block(plan, Remainder(), i).rows.stats for i in range(Remainder().block_layout(plan).num_blocks)]
-    assert sorted(set(opened)) == ["f3.h5", "f7.h5"]
-    assert len(opened) <= 2 + len(stats)
-    assert sum(each.chunks_decoded for each in stats) == 200
 
 
 def test_chunks_without_a_selected_row_are_not_read(tmp_path):
@@ -173,19 +141,6 @@ def test_blocks_are_filled_with_selected_rows(tmp_path, shuffle):
     assert sizes == [8, 8, 4]
     # By themselves they are as many as for a dataset of that size.
     assert Remainder().block_layout(plan_files(paths, predicate=every)[1]).num_blocks == 5
-
-
-def test_facts_are_looked_up_once(tmp_path, opened):
-    paths = write_sorted(tmp_path, 3)
-    MEMORY.clear()
-    plan_files(paths, predicate=where(label=1))
-    first = len(opened)
-    for _ in range(3):
-        plan_files(paths, predicate=where(label=1))
-        plan_files(paths, predicate=where(label=[0, 2]), block_rows=3)
-    assert len(opened) == first
-    plan_files(paths, predicate=where(row=1))
-    assert len(opened) == first + 3
 
 
 # What cannot be ---------------------------------------------------------------------------------
@@ -232,13 +187,6 @@ def test_names_inside_a_struct(tmp_path, fields):
     with h5py.File(path, "w") as file:
         file[fields[0]] = np.array([(1, 2.0), (3, 4.0)], dtype=[(fields[1], "i4"), ("two", "f8")])
     assert plan_files([path], predicate=field(*fields) == 3)[1].selection.tolist() == [1]
-
-
-def test_columns_inside_a_struct(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["pair"] = np.array([(1, 2.0), (3, 4.0)], dtype=[("one", "i4"), ("two", "f8")])
-    assert plan_files([path], predicate=field("pair", "one") == 3)[1].selection.tolist() == [1]
 
 
 @pytest.mark.parametrize("dtype", ["M8[D]", "M8[s]", "m8[s]", "m8[us]"])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ray_h5 import Files, Grid, Groups, Windows, joined
-from ray_h5.arrow_arrays import binary_array, numbers_of
+from ray_h5.arrow_arrays import numbers_of
 from ray_h5.errors import (
     MissingSourceError,
     SchemaMismatchError,
@@ -23,7 +23,7 @@ from ray_h5.errors import (
 from ray_h5.index.facts.source_files import Origin, SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.folds import fold_predicates, fold_values
+from ray_h5.index.folds import fold_predicates
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import build_index
 from ray_h5.index.stored.memory import MEMORY
@@ -225,17 +225,6 @@ def test_an_order_is_of_the_source_that_it_was_made_of(tmp_path, option):
         rows_of(plan)
 
 
-def test_sources_of_other_columns_may_change(tmp_path):
-    """Neither read nor selected by."""
-    for name in ("s.h5", "t.h5"):
-        write(tmp_path / name, x=ROWS)
-    main = write(tmp_path / "a.h5", x=link("s.h5"), y=link("t.h5"), own=ROWS)
-    world = SimpleNamespace(main=main, folder=tmp_path)
-    plan = planned(world, ["x", "own"], predicate=where(own=[1, 2]))
-    write(tmp_path / "t.h5", x=ROWS + 1)
-    assert rows_of(plan) == {"x": [1, 2], "own": [1, 2]}
-
-
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by", ["column of the index", "another column", "derived"])
 def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
@@ -317,22 +306,6 @@ def test_a_source_that_appears_where_libhdf5_looks_first(tmp_path):
     assert rows_of(planned(world)) == {"x": (ROWS + 1).tolist()}
 
 
-def test_a_symbolic_link_that_leads_elsewhere(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "s.h5", x=ROWS + len(name) * (name == "two"))
-    os.symlink("one", tmp_path / "now")
-    main = write(tmp_path / "a.h5", x=virtual("now/s.h5"))
-    world = SimpleNamespace(main=main, source=str(tmp_path / "now" / "s.h5"), folder=tmp_path)
-    plan = planned(world)
-    os.symlink("two", tmp_path / "next")
-    os.replace(tmp_path / "next", tmp_path / "now")
-    with pytest.raises(StaleIndexError) as caught:
-        rows_of(plan)
-    check_named(caught, world)
-    assert rows_of(planned(world)) == {"x": (ROWS + 3).tolist()}
-
-
 @pytest.mark.parametrize("forget", [True, False])
 @pytest.mark.parametrize("before", ["empty group", "group without a dataset", "dataset that is no column"])
 def test_columns_that_appear_in_a_source_are_listed(tmp_path, forget, before):
@@ -382,42 +355,6 @@ def test_folds_are_of_the_source_as_it_is(tmp_path):
         assert tested() == sorted(str(where(x=[value])) for value in set(values))
 
 
-def test_folds_of_a_source_that_changes_amid_them(tmp_path):
-    write(tmp_path / "s.h5", x=ROWS)
-    files = FileOptions.of([write(tmp_path / "a.h5", x=link("s.h5"))], allow_external=[tmp_path])
-    index = files.index(["x"])
-    write(tmp_path / "s.h5", x=ROWS + 1)
-    with pytest.raises(StaleIndexError, match=r"column 'x' leads to .*s\.h5, which changed"):
-        fold_values(index, 2, "x", None, 0)
-
-
-def test_many_files_of_one_source_hold_it_once(tmp_path):
-    state = ((str(tmp_path / "s.h5"), FileIdentity(1, 2, 3, 2**63 + 4)), (str(tmp_path / "gone.h5"), None))
-    origins = [(Origin(("x", "y"), state),)] * 100_000
-    table = SourceTable.of(origins, ["x", "y", "z"])
-    assert len(table.paths) == len(table.identities) == 2
-    assert list(table.columns) == ["x", "y"]
-    assert table.columns["x"] is table.columns["y"], "4 bytes a file"
-    assert len(pickle.dumps(table)) < 4 * 100_000 + 4096
-    assert table.of_file(99_999) == {"x": state, "y": state}
-    assert table.of_files(np.arange(100_000)).tolist() == [0, 1]
-    assert SourceTable.of(origins, ["z"]).columns == {}
-    assert table.only(["y"]).of_file(7) == {"y": state}
-
-
-def test_tables_of_sources_are_joined():
-    def states(*names):
-        return tuple((name, FileIdentity(len(name), 0, 0, 1)) for name in names)
-
-    one = SourceTable.of([(Origin(("x",), states("/a", "/b")),), ()], ["x"])
-    two = SourceTable.of([(), (Origin(("y",), states("/b")), Origin(("z",), states("/ccc")))], ["y", "z"])
-    both = one.joined(two)
-    assert both.of_file(0) == {"x": states("/a", "/b")}
-    assert both.of_file(1) == {"y": states("/b"), "z": states("/ccc")}
-    assert {both.source(number) for number in both.of_files(np.array([0, 1]))} == {*states("/a", "/b", "/ccc")}
-    assert one.joined(SourceTable()) is one is SourceTable().joined(one)
-
-
 def test_tables_of_sources_in_stores():
     local = ("/a.h5", FileIdentity(1, 2, 3, 2**63 + 4)), ("/none.h5", None)
     remote = ("s3://bkt/a.h5", ObjectIdentity('"tag"', 5)), ("s3://bkt/b.h5", ObjectIdentity("", 5, 7))
@@ -440,14 +377,6 @@ def test_each_file_is_named_by_its_own_column(tmp_path):
     assert read_rows(plan, np.arange(6)).arrays["x"].tolist() == ROWS.tolist()
     with pytest.raises(StaleIndexError, match=rf"{paths[1]}: column 'x' leads to {tmp_path}/s1\.h5"):
         read_rows(plan, np.array([2, 8]))
-
-
-@pytest.mark.parametrize("values", [[], [b"a"], [b"", b"bc", b"d"], [None, b"x", None], [b"x" * 9] * 17 + [None]])
-def test_bytes_are_as_pyarrow_makes_them(values):
-    made = binary_array(values)
-    made.validate(full=True)
-    assert made.equals(pa.array(values, pa.large_binary()))
-    assert made.null_count == values.count(None)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])

@@ -115,16 +115,6 @@ def test_columns_of_one_sample(found):
     assert likely(found) is None
 
 
-def test_the_deepest_that_have_all_columns_are_named_in_natural_order():
-    demos = [f"data/demo_{i}" for i in (10, 2, 1)]
-    found = likely(groups(demos, "obs/frame_0", "obs/frame_1"))
-    assert str(found) == "data/demo_1/obs/frame_0 ... data/demo_10/obs/frame_1: 6 columns alike"
-    assert found.pattern == "data/demo_*/obs/frame_*"
-    found = likely(groups(demos, "obs/frame_0", "obs/frame_1", "actions"))
-    assert str(found) == "data/demo_1 ... demo_10: 3 groups alike"
-    assert str(likely(columns("trace_2", "trace_1"))) == "trace_1 ... trace_2: 2 columns alike"
-
-
 @pytest.mark.parametrize(
     ("names", "others", "pattern"),
     [
@@ -150,15 +140,6 @@ def test_a_volume_with_channels_first_is_read_in_blocks():
     assert "rows=ray_h5.Patches({'image': (64, 64, 64), 'label': (64, 64, 64)})" in said
     found["age"] = Seen("<f8", (240,))  # a value a plane
     assert not any("Patches" in each.options for each in suggestions(FileTree(found, files=3)))
-
-
-def test_a_pattern_that_matches_others_says_which():
-    assert pattern_of([("demo_0",), ("demo_1",)], [("demo_info",)]) == ("demo_*", frozenset({("demo_info",)}))
-
-
-def test_groups_of_which_some_have_more_columns():
-    found = likely({**groups([f"ep_{i}" for i in range(4)], "action", "image"), **groups(["ep_2"], "depth")})
-    assert found.options == "rows=ray_h5.Groups('ep_*'), columns=['action', 'image']"
 
 
 PARTS = st.sampled_from(

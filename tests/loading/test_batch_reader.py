@@ -112,17 +112,6 @@ def test_what_is_made_of_batches_comes_in_their_order(paths):
     assert len(reader) == 10
 
 
-def test_arrays_are_those_that_are_asked_for(paths):
-    plan, made = plan_of(paths), []
-
-    def new(specs):
-        made.append({name: np.empty(*spec) for name, spec in specs.items()})
-        return made[-1]
-
-    (block,) = BatchReader(RowSource(plan), Share.of(plan, Remainder()), ROWS, new_arrays=new)
-    assert np.shares_memory(block.rows.arrays["x"], made[0]["x"])
-
-
 def test_windows_have_the_numbers_of_their_steps(paths):
     plan = plan_of(paths, columns=["x"], block_rows=ROWS, windows=Windows({"x": range(-2, 3)}, stride=3))
     share = Share.of(plan, Remainder())

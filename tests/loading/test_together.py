@@ -114,19 +114,6 @@ def test_rows_that_are_chunks_are_planned_as_whole_chunks(tmp_path, planned, dam
     assert all(planned)
 
 
-def test_a_few_neighbours_do_not_end_the_look_up(tmp_path, planned):
-    """In a shuffled batch a few rows come after their neighbours. That changes the way of no others."""
-    values = np.arange(400 * 40, dtype="<f4").reshape(400, 40)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(1, 40))
-    dataset = H5Dataset([str(tmp_path / "a.h5")], ["x"], kept_bytes=0)
-    far = np.random.default_rng(0).permutation(np.arange(0, 400, 4))
-    for rows, is_whole in ((np.r_[far, 101, 102, 103], True), (np.r_[far[:50], np.arange(101, 120)], False)):
-        planned.clear()
-        np.testing.assert_array_equal(dataset.read(rows)["x"], values[rows])
-        assert planned == [is_whole]
-
-
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     """Four files with a column of each storage, and their values."""
@@ -168,21 +155,6 @@ def test_more_files_than_are_read_at_once(tmp_path, together, monkeypatch):
     rows, found = drawn(dataset)
     np.testing.assert_array_equal(found["x"], values[rows])
     assert not together
-
-
-def test_columns_that_are_not_alike_are_read_beside_the_others(tmp_path, together):
-    paths, values = write(tmp_path, **STORAGES["contiguous"])
-    for number, path in enumerate(paths):
-        with h5py.File(path, "a") as file:
-            file.create_dataset("name", data=[f"{number}-{row}" for row in range(len(file["x"]))])
-    dataset = H5Dataset(paths, ["x", "name", "y"], kept_bytes=0)
-    rows, found = drawn(dataset)
-    np.testing.assert_array_equal(found["x"], values[rows])
-    numbers = found["y"] // 1000
-    assert [each.decode() for each in found["name"]] == [
-        f"{n}-{y % 1000}" for n, y in zip(numbers, found["y"], strict=True)
-    ]
-    assert together == [True]
 
 
 @pytest.mark.parametrize("odd", ["chunks", "dtype in memory", "unwritten", "filter of Python"])

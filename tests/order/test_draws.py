@@ -92,14 +92,6 @@ def test_rows_are_drawn_by_their_weights(files, weights):
         assert stats.chi2_contingency(np.histogram2d(heavy, other, 2)[0]).pvalue > FALSE_ALARMS
 
 
-def test_an_epoch_has_the_rows_that_are_selected(files):
-    plan = plan_of(files, Shuffle("rows", 0, weights="w"), predicate=pc.field("label") == "c")
-    assert plan.num_positions == 30
-    assert set(epoch_of(plan)) <= set(range(10, 40))
-    plan = plan_of(files, Shuffle("rows", 0, weights=WEIGHTS, rows_per_epoch=9_000), predicate=pc.field("site") == 1)
-    assert is_likely(np.bincount(epoch_of(plan), minlength=40), WEIGHTS * SITES)
-
-
 def test_chunk_groups_are_drawn_by_their_summed_weights(files):
     plan = plan_of(files, Shuffle("chunks", 5, 16, weights="w", rows_per_epoch=16))
     assert plan.order.draws.window_groups == 4
@@ -125,13 +117,6 @@ def test_bounds_of_chunk_groups(sizes, size):
         first, stop = found.bounds(np.arange(starts[-1]))
         expected = [(a, b) for a, b in itertools.pairwise(stops) for _ in range(a, b)]
         assert list(zip(first.tolist(), stop.tolist(), strict=True)) == expected
-
-
-def test_auto_is_what_it_is_without_weights(files, monkeypatch):
-    assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "rows"  # all fits into memory
-    monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
-    assert plan_of(files, Shuffle(weights="w")).order.shuffle.unit == "chunks"
-    assert plan_of(files, Shuffle(weights=balance("label"))).order.shuffle.unit == "rows"
 
 
 # Balance ----------------------------------------------------------------------------------------
@@ -215,28 +200,6 @@ def shuffle(request):
     return Shuffle(**{"unit": "rows", "seed": 7, **ALL[request.param]})
 
 
-def test_any_access_gives_the_same(files, shuffle):
-    plan = plan_of(files, shuffle)
-    whole = epoch_of(plan, 3)
-    some = np.random.default_rng(0).permutation(plan.epoch_rows)[:9]
-    assert plan.at(some, 3).tolist() == whole[some].tolist()
-    copied = pickle.loads(pickle.dumps(plan))
-    assert copied == plan
-    assert copied.fingerprint == plan.fingerprint
-    assert epoch_of(copied, 3).tolist() == whole.tolist()
-    assert plan.at(np.empty(0, np.int64), 3).tolist() == []
-    for other in (plan_of(files, shuffle, block_rows=3), plan_of(files[::1], shuffle, dtypes={"x": "f8"})):
-        assert epoch_of(other, 3).tolist() == whole.tolist()
-    assert (
-        epoch_of(plan_of(files, Shuffle(**{"unit": "rows", **_options(shuffle), "seed": 8})), 3).tolist()
-        != whole.tolist()
-    )
-
-
-def _options(shuffle):
-    return {name: getattr(shuffle, name) for name in ("unit", "window_rows", "weights", "rows_per_epoch")}
-
-
 def test_a_position_of_other_draws_is_refused(files, shuffle):
     plan = plan_of(files, shuffle)
     position = position_of(plan, Remainder(1), 4)
@@ -255,12 +218,6 @@ def test_a_row_that_repeats_in_a_block_is_decoded_once(files):
     assert set(block.rows.row_ids) == {3, 14, 15}
     assert block.rows.arrays["x"][:, 0].tolist() == block.rows.row_ids.tolist()
     assert block.rows.stats.chunks_decoded == 2  # rows 14 and 15 share one
-
-
-def test_the_log_says_what_is_drawn(files):
-    plan = plan_of(files, Shuffle("rows", weights="w", rows_per_epoch=100))
-    assert "40 of 40 rows, of which an epoch draws 100 with weights, in blocks of" in describe(plan, 4)
-    assert "40 of 40 rows in blocks of" in describe(plan_of(files, Shuffle("rows")), 4)
 
 
 def test_no_more_chunks_are_mixed_than_rows_are_selected(files):

@@ -1,8 +1,6 @@
 """Rows by length: orders whose batches need little padding, and which have each row as often as without."""
 
-import pickle
 import tracemalloc
-from collections import Counter
 from itertools import pairwise
 
 import h5py
@@ -13,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
-from ray_h5.order.draws.length_runs import default_run_rows
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
-from ray_h5.order.shuffle_cost import describe, shuffle_effect
+from ray_h5.order.shuffle_cost import shuffle_effect
 from tests.index.kit import plan_files
 
 N = 2_000
@@ -73,12 +70,6 @@ def test_batches_need_little_padding(files, unit, batch_size):
     assert sorted(sorted_) == list(range(N))
 
 
-def test_runs_as_long_as_batches_fit_any_batch_size(files):
-    found = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=50)))
-    assert padding_of(FRAMES[found], 50) <= 0.05
-    assert padding_of(FRAMES[found], 64) >= 0.1
-
-
 def test_batches_are_shuffled_and_differ_from_epoch_to_epoch(files):
     plan = plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=20))
     means = [FRAMES[epoch_of(plan, epoch)].reshape(-1, 20).mean(axis=1) for epoch in range(3)]
@@ -88,27 +79,10 @@ def test_batches_are_shuffled_and_differ_from_epoch_to_epoch(files):
     assert not batches[0] & batches[1]
 
 
-def test_a_run_with_fewer_rows_is_of_any_length(files):
-    plan = plan_of(files, Shuffle("rows", 3, by_length="n_frames", run_rows=300))
-    last = [FRAMES[epoch_of(plan, epoch)[-200:]] for epoch in range(30)]
-    assert all(np.ptp(each) < 80 for each in last)
-    assert len({int(each.mean()) // 60 for each in last}) > 4
-
-
 @pytest.mark.parametrize("lengths", [FRAMES, FRAMES.tolist(), FRAMES / 1024, "n_frames"])
 def test_lengths_are_a_column_or_an_array(files, lengths):
     expected = epoch_of(plan_of(files, Shuffle("rows", 3, by_length="n_frames")))
     assert epoch_of(plan_of(files, Shuffle("rows", 3, by_length=lengths))).tolist() == expected.tolist()
-
-
-def test_windows_are_those_of_the_order_without_lengths(files):
-    plan = plan_of(files, Shuffle("chunks", 3, 256, by_length="n_frames"))
-    base = plan_of(files, Shuffle("chunks", 3, 256))
-    one, other = epoch_of(plan), epoch_of(base)
-    for start in range(0, N, 256):
-        assert sorted(one[start : start + 256]) == sorted(other[start : start + 256])
-    some = plan_of(files, Shuffle("rows", 3, 500, by_length="n_frames"))
-    assert sorted(epoch_of(some)[:500]) == sorted(epoch_of(plan_of(files, Shuffle("rows", 3)))[:500])
 
 
 @pytest.mark.parametrize("window_rows", [None, 256])
@@ -119,23 +93,6 @@ def test_by_chunks_each_chunk_is_still_decoded_about_once(files, window_rows):
     chunks = sum(-(-rows // 16) for rows in SIZES)
     assert chunks <= decoded <= chunks + blocks + 2  # a chunk may be in two windows
     assert shuffle_effect(plan, 16).reads_per_byte < 1.1
-
-
-def test_lengths_go_with_weights(files):
-    weights = np.arange(N) % 4
-    drawn = {"weights": weights, "rows_per_epoch": 900}
-    for options in (
-        {"unit": "rows", **drawn},
-        {"unit": "chunks", "window_rows": 512, **drawn},
-        {"weights": balance("label"), "rows_per_epoch": 960},
-        {"weights": {"f0.h5": 0.25, "f[123].h5": 0.75}},
-        {"unit": "rows", "rows_per_epoch": 777},
-    ):
-        one, other = Shuffle(seed=3, **options), Shuffle(seed=3, by_length="n_frames", **options)
-        for epoch in (0, 2):
-            found = epoch_of(plan_of(files, other), epoch)
-            assert Counter(found) == Counter(epoch_of(plan_of(files, one), epoch))
-            assert padding_of(FRAMES[found], 10) < 0.12
 
 
 def test_a_predicate_chooses_what_is_sorted(files):
@@ -150,27 +107,9 @@ def test_a_predicate_chooses_what_is_sorted(files):
     assert plan_of(files, Shuffle("rows", by_length="n_frames"), predicate=pc.field("label") == 9).num_positions == 0
 
 
-def test_an_epoch_of_many_windows():
-    lengths = np.random.default_rng(1).integers(1, 1000, 300_000)
-    order = plain_order(300_000, Shuffle("rows", 3, by_length=lengths))
-    found = order.selected_indices(np.arange(300_000), 0)
-    assert np.array_equal(np.sort(found), np.arange(300_000))
-    assert order.runs.lengths.dtype == np.uint16
-    for batch_size in (32, 50, 64, 80, 128):
-        assert padding_of(lengths[found], batch_size) <= 0.05
-    at = np.array([299_999, 0, 128_000, 64_001, 12])
-    assert order.selected_indices(at, 0).tolist() == found[at].tolist()
-
-
 @pytest.mark.parametrize(("rows", "window_rows"), [(128_000, 128_000), (128_001, 64_000)])
 def test_all_rows_are_sorted_together_unless_they_are_many(rows, window_rows):
     assert plain_order(rows, Shuffle("rows", 3, by_length=np.ones(rows))).runs.window_rows == window_rows
-
-
-def test_the_passes_of_a_long_epoch_are_sorted_one_by_one():
-    shuffle = Shuffle("rows", 3, by_length=np.arange(100), rows_per_epoch=300)
-    found = plain_order(100, shuffle).selected_indices(np.arange(300), 0).reshape(3, 100)
-    assert all(sorted(each) == list(range(100)) for each in found.tolist())
 
 
 def test_a_plan_holds_lengths_in_few_bytes():
@@ -206,10 +145,6 @@ def test_each_row_comes_once(rows, window_rows, run_rows, epoch):
     assert order.selected_indices(some, epoch).tolist() == found[some].tolist()
 
 
-def test_default_runs():
-    assert [default_run_rows(rows) for rows in (1, 100, 240, 1000, 2000, 64_000)] == [5, 20, 40, 160, 320, 640]
-
-
 def test_a_position_of_other_lengths_is_refused(files):
     shuffle = Shuffle("rows", 7, by_length="n_frames")
     position = position_of(plan_of(files, shuffle), Remainder(1), 4)
@@ -226,22 +161,6 @@ def test_a_position_of_other_lengths_is_refused(files):
     old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
     del old["plan"]["lengths"]
     assert resume(plan_of(files, Shuffle("rows", 7)), Position.from_dict(old), 1).epoch == 1
-
-
-def test_plans_by_length_are_values(files):
-    plan = plan_of(files, Shuffle("rows", 7, by_length="n_frames"))
-    copied = pickle.loads(pickle.dumps(plan))
-    assert copied == plan
-    assert copied.fingerprint == plan.fingerprint
-    assert epoch_of(copied, 3).tolist() == epoch_of(plan, 3).tolist()
-    for lengths in ("n", np.arange(3)):
-        assert Shuffle(by_length=lengths) == Shuffle(by_length=lengths) != Shuffle()
-    assert repr(Shuffle(by_length="n", run_rows=8)).endswith("window_rows=None, by_length='n', run_rows=8)")
-
-
-def test_the_log_says_that_rows_come_by_length(files):
-    said = describe(plan_of(files, Shuffle("rows", by_length="n_frames")), 16)
-    assert "by length in runs of 320 of 2000 rows" in said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-import pickle
-
 import h5py
 import numpy as np
 import pyarrow.compute as pc
@@ -8,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.hashing import make_key
-from ray_h5.index.row_index import build_index
 from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import (
     Order,
-    make_order,
     row_keys,
 )
 from ray_h5.order.remainder import Remainder, read_block
@@ -30,22 +26,6 @@ def listed(starts, size):
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         found += [*range(start + size, stop, size)] + ([stop] if stop > start else [])
     return ListedChunkGroups(np.array(found))
-
-
-@pytest.mark.parametrize(
-    "groups", [EvenChunkGroups(starts_of([5, 0, 8, 3]), 3), ListedChunkGroups(np.array([0, 5, 16]))]
-)
-def test_groups_are_drawn_once_an_epoch(groups, monkeypatch):
-    drawn = []
-    really = type(groups)._draw
-    monkeypatch.setattr(type(groups), "_draw", lambda self, key: drawn.append(key) or really(self, key))
-    key, other = make_key(7, 0), make_key(7, 1)
-    first = groups.selected_indices(np.arange(16), key)
-    for copy in (groups, pickle.loads(pickle.dumps(groups))):
-        for position in range(16):
-            assert copy.selected_indices(np.array([position]), key) == first[position]
-    groups.selected_indices(np.arange(16), other)
-    assert drawn == [key, other]
 
 
 file_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -153,26 +133,6 @@ def test_a_chunk_is_decoded_once_an_epoch(chunked, predicate, window):
         blocks = Remainder().block_layout(plan).num_blocks
         # A group that straddles two blocks is read by both.
         assert wanted <= decoded <= wanted + blocks - 1
-
-
-def test_aligned_groups_are_decoded_exactly_once(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        data = np.repeat(np.arange(256.0)[:, None], 16, axis=1)
-        file.create_dataset("x", data=data, chunks=(8, 16), compression="gzip")
-    _, plan = plan_files([path], shuffle=Shuffle("chunks", 0, 32), block_rows=64)
-    assert sum(block.rows.stats.chunks_decoded for block in epoch_of(plan)) == 32
-
-
-@pytest.mark.parametrize(
-    ("columns", "unit"), [(["x"], "chunks"), (["one"], "rows"), (["flat"], "rows"), (["one", "label"], "rows")]
-)
-def test_auto_takes_rows_where_that_costs_nothing(chunked, columns, unit, monkeypatch):
-    index = build_index(chunked, columns)
-    assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == "rows"  # all fits into memory
-    monkeypatch.setattr("ray_h5.order.epoch_order._SMALL_BYTES", 0)
-    assert make_order(index, None, Shuffle("auto", 0)).shuffle.unit == unit
-    assert make_order(index, None, Shuffle("auto", 0, window_rows=4)).shuffle.unit == "chunks"
 
 
 def test_an_order_of_nothing(chunked):

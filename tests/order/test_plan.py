@@ -11,7 +11,6 @@ from ray_h5.errors import OptionError, StaleIndexError
 from ray_h5.index.row_index import build_index
 from ray_h5.order import read_plan as planning
 from ray_h5.order.blocks import Tail, choose_block_rows
-from ray_h5.order.execute_plan import by_file
 from ray_h5.order.position import Position
 from ray_h5.order.remainder import Remainder, read_block, resume
 
@@ -37,24 +36,6 @@ def test_blocks_hold_each_selected_row_once_in_order(five_files, block_rows, sel
         assert block.arrays["signal"].shape == (len(block.row_ids), 2, 3)
         assert (block.arrays["signal"] == block.row_ids[:, None, None]).all()
         assert (block.arrays["label"] == block.row_ids % 3).all()
-
-
-def test_a_limit_reads_no_more_rows(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(1000.0).reshape(100, 10), chunks=(1, 10), compression="gzip")
-    plan = make_plan([str(tmp_path / "a.h5")], 50, columns=["x"])
-    block = read_block(plan, Remainder(), 1, limit=3).rows
-    assert block.row_ids.tolist() == [50, 51, 52]
-    assert block.stats.chunks_decoded == 3
-
-
-@pytest.mark.parametrize("row_ids", [[], [5], [12, 0, 7, 0, 3, 11], [0, 3, 4, 12]])
-def test_rows_by_file_are_all_rows_in_their_order(five_files, row_ids):
-    files, row_ids = build_index(five_files).files, np.array(row_ids, np.int64)
-    found = by_file(files, row_ids)
-    assert [file for file, _ in found] == np.unique(files.files_of(row_ids)).tolist()
-    for file, places in found:
-        assert places.tolist() == np.flatnonzero(files.files_of(row_ids) == file).tolist()
 
 
 def test_no_columns_opens_no_file(five_files, tmp_path):

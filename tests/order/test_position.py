@@ -1,8 +1,6 @@
 import dataclasses
-import gc
 import json
 import pickle
-import weakref
 
 import h5py
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from ray_h5.errors import OptionError, PositionError, RayH5Error
 from ray_h5.index.file_opener import Scope
 from ray_h5.manifest.file_table import FileTable
-from ray_h5.order.blocks import BlockLayout, Tail
+from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
@@ -31,20 +29,6 @@ def plan_of(num_rows, block_rows, shuffle=None, tail=None):
 
 
 _IDENTITY = dataclasses.make_dataclass("Identity", ["size", "mtime_ns", "ctime_ns", "inode"])(1, 2, 3, 4)
-
-
-@given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 8))
-def test_a_cut_covers_all_and_gives_each_rank_as_many(num_rows, block_rows, world_size):
-    cut = BlockLayout(num_rows, block_rows, world_size)
-    bounds = [cut.bounds(block) for block in range(cut.num_blocks)]
-    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds)][: len(bounds)]
-    assert (bounds[-1][1] if bounds else 0) == num_rows
-    assert all(0 < stop - start <= max(block_rows, world_size - 1) for start, stop in bounds)
-    assert 0 <= cut.unshared_rows < world_size
-    assert cut.full_blocks % world_size == 0
-    shared = bounds[: cut.num_blocks - (cut.unshared_rows > 0)]
-    sizes = {sum(stop - start for start, stop in shared[rank::world_size]) for rank in range(world_size)}
-    assert sizes <= {num_rows // world_size}
 
 
 PLAN = Fingerprint(1, 50, "ab", "cd", 20, "ef", "chunks", 16, 8)
@@ -169,25 +153,6 @@ def test_runs_of_one_tail_do_together_what_one_run_does(num_rows, runs, tail):
     assert sorted([*had, *rest.tolist()]) == list(range(plan.num_positions))
 
 
-@given(st.integers(1, 120), tailed_runs, TAILS.filter(bool))
-def test_the_last_run_has_what_its_tail_says(num_rows, runs, tail):
-    before = None
-    for world_size, block_rows, rows, other in runs:
-        plan = plan_of(num_rows, block_rows, Shuffle("rows", 1), other)
-        before = resume(plan, run_some(plan, Remainder(0, world_size, None, before), rows)[1], 1).left
-    plan = plan_of(num_rows, 7, Shuffle("rows", 1), tail)
-    (rest,) = positions_by_rank(plan, Remainder(0, 1, None, before))
-    (left,) = positions_by_rank(plan_of(num_rows, 7, Shuffle("rows", 1)), Remainder(0, 1, None, before))
-    if before is None or before.tail != tail:
-        assert len(rest) == tail.apply(len(left))
-        repeated = rest[len(left) :]
-        assert (repeated >= num_rows).all()
-        if len(repeated):
-            assert np.isin(repeated % num_rows, left).all()
-    if not len(rest[rest >= num_rows]):
-        assert np.isin(rest, left).all()
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Files of 64 rows in chunks, one of them in other chunks, and one of fewer rows."""
@@ -271,19 +236,6 @@ def test_a_drawn_seed_gives_way_to_that_of_a_position(written):
     given = dataclasses.replace(position, seed=first.seed)
     with pytest.raises(PositionError, match=f"seed {first.seed}, not 5"):
         resume(plan_files(written["two"], shuffle=Shuffle(seed=5))[1], given, 1)
-
-
-def test_the_fingerprint_is_found_once_and_goes_with_the_plan(five_files):
-    plan = plan_files(five_files, predicate=pc.field("label") == 1)[1]
-    expected = plan.fingerprint
-    other = dataclasses.replace(plan, selection=plan.selection[1:])
-    assert other.fingerprint != expected
-    copy = pickle.loads(pickle.dumps(plan))
-    selection = weakref.ref(plan.selection)
-    assert vars(plan)["fingerprint"] == vars(copy)["fingerprint"] == expected
-    del plan
-    gc.collect()
-    assert selection() is None  # no cache keeps it
 
 
 @given(st.integers(0, 60), st.integers(1, 25), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))

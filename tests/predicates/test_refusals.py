@@ -58,14 +58,6 @@ def test_a_month_is_refused_with_its_range(path, column, wanted):
     assert rows(path, **{column: eval(advised, {"between": between})}) == [0, 1]
 
 
-def test_a_month_is_text_where_a_column_holds_text(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["month"], file["x"] = np.array([b"2024-01", b"2024-02"]), np.arange(2)
-    assert rows(tmp_path / "a.h5", month="2024-01") == [0]
-    assert rows(tmp_path / "a.h5", month=["2024-02"]) == [1]
-    assert rows(tmp_path / "a.h5", month=between("2024-02", None)) == [1]
-
-
 def test_days_and_text_of_days(path):
     for name in ("day", "text"):
         assert rows(path, **{name: "2024-01-31"}) == [1]
@@ -102,11 +94,6 @@ def test_the_rest_is_refused_in_our_words(path, criteria, message):
     with pytest.raises(PredicateError, match=TEXT + message) as caught:
         rows(path, **criteria)
     assert "kernel" not in str(caught.value)
-
-
-def test_the_column_at_fault_is_named_alone(path):
-    with pytest.raises(PredicateError, match=TEXT + "'text' holds text, .*: write '3' in place of 3$"):
-        rows(path, x=1, text=3)
 
 
 def test_no_pair_of_types_speaks_of_kernels():

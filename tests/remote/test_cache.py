@@ -35,14 +35,6 @@ def test_a_second_epoch_makes_no_requests_for_data(server, cached):
 
 
 @pytest.mark.usefixtures("files")
-def test_each_byte_is_fetched_about_once(server, cached, bucket):
-    for _ in range(3):
-        assert check_epoch(epoch_of(URL, server, storage_options=options_of(server, **cached)), ALL) is None
-    size = sum(path.stat().st_size for path in bucket.glob("*.h5"))
-    assert sum(each.nbytes for each in server.requests(method="GET")) < 1.3 * size
-
-
-@pytest.mark.usefixtures("files")
 def test_a_file_that_is_written_again_is_read_again(server, cached, bucket):
     options = options_of(server, **cached)
     batches = epoch_of(URL, server, storage_options=options)
@@ -123,12 +115,3 @@ def test_it_is_given_by_keywords_or_in_storage_options(server, tmp_path, cached)
         H5Dataset(URL, storage_options=options_of(server, **cached), **nvme)
     with pytest.raises(OptionError, match="they are for files in stores"):
         H5Dataset(str(tmp_path / "bkt"), **nvme)
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"), [("200GB", 2 * 10**11), ("50GiB", 50 << 30), ("1.5 TiB", 3 << 39), (" 7 kb ", 7000), (12, 12)]
-)
-def test_sizes(text, nbytes):
-    from ray_h5.options import as_bytes
-
-    assert as_bytes("cache_bytes", text) == nbytes

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from ray_h5.errors import NotFoundError, NotReadableError, OptionError, RayH5Error, ReadFailedError, StaleIndexError
+from ray_h5.errors import NotReadableError, OptionError, RayH5Error, ReadFailedError, StaleIndexError
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, check_epoch, epoch_of, options_of, write
 
@@ -45,13 +45,6 @@ def test_faults_that_pass_are_not_seen(server, kind, options):
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("kind", ["status", "cut", "reset"])
-def test_faults_while_planning(server, kind):
-    server.fail(kind, share=0.1)
-    assert check_epoch(epoch_of(URL, server), ALL) is None
-
-
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
@@ -73,15 +66,6 @@ def test_answers_that_cannot_be_used_are_errors(server, kind, error):
     assert "s3://bkt/run_" in str(found)
     server.heal()
     assert check_epoch(batches, ALL) is None
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("kind", ["ignore_range", "wrong_range", "short", "chunked", "new_etag"])
-def test_such_an_answer_now_and_then(server, kind):
-    batches = epoch_of(URL, server)
-    some_of(server, kind, share=0.05)
-    found = [check_epoch(batches, ALL) for _ in range(3)]
-    assert all(each is None or isinstance(each, RayH5Error) for each in found)
 
 
 @pytest.mark.slow
@@ -122,34 +106,12 @@ def _replace(source, path):
 
 
 @pytest.mark.usefixtures("files")
-def test_a_file_that_changes_while_a_cut_body_is_resumed(server, bucket):
-    batches = epoch_of(URL, server)
-    some_of(server, "cut", times=1, at=0.5, path="*run_1.h5")
-    changed = []
-
-    def change(request):
-        if "cut" not in request.faults and any("cut" in each.faults for each in server.requests()) and not changed:
-            changed.append(write(bucket / "run_1.h5", ROWS, version=1))
-
-    server.before_answer = change
-    assert isinstance(check_epoch(batches, ALL), StaleIndexError)
-    assert changed
-
-
-@pytest.mark.usefixtures("files")
 def test_a_server_that_ignores_if_match(server, bucket):
     batches = epoch_of(URL, server)
     server.fail("ignore_if_match")
     assert check_epoch(batches, ALL) is None
     write(bucket / "run_1.h5", ROWS, version=1)
     assert isinstance(check_epoch(batches, ALL), StaleIndexError)
-
-
-@pytest.mark.usefixtures("files")
-def test_a_file_that_is_removed(server, bucket):
-    batches = epoch_of(URL, server)
-    (bucket / "run_1.h5").unlink()
-    assert isinstance(check_epoch(batches, ALL), NotFoundError)
 
 
 @pytest.mark.usefixtures("files")

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import NotFoundError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.files import metadata_replay
-from ray_h5.hdf5.tree import known_headers, known_values
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
@@ -190,22 +189,6 @@ def test_what_is_not_in_memory_is_asked_for_as_by_libhdf5(tmp_path, monkeypatch)
     assert rounds <= fetched.value.rounds - begun - rounds
     blocks = [{at for offset, count in each.asked for at in range(offset, offset + count, 4096)} for each in stores]
     assert blocks[0] == blocks[1]
-
-
-def test_a_second_file_is_planned_without_libhdf5(tmp_path, monkeypatch):
-    files = [write_plain(tmp_path / f"{n}.h5", rows).read_bytes() for n, rows in enumerate((20, 7))]
-    expected = [plan(data) for data in files]
-    known_headers._known.clear()
-    known_values._known.clear()
-    assert_same(plan(files[0]), expected[0])
-    monkeypatch.setattr(metadata_replay, "open_held", None)
-    store = Memory()
-    assert_same(plan(files[1], store=store), expected[1])
-    assert len(store.asked) == 1
-    reader = RowReader(URL, storage_options=store)
-    assert reader.read(["deep/time"])["deep/time"].tolist() == [*range(7)]
-    assert reader.read(["signal"])["signal"].shape == (7, 4, 3)
-    assert {*reader.notes(["signal", "text"])} == {"signal", "text"}
 
 
 def with_units(path: Path, units: str) -> bytes:

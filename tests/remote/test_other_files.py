@@ -2,8 +2,6 @@
 
 import pickle
 import random
-import subprocess
-import sys
 
 import h5py
 import numpy as np
@@ -574,18 +572,6 @@ def test_a_warm_index(server, every, raw, tmp_path):
         np.testing.assert_array_equal(H5Dataset(URL, **options).read(np.array([4, 2]))["link"], file["link"][:][[4, 2]])
 
 
-def test_an_index_on_disk_of_every_way(server, every, tmp_path):
-    for name in ("rows", "nested", "a row each", "listed", "strings", "texts", "every other"):
-        options = {"allow_external": ALLOWED, "storage_options": options_of(server), "index_dir": tmp_path / "i"}
-        H5Dataset(URL, columns=[name], **options)
-        forget_all()
-        MEMORY.clear()
-        with h5py.File(every) as file:
-            found = H5Dataset(URL, columns=[name], **options).read(np.array([4, 2]))[name]
-            expected = file[name][:][[4, 2]]
-        assert np.array_equal(found, expected) or [each.encode() for each in found] == list(expected)
-
-
 # The other ways in ------------------------------------------------------------------------------
 
 
@@ -628,21 +614,6 @@ def test_ray(server, every, tmp_path):
         assert [each.encode() for each in batch["texts"]] == texts[at].tolist()
         rows += len(at)
     assert rows == N
-
-
-def test_the_command_line(server, every, tmp_path):
-    with h5py.File(every.parent / "even.h5", "w") as file:
-        for name in ("link", "group/y", "texts"):
-            file[name] = h5py.ExternalLink("m.h5", name)
-    options = [f"--storage-option={name}={value}" for name, value in options_of(server).items()]
-    files = ["s3://bkt/even.h5", "--allow-external", "s3://bkt"]
-    for command in (["inspect"], ["index", "--dir", str(tmp_path / "i")]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ray_h5.cli", *command, *files, *options],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "link: h5py reads it" not in done.stdout
 
 
 # Any mappings -----------------------------------------------------------------------------------

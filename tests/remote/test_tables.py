@@ -52,10 +52,6 @@ def test_tables_of_all_kinds(server, bucket, name):
     assert all(each.if_match for each in asked)
 
 
-def test_local_files_with_a_table_in_a_store(server, bucket, files):
-    assert len(opened(server, write_table(bucket, "t.csv"), paths=files)) == 2 * ROWS
-
-
 def test_files_in_a_store_with_a_local_table(server, bucket, files):  # noqa: ARG001
     write_table(bucket, "t.csv")
     assert len(opened(server, bucket / "t.csv")) == 2 * ROWS

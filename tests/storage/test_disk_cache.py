@@ -1,14 +1,11 @@
 """Bytes of remote files on a local disk: each is right or fetched again, whatever happens to the disk."""
 
-import contextlib
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import numpy as np
@@ -71,28 +68,12 @@ def test_each_byte_is_fetched_once(tmp_path):
     assert taken(tmp_path) < 1_100_000
 
 
-def test_one_request_for_what_is_missing(tmp_path):
-    remote = Remote(10 * BLOCK_BYTES + 5)
-    getter = remote.cached(cache_at(tmp_path))
-    getter.get(2 * BLOCK_BYTES + 1, 10)
-    getter.get(0, len(remote.bytes))
-    getter.get(len(remote.bytes) - 1, 1)
-    assert remote.fetched == [(2 * BLOCK_BYTES, BLOCK_BYTES), (0, len(remote.bytes))]
-
-
 def test_a_range_beyond_the_end_is_asked_of_the_store(tmp_path):
     remote = Remote(100)
     getter = remote.cached(cache_at(tmp_path))
     assert getter.get(0, 100) == remote.bytes
     assert len(getter.get(90, 20)) == 10  # the store names the error
     assert remote.fetched == [(0, 100), (90, 20)]
-
-
-def test_another_state_of_a_file_is_another_file(tmp_path):
-    cache, old, new = cache_at(tmp_path), Remote(50_000, 1), Remote(50_000, 2)
-    new.place, new.state = old.place, "another"
-    assert old.cached(cache).get(0, 50_000) == old.bytes
-    assert new.cached(cache).get(0, 50_000) == new.bytes
 
 
 @pytest.mark.parametrize("damage", ["flip", "zeros", "cut", "empty", "records", "removed", "head"])
@@ -151,21 +132,6 @@ def test_a_cache_that_is_too_small_keeps_its_share(tmp_path, share):
         assert taken(tmp_path) <= len(remote.bytes) * share + 8192
         if epoch:
             assert len(remote.fetched) <= rows * (1 - share) + 3
-
-
-def test_no_order_of_removal_keeps_more():
-    """Furthest ahead first, which is the best there can be: it fetches what does not fit, once an epoch."""
-    rows, room, kept, missing = 128, 64, set(), []
-    positions = [np.argsort(np.random.default_rng(epoch).permutation(rows)) for epoch in range(6)]
-    for epoch in range(5):
-        missing.append(0)
-        for at, row in enumerate(np.argsort(positions[epoch]).tolist()):
-            if row not in kept:
-                missing[-1] += 1
-                here, later = positions[epoch], positions[epoch + 1] + rows
-                due = np.where(here > at, here, later)
-                kept = set(sorted({*kept, row}, key=due.__getitem__)[:room])
-    assert missing == [rows] + [rows - room] * 4
 
 
 def test_files_that_nobody_uses_make_room_least_recently_used_first(tmp_path):
@@ -312,45 +278,6 @@ def test_a_disk_that_is_full(small_disk, caplog):
     assert caplog.text.count("writing failed: No space left on device. Rows come from the store instead") == 1
     # What did fit is used.
     assert len(remote.fetched) < 96
-
-
-def test_files_that_may_not_grow(tmp_path):
-    code = f"""
-        import resource, sys
-        from tests.storage.test_disk_cache import Remote, cache_at
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        remote = Remote(1 << 20)
-        getter = remote.cached(cache_at({str(tmp_path)!r}))
-        for _ in range(2):
-            assert getter.get(0, 1 << 20) == remote.bytes
-        assert len(remote.fetched) == 2
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100_000
-    assert "writing failed: File too large" in done.stderr
-
-
-def test_threads(tmp_path):
-    remote, errors = Remote(4 << 20), []
-    cache = cache_at(tmp_path, 2 << 20)
-
-    def read(seed):
-        draw, getter = random.Random(seed), remote.cached(cache)
-        with contextlib.suppress(OSError):
-            for _ in range(200):
-                at = draw.randrange(4 << 20)
-                nbytes = min(draw.randrange(1, 100_000), (4 << 20) - at)
-                if getter.get(at, nbytes) != remote.bytes[at : at + nbytes]:
-                    errors.append((seed, at))
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
-    [each.start() for each in threads]
-    [each.join() for each in threads]
-    assert errors == []
-    assert taken(tmp_path) <= (2 << 20) + 8192
 
 
 def test_folders_that_cannot_be_used(tmp_path):

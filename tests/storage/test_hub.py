@@ -12,7 +12,6 @@ import pytest
 from ray_h5 import RowReader
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError, ReadFailedError, StaleIndexError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.hub import token_for
 from ray_h5.torch_data import H5Dataset, H5LazyDataset, Sidecar
 from tests.kit.fault_server import FaultServer
@@ -134,15 +133,6 @@ def test_a_name_with_any_characters_is_redirected_too(name, folder, hub, tmp_pat
         assert np.array_equal(reader.read(["x"], [8])["x"], ROWS[[8]] + 1)
 
 
-def test_the_token_of_a_file_whose_name_has_brackets(hub, tmp_path, monkeypatch):
-    write(tmp_path / "lfs" / "a[1].h5")
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with RowReader("hf://datasets/owner/gated/a[1].h5", **OPTIONS) as reader:
-        assert np.array_equal(reader.read(["x"], [7])["x"], ROWS[[7]])
-    assert hub.cdn.requests()
-    assert not any(TOKEN in repr((each.headers, each.query)) for each in hub.cdn.requests())
-
-
 @pytest.mark.usefixtures("hub")
 def test_a_table_is_read_from_the_hub():
     table = Sidecar("hf://datasets/owner/name/labels.csv", on="row_id", prefix="table/")
@@ -212,13 +202,6 @@ def test_the_rows_of_a_glob(hub):
     assert np.array_equal(dataset[149].x, ROWS[49])
 
 
-def test_a_listing_is_repeated_and_has_the_token(hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    hub.failures = [(503, {})]
-    assert len(FileOptions.of("hf://datasets/owner/gated/*.h5", **OPTIONS).paths) == 1
-    assert {token for _, path, token in hub.asked if path.startswith("/api/datasets/")} == {f"Bearer {TOKEN}"}
-
-
 @pytest.mark.parametrize(
     ("path", "failure", "error", "said"),
     [
@@ -245,10 +228,3 @@ def test_urls_that_name_no_repository(url):
 def test_a_reader_of_one_file_takes_no_glob():
     with pytest.raises(OptionError, match="expected one file"):
         RowReader("hf://datasets/o/n/*.h5")
-
-
-def test_urls(monkeypatch):
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert on_hub("hf://datasets/o/n/a b#.h5") == "https://huggingface.co/datasets/o/n/resolve/main/a%20b%23.h5"
-    assert on_hub("HF://o/n@refs%2Fpr%2F1/x/a.h5") == "https://huggingface.co/o/n/resolve/refs%2Fpr%2F1/x/a.h5"
-    assert on_hub("s3://o/n/a.h5") == "s3://o/n/a.h5"

@@ -23,12 +23,6 @@ def path(tmp_path):
     return str(tmp_path / "a.bin")
 
 
-def test_bytes(path):
-    source = LocalFile.open(path)
-    source.read_into(2, memoryview(found := bytearray(6)))
-    assert found == b"345678"
-
-
 @pytest.mark.parametrize(("offset", "had"), [(5, 3), (8, 0), (100, 0)])
 def test_a_file_that_is_shorter_than_asked(path, offset, had):
     with pytest.raises(TruncatedFileError) as caught:
@@ -49,14 +43,6 @@ def test_errors_of_reading(path, monkeypatch, code, error):
     monkeypatch.setattr(os, "preadv", failing)
     with pytest.raises(error, match=r"a\.bin: reading 4 bytes at offset 2 failed"):
         source.read_into(2, memoryview(bytearray(4)))
-
-
-def test_the_descriptor_is_closed_with_the_file(path):
-    source = LocalFile.open(path)
-    fd = source._fd
-    del source
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
 
 
 def test_identity(path, tmp_path):

@@ -203,11 +203,6 @@ def test_values_of_options_as_texts_and_as_numbers_of_numpy():
     assert found.values["timeout"] == "2000ms"
 
 
-def test_the_first_wait_is_at_most_the_longest():
-    backoff = StoreOptions.of({"max_backoff": 0.05}, ["s3://b/k"]).for_store("s3")["retry_config"]["backoff"]
-    assert backoff["init_backoff"] == backoff["max_backoff"]
-
-
 def test_names_of_options_with_prefixes():
     found = StoreOptions.of({"aws_access_key_id": "a", "AWS_REGION": "r", "timeout": 3}, ["s3://b/k"])
     assert found.values["access_key_id"] == "a"
@@ -242,15 +237,6 @@ def test_bytes_and_identity(server):
     assert all(each.if_match for each in server.requests() if each.range)
 
 
-def test_many_requests_at_once(server):
-    server.latency = 0.2
-    source = opened(server)
-    began = time.monotonic()
-    source.read_ranges([(i * 1000, 1000) for i in range(60)], lambda _i, _data: None)
-    assert time.monotonic() - began < 2
-    assert server.most_active > 30
-
-
 def test_what_is_not_there(server):
     assert storage(server).identity("s3://bkt/none.h5") is None
     with pytest.raises(NotFoundError, match="no such file"):
@@ -272,14 +258,6 @@ def test_a_changed_file(server, tmp_path):
     (tmp_path / "bkt" / "a.h5").write_bytes(BODY[::-1])
     with pytest.raises(StaleIndexError, match="changed between planning and reading"):
         read(source)
-
-
-def test_a_file_that_changes_while_a_cut_body_is_resumed(server):
-    source = opened(server)
-    server.fail("cut", times=1)
-    server.fail("new_etag", times=5, after=1)
-    with pytest.raises(StaleIndexError):
-        read(source, 0, 2_000_000)
 
 
 def test_files_without_an_etag(server):
@@ -391,13 +369,6 @@ def test_nothing_secret_is_said(server):
     assert not [text for text in texts if CANARY in text]
 
 
-def test_a_url_with_a_query_and_a_user(server):
-    url = server.url + "/bkt/a.h5?X-Amz-Signature=abc"
-    store = ObjectStorage(StoreOptions.of({"allow_http": True}, [url]))
-    plain = without_secrets(url)[0]
-    assert read(store.open(plain, store.check(plain))) == BODY[:1000]
-
-
 @pytest.mark.parametrize("status", [403, 405, 501])
 def test_a_url_that_is_signed_for_get_alone(server, status):
     """A presigned URL names the method that it allows."""
@@ -491,22 +462,6 @@ source = store.open("s3://bkt/a.h5", store.check("s3://bkt/a.h5"))
 print("reading", flush=True)
 source.read_into(0, memoryview(bytearray(1000)))
 """
-
-
-_FORK_OF_S3FS = _FORK.replace(
-    'store = ObjectStorage(StoreOptions.of(options, ["s3://b/k"]))',
-    """
-import s3fs
-from ray_h5.storage.stores.file_systems import FileSystemStorage
-store = FileSystemStorage.of(s3fs.S3FileSystem(anon=True, endpoint_url=sys.argv[1]))
-""",
-)
-
-
-def test_a_forked_process_is_told_of_an_asynchronous_file_system(server):
-    pytest.importorskip("s3fs")
-    done = subprocess.run([sys.executable, "-c", _FORK_OF_S3FS, server.url], timeout=60, check=False)
-    assert done.returncode == 7
 
 
 def test_a_forked_process_is_told(server):

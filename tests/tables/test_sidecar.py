@@ -63,25 +63,10 @@ def each(samples):
     return [samples[i] for i in range(len(samples))]
 
 
-def test_columns_of_a_csv_join_by_a_column(files):
-    samples = dataset(files, sidecar=Sidecar(labels(files), on="guid"))
-    assert samples.columns == ["guid", "number", "x", "label", "name"]
-    assert [samples[i]["label"].item() for i in range(12)] == [i % 3 for i in range(12)]
-    assert [sample["name"] for sample in map(samples.__getitem__, [11, 0, 5])] == ["n11", "n0", "n5"]
-
-
 def test_keys_of_text_stay_text(files):
     # Arrow alone reads "001" as 1.
     samples = dataset(files, ["guid", "label"], sidecar=Sidecar(labels(files), on="guid"))
     assert samples[0] == {"guid": "000", "label": 0}
-
-
-def test_keys_of_integers_are_compared_as_integers(files):
-    table = write(
-        files, "number,label\n" + "".join(f"{n:03d},{n}\n" for f in range(3) for n in range(10 * f, 10 * f + 4))
-    )
-    samples = dataset(files, ["number", "label"], sidecar=Sidecar(table, on="number"))
-    assert all(samples[i]["label"] == samples[i]["number"] for i in range(12))
 
 
 @pytest.mark.parametrize("name", ["f{}.h5", "f{}", "{}/f{}.h5", "./f{}.h5", "{}/f{}"])
@@ -91,17 +76,6 @@ def test_the_file_is_the_key(files, name):
     table = write(files, "path,site\n" + "".join(f"{each},s{i}\n" for i, each in enumerate(names)))
     samples = dataset(files, ["site"], sidecar=Sidecar(table, on="path"))
     assert [samples[i]["site"] for i in (0, 4, 11)] == ["s0", "s1", "s2"]
-
-
-def test_a_name_that_two_files_have_is_refused(files):
-    (files / "other").mkdir()
-    (files / "f0.h5").rename(files / "other" / "f1.h5")
-    table = write(files, "path,site\nf1.h5,a\nf2.h5,b\n")
-    with pytest.raises(SchemaMismatchError, match=r"1 keys are the end of more than one path, such as 'f1.h5'"):
-        H5Dataset(str(files), sidecar=Sidecar(table, on="path"))
-    table = write(files, "path,site\nother/f1.h5,a\nf2.h5,b\nf1.h5,c\n")
-    with pytest.raises(SchemaMismatchError, match=r"has two keys"):
-        H5Dataset(str(files), sidecar=Sidecar(table, on="path"))
 
 
 @pytest.mark.parametrize("names", [("f1.h5", "f1"), ("{0}/f1.h5", "f1.h5"), ("{0}/f1", "{0}/f1.h5"), ("./f1", "f1")])
@@ -177,16 +151,6 @@ def test_lines_of_no_row_are_counted(files, windows, caplog):
     what = "rows" if windows is None else "steps"
     assert f"2 of 18 lines are of no row, as the files have 12 {what}" in caplog.text
     assert "('f1.h5', '4'), ('f2.h5', '-1')" in caplog.text
-
-
-def test_a_key_of_several_columns(files):
-    lines = [f"f{number}.h5,{row},{number * 10 + row}" for number in range(3) for row in reversed(range(ROWS))]
-    table = write(files, "\n".join(["file,row,label", *lines, ""]))
-    samples = dataset(files, ["number", "label"], sidecar=Sidecar(table, on=["path", "row"], key=["file", "row"]))
-    assert all(samples[i]["label"] == samples[i]["number"] for i in range(12))
-    table = write(files, "\n".join(["file,row,label", *lines, lines[0], ""]))
-    with pytest.raises(SchemaMismatchError, match=r"1 keys \('file', 'row'\) are in more than one line"):
-        dataset(files, ["label"], sidecar=Sidecar(table, on=["path", "row"], key=["file", "row"]))
 
 
 @pytest.fixture
@@ -291,13 +255,6 @@ def test_integers_without_a_value_become_floats_on_request(files):
     assert samples[4]["label"].item() == 4.0
 
 
-def test_no_row_has_a_line(files):
-    table = labels(files, [f"x{i}" for i in range(12)])
-    for missing in ("error", "null", "drop"):
-        with pytest.raises(SchemaMismatchError, match=r"none of the 12 rows has a line.*'000'.*'x0'"):
-            dataset(files, sidecar=Sidecar(table, on="guid", missing=missing))
-
-
 def test_keys_in_two_lines_are_an_error_that_counts_and_names(files):
     for missing in ("error", "null", "drop"):
         with pytest.raises(SchemaMismatchError, match=r"2 keys 'guid' are in more than one line: '000', '003'"):
@@ -382,13 +339,6 @@ def test_tables_with_tabs_or_semicolons(files):
     semicolons = write(files, (files / "labels.csv").read_text().replace(",", ";"))
     assert dataset(files, ["label"], sidecar=Sidecar(semicolons, on="guid", delimiter=";"))[4]["label"] == 1
     assert text
-
-
-def test_a_column_whose_later_values_are_text_is_text(files, monkeypatch):
-    monkeypatch.setattr("ray_h5.tables.csv_files._BLOCK_BYTES", 64)
-    table = write(files, "guid,code\n" + "".join(f"{g},{'x' if i > 9 else i}\n" for i, g in enumerate(guids())))
-    samples = dataset(files, ["code"], sidecar=Sidecar(table, on="guid"))
-    assert [samples[i]["code"] for i in (0, 11)] == ["0", "x"]
 
 
 def test_types_that_are_asked_for(files):
@@ -601,13 +551,6 @@ def test_integers_that_a_float_would_round_are_refused(files, values, line):
     assert rounded[line - 2]["big"].item() == float(values[line - 2])
 
 
-def test_keys_of_many_digits_are_refused_in_few_words(files):
-    table = write(files, f"number,label\n{'9' * 6000},1\n")
-    with pytest.raises(SchemaMismatchError, match="99 \\.\\.\\.") as caught:
-        dataset(files, ["label"], sidecar=Sidecar(table, on="number"))
-    assert len(str(caught.value)) < 1000
-
-
 @pytest.mark.parametrize("how", ["inferred", "asked for"])
 def test_an_empty_text_of_a_csv_is_none(files, how):
     texts = ["", '""', " ", "NA", "null", *"abcdefg"]
@@ -617,14 +560,6 @@ def test_an_empty_text_of_a_csv_is_none(files, how):
     assert found == [None, None, " ", "NA", "null", *"abcdefg"]
     assert dataset(files, ["name"], where(name=None), sidecar=sidecar).selection.tolist() == [0, 1]
     assert dataset(files, ["none"], sidecar=sidecar)[0]["none"] is None
-
-
-def test_an_empty_text_is_a_key_as_any_other(files):
-    with h5py.File(files / "f0.h5", "a") as file:
-        file["text"] = np.array([b"", b"a", b"b", b"c"], object)
-    table = write(files, "text,label\na,1\nb,2\n,0\nc,3\n")
-    samples = H5Dataset(files / "f0.h5", ["label"], sidecar=Sidecar(table, on="text"))
-    assert [row["label"] for row in each(samples)] == [0, 1, 2, 3]
 
 
 def test_parquet_tables_whose_integers_do_not_fit_one_type(files):
@@ -673,18 +608,6 @@ def test_an_empty_entry_names_ways_that_work(files):
     predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
     assert [row["a"] for row in each(dataset(files, ["a"], predicate, sidecar=sidecar))] == list(range(1, 12))
     assert np.isnan(dataset(files, ["a"], sidecar=sidecar, dtypes={"a": "float64"})[0]["a"].item())
-
-
-def test_a_row_without_a_line_names_ways_that_work(files):
-    table = labels(files, guids()[1:])
-    with pytest.raises(
-        SchemaMismatchError, match=r"'label' of the table has no value for this row \(it has no line\)"
-    ) as raised:
-        dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="null"))
-    predicate = eval(re.search(r"predicate (~where\(.*?\))[,.]", str(raised.value))[1], {"where": where})
-    assert len(dataset(files, ["label"], predicate, sidecar=Sidecar(table, on="guid", missing="null"))) == 11
-    assert "missing='drop'" in str(raised.value)
-    assert len(dataset(files, ["label"], sidecar=Sidecar(table, on="guid", missing="drop"))) == 11
 
 
 def test_an_empty_array_names_a_way_that_works(files):

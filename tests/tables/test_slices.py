@@ -9,7 +9,7 @@ import pytest
 import ray_h5
 from ray_h5 import Groups, Sidecar
 from ray_h5.errors import SchemaMismatchError
-from ray_h5.torch_data import H5Dataset, where
+from ray_h5.torch_data import H5Dataset
 
 BUCKETS = {"bucket0": (8, 600), "bucket1": (5, 900), "bucket2": (8, 1200)}
 
@@ -85,11 +85,3 @@ def test_a_bucket_with_rows_that_have_no_line(seisbench):
     path.write_text("\n".join([*text, text[1], ""]))
     with pytest.raises(SchemaMismatchError, match=r"1 keys \('trace_name', 'row'\) are in more than one line"):
         H5Dataset(str(folder / "waveforms.hdf5"), columns, sidecar=Sidecar(str(path), on="trace_name"))
-
-
-def test_predicates_choose_traces(seisbench):
-    folder, *_ = seisbench
-    sidecar = Sidecar(str(folder / "metadata.csv"), on="trace_name")
-    chosen = where(source_magnitude=ray_h5.between(5, None))
-    samples = H5Dataset(str(folder / "waveforms.hdf5"), ["data/bucket0", "source_magnitude"], chosen, sidecar=sidecar)
-    assert all(samples[i]["source_magnitude"] >= 5 for i in range(len(samples)))

@@ -206,19 +206,6 @@ def test_chunks_that_do_not_change_are_copied_as_they_are(tmp_path):
             )
 
 
-def test_an_array_that_was_not_written_takes_no_bytes(tmp_path):
-    source, out = str(tmp_path / "a.h5"), str(tmp_path / "b.h5")
-    with h5py.File(source, "w") as file:
-        x = file.create_dataset("x", (1 << 50,), "f4", chunks=(1 << 20,), compression="gzip", fillvalue=2)
-        x[:3] = 1
-        file.create_dataset("y", (1 << 50, 4), "f4")
-    with OutputFile(out) as file:
-        FileCopy(source, RULES["rows"]).write(file)
-    with h5py.File(out) as file:
-        assert file["x"][:4].tolist() == [1, 1, 1, 2]
-        assert file["y"].shape == (1 << 50, 4)
-
-
 def test_xarray_reads_a_repacked_file_of_netcdf(tmp_path):
     xarray = pytest.importorskip("xarray")
     from ray_h5 import repack
@@ -262,20 +249,6 @@ def test_bytes_before_the_file_and_large_attributes_are_kept(tmp_path, rows):
     with pytest.raises(OptionError, match=r"page=4096: .*a.mat begins with 1024 bytes that are not HDF5"):
         repack(source, tmp_path / "c.mat", page="4KiB")
     repack(source, tmp_path / "c.mat", page="4KiB", drop=True)
-
-
-def test_netcdf4_reads_a_repacked_file_with_types_of_users(tmp_path):
-    netcdf4 = pytest.importorskip("netCDF4")
-    from ray_h5 import repack
-
-    with netcdf4.Dataset(tmp_path / "a.nc", "w") as data:
-        data.createDimension("t", None)
-        kind = data.createEnumType("i1", "kind", {"no": 0, "yes": 1})
-        data.createVariable("flag", kind, ("t",), fill_value=0)[:] = np.array([0, 1] * 300, "i1")
-    repack(tmp_path / "a.nc", tmp_path / "b.nc", chunk_rows=7)
-    with netcdf4.Dataset(tmp_path / "b.nc") as data:
-        assert list(data.enumtypes) == ["kind"]
-        assert np.asarray(data["flag"][:3]).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])

@@ -105,16 +105,6 @@ def test_repack_follows_no_link_of_a_lock(tmp_path, source, home):
     assert not (home / "new").exists()
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-@pytest.mark.parametrize("at", ["unlink", "rmdir"])
-def test_a_repack_that_is_killed_while_it_cleans_up(tmp_path, source, kind, at):
-    out, hidden = place_of(tmp_path, kind)
-    killed(lambda: ray_h5.repack(source, out), at)
-    assert hidden.exists()
-    ray_h5.repack(source, out, overwrite=True)
-    assert not hidden.exists()
-
-
 def test_an_empty_folder_that_was_there_stays(tmp_path, source):
     (tmp_path / "out").mkdir()
     for out in (tmp_path / "out", tmp_path / "new"):

@@ -1,7 +1,6 @@
 """`OutputFile`: what h5py and libhdf5's own filters read is what was written."""
 
 import errno
-import os
 
 import h5py
 import hdf5plugin  # noqa: F401
@@ -62,15 +61,6 @@ def test_texts(tmp_path):
         assert found["t"].asstr()[:].tolist() == texts.tolist()
 
 
-def test_noise_is_stored_as_it_is(tmp_path):
-    path, noise = str(tmp_path / "a.h5"), np.frombuffer(os.urandom(4000), "u1")
-    with OutputFile(path) as file:
-        file.array("x", noise.dtype, (), 1000).append(noise)
-    with h5py.File(path) as found:
-        assert found["x"].id.get_storage_size() == 4000
-        assert (found["x"][:] == noise).all()
-
-
 def test_a_changed_byte_is_found(tmp_path):
     path = str(tmp_path / "a.h5")
     with OutputFile(path) as file:
@@ -82,14 +72,6 @@ def test_a_changed_byte_is_found(tmp_path):
         raw.write(b"\xff")
     with pytest.raises(VerifyError, match=r"'x'.*chunk at \(10,\)"):
         file.verify()
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    file = OutputFile(str(tmp_path / "a.h5"))
-    file.array("x", np.dtype("u4"), (), 10).append(np.arange(30, dtype="u4"))
-    with pytest.raises(KeyError), file:
-        raise KeyError
-    assert not os.listdir(tmp_path)
 
 
 def test_errors_of_the_disk_have_names(tmp_path):

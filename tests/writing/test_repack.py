@@ -1,6 +1,5 @@
 """`repack`: the same values in other layouts, safely."""
 
-import json
 import os
 
 import h5py
@@ -15,7 +14,6 @@ from ray_h5.errors import (
     StaleIndexError,
     UnsupportedColumnError,
     VerifyError,
-    WriteFailedError,
 )
 from ray_h5.index.file_options import FileOptions
 from ray_h5.order.execute_plan import read_rows
@@ -226,38 +224,6 @@ def test_options_are_checked(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["where", "shuffle_rows", "rows_per_file", "columns", "rows", "dtypes"])
-def test_other_rows_are_written_by_write_h5(tmp_path, option):
-    with pytest.raises(OptionError, match=rf"repack: there is no option '{option}'.*ray_h5\.write_h5\(ray_h5\.read_h5"):
-        repack(tmp_path / "a.h5", tmp_path / "out", **{option: None})
-
-
-def test_a_full_disk_is_named(tmp_path):
-    paths = write_files(tmp_path / "in", 1)
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(WriteFailedError, match=r"disk is full|File too large"):
-            repack(paths, tmp_path / "out", codec="none", chunk_rows=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert os.listdir(tmp_path) == ["in"]
-
-
-def test_the_journal_is_small_and_plain(tmp_path):
-    paths, out = write_files(tmp_path / "in"), tmp_path / "out"
-    texts = []
-
-    def look(*_):
-        texts.append((out / ".ray_h5_repack/journal.json").read_text())
-
-    repack(paths, out, progress=look)
-    assert set(json.loads(texts[-1])) == {"plan", "done"}
-    assert len(json.loads(texts[-1])["done"]) == 3
-
-
 def test_what_was_gained_is_measured(tmp_path):
     paths = write_files(tmp_path / "in", 1)
     found = repack(paths, tmp_path / "out", measure=True)
@@ -302,13 +268,6 @@ def test_by_default_chunks_of_many_rows_become_small(tmp_path, compression):
     assert again.rewritten == 0
     assert "no array changed" in str(again)
     assert "x)" not in str(again)
-
-
-def test_the_first_turn_of_what_was_gained_counts_for_neither_side(tmp_path, monkeypatch):
-    rates = iter([10, 90, 80, 100])  # before, after, after, before: the first is that of a cold process
-    monkeypatch.setattr("ray_h5.writing.repack.repack.shuffled_rate", lambda _: next(rates))
-    found = repack(write_files(tmp_path / "in", 1), tmp_path / "out", measure=True)
-    assert (found.rate_before, found.rate_after) == (100, 90)
 
 
 def test_a_paged_file_in_a_store_is_planned_with_two_requests(tmp_path):
