@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_h5.errors import OptionError, UnknownColumnError
+from ray_h5.errors import OptionError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.row_requests import units_of
 from ray_h5.read.arguments import as_names
@@ -92,6 +92,11 @@ class Csr(_OfDataset):
     @property
     def dataset(self) -> str:
         return self.group
+
+    @property
+    def rows(self) -> Ragged:
+        """What says where the rows of the matrix begin and end."""
+        return Ragged(f"{self.group}/indices", offsets=f"{self.group}/indptr")
 
     @property
     def _said(self) -> str:
@@ -230,6 +235,19 @@ class RowPart(_OfDataset):
     @property
     def is_whole(self) -> bool:
         return not self.axes and self.random is None
+
+    def entries(self, where: str) -> RowEntries | None:
+        """Return what is taken of the first axis of rows of varying length; None for all."""
+        at = dict(self.axes).get(0)
+        if self.random is not None:
+            return RowEntries(self.random, where)
+        if at is None or isinstance(at, Cut):
+            return None if at is None else RowEntries(at, where)
+        if isinstance(at[0], str):
+            raise UnsupportedColumnError(
+                f"{where}: rows of varying length have no names along axis 0; part() got {at[0]!r}"
+            )
+        return RowEntries(np.array(at, np.int64), where)
 
     @property
     def _said(self) -> str:

@@ -6,6 +6,7 @@ This module and those of conventions know how values are stored, and nothing of 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -16,6 +17,7 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.columns.made_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hashing import word_at
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunRequest, request_of
 from ray_h5.read.read_parts import FileRead, Part
@@ -75,6 +77,13 @@ def keyed(rows: np.ndarray, places: np.ndarray, keys: np.ndarray | None) -> Requ
 def keys_in(request: RowRequest) -> np.ndarray | None:
     """Return the keys of rows; None if they have none."""
     return request.keys if isinstance(request, KeyedRequest) else None
+
+
+def keys_of(name: str, seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return a key for each row of a file and its draw: uint64. They depend on the name of the file."""
+    of_file = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+    first, second = word_at(np.array([seed, of_file], np.uint64), np.ones(2))
+    return word_at(word_at(first, rows) ^ second, draws)
 
 
 def read_apart(

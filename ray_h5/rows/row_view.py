@@ -13,10 +13,10 @@ import numpy as np
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.group_columns import GroupColumns
 from ray_h5.columns.made_columns import MadeColumn, RowPart
-from ray_h5.columns.row_parts import keys_of
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.values import InMemory, Reading, read_apart
+from ray_h5.columns.values import InMemory, Reading, keys_of, read_apart
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
@@ -27,11 +27,10 @@ from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
-from ray_h5.rows.kinds.file_rows import FileRows
 from ray_h5.rows.kinds.grid_rows import GridRows
-from ray_h5.rows.kinds.group_rows import GroupRows
 from ray_h5.rows.kinds.patch_groups import PatchesOfGroups
 from ray_h5.rows.kinds.patch_rows import PatchRows
+from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import Column, RowColumn, is_plain, stored_part, whole_joined_array
@@ -455,14 +454,16 @@ def _rows_of_file(
         return PatchRows(reader, found, kind, None if table is None else table.chosen, name)
     rows: Episodes
     if isinstance(kind, Groups):
-        rows = GroupRows(reader, kind, table, windows, decode_cf=decode_cf, columns=columns)
+        of_steps, key = windows is not None, kind.key
+        groups = GroupColumns(reader, kind.in_file, key, columns, table, decode_cf=decode_cf, of_steps=of_steps)
+        rows = WholeRows(groups, kind, windows)
     elif isinstance(kind, Grid):
-        rows = GridRows(reader, found, kind)
+        rows = GridRows(found, kind)
     elif isinstance(kind, Files):
-        rows = FileRows(reader, found, kind, table, windows)
+        rows = WholeRows(found, kind, windows)
     else:
-        rows = AxisRows(reader, found, windows, table)
-    return rows if windows is None else WindowRows(reader, rows, windows, table)
+        rows = AxisRows(found, windows, table)
+    return rows if windows is None else WindowRows(rows, windows, table)
 
 
 def _text(name: bytes) -> str:

@@ -93,13 +93,6 @@ def _stored_width(reader: RowReader, name: str, encoding: Encoding, num_rows: in
     return width
 
 
-def taken_positions(reader: RowReader, made: Csr, width: int, column: Callable[[str], Values]) -> np.ndarray | None:
-    """Return the positions of a row that the user asks for; None for all."""
-    if made.take is None:
-        return None
-    return positions_of(reader, f"csr({made.group!r})", made.take, made.names, width, column)
-
-
 def positions_of(
     reader: RowReader, what: str, wanted: tuple[int, ...] | tuple[str, ...], names: str | None, length: int,
     column: Callable[[str], Values],

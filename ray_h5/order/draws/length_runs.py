@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ray_h5.columns.made_columns import RowPart
-from ray_h5.columns.row_parts import entries_of
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.hashing import hashed, make_key, permute, uniform
@@ -263,7 +262,7 @@ def _range_lengths(index: RowIndex, name: str) -> np.ndarray | None:
         bounds = table.bounds[chunked.key]
         found.append(bounds.stops - bounds.starts)
     made = next((each for each in index.scope.columns if each.name == name and isinstance(each, RowPart)), None)
-    entries = None if made is None else entries_of(made, f"column {name!r}")
+    entries = None if made is None else made.entries(f"column {name!r}")
     if not found:
         return None
     lengths = np.concatenate(found)

@@ -7,27 +7,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.columns import Parts
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.ragged.bounds import check_inside
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import read_all
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.reader import RowReader
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import EpisodesOfFile, Steps
+from ray_h5.rows.row_kinds import Episodes
 from ray_h5.rows.windows import Windows
 
 _OF_EPISODES = {"episode_ends", "episode_starts", "episode_lengths", "episode_bounds"}
 
 
-class AxisRows(EpisodesOfFile):
+class AxisRows(Episodes):
     """One file whose rows lie along the first axis of its columns.
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
     columns : FileColumns
         Its columns.
     windows : Windows, optional
@@ -36,10 +34,9 @@ class AxisRows(EpisodesOfFile):
         What is known.
     """
 
-    def __init__(
-        self, reader: RowReader, columns: FileColumns, windows: Windows | None, table: RowTable | None
-    ) -> None:
-        super().__init__(reader, columns, windows)
+    def __init__(self, columns: FileColumns, windows: Windows | None, table: RowTable | None) -> None:
+        self.columns: FileColumns = columns
+        self._windows = windows
         self._found = None if table is None else table.episode_lengths
         self._steps = 0 if self._found is None else int(self._found.sum())
 
@@ -48,21 +45,26 @@ class AxisRows(EpisodesOfFile):
         return self._steps  # without windows each column has its own number; they are compared where they are read
 
     @property
+    def _is_timed(self) -> bool:
+        """Whether columns have times of their own."""
+        return self._windows is not None and self._windows.at is not None
+
+    @property
     def table(self) -> RowTable:
-        return self._columns.table(episode_lengths=self._found)
+        return self.columns.table(episode_lengths=self._found)
 
     def listing(self) -> Listing:
-        found = self._columns.listing()
+        found = self.columns.listing()
         # A dataset with a value for each episode is no column of the steps.
         given = {} if self._windows is None else self._windows.episodes
         own = {name.strip("/") for option, name in given.items() if option in _OF_EPISODES}
         return Listing(tuple(name for name in found.names if name not in own), found.refused) if own else found
 
     def column(self, name: str) -> RowColumn:
-        return RowColumn(name, self._columns.described.of_units(name, self._columns.values(name)), chunk_rows=None)
+        return RowColumn(name, self.columns.of_units(name, self.columns.values(name)), chunk_rows=None)
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
-        num_rows = self._reader.rows_of({name: self._columns.values(name).array for name in names})
+        num_rows = self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
         if self._found is None:
             self._found = self._lengths(num_rows)
         self._steps = num_rows
@@ -75,8 +77,8 @@ class AxisRows(EpisodesOfFile):
         if self._windows.episode_flags:
             return self._flags(self._windows.episode_flags, num_rows)
         if self._windows.episode_bounds is not None:
-            bounds = self._columns.episode_bounds(self._windows.episode_bounds)
-            where = f"{self._reader.path}: {self._windows.episode_bounds!r}"
+            bounds = self.columns.episode_bounds(self._windows.episode_bounds)
+            where = f"{self.columns.path}: {self._windows.episode_bounds!r}"
             check_inside(bounds, num_rows, where, self._windows.columns[0].source)
             return bounds.stops - bounds.starts
         for option, name in self._windows.episodes.items():
@@ -180,7 +182,7 @@ class AxisRows(EpisodesOfFile):
         return np.diff(ends, prepend=0)
 
     def _scalar(self, name: str) -> ColumnLayout:
-        layout = self._columns.values(name).array
+        layout = self.columns.values(name).array
         is_one = all(length == 1 for length in layout.row_shape)  # libraries write flags of shape (steps, 1)
         if not is_one or layout.kind not in {"number", "bool", "string", "category", "optional"}:
             raise UnsupportedColumnError(
@@ -189,42 +191,42 @@ class AxisRows(EpisodesOfFile):
         return layout
 
     def _read(self, name: str) -> np.ndarray:
-        values = read_all(self._reader, self._columns.values(name))
+        values = read_all(self.columns.reader, self.columns.values(name))
         return values.reshape(len(values))
 
-    def steps(self, name: str) -> Steps:
+    def steps(self, name: str) -> Parts:
         assert self._windows is not None
         if self._is_timed:
-            return self._recording(name)
+            return self.columns.parts(name)
         assert self._found is not None
-        values = self._columns.values(name)
+        values = self.columns.values(name)
         if self._windows.episode_bounds is not None or values.array.num_rows != self._found.sum():
             self._check_rows(name, self._windows.columns[0].source)
-        values = self._columns.described.of_units(name, values)
-        return Steps(values, self._starts(self._found), self._found, values.array.chunk_rows)
+        values = self.columns.of_units(name, values)
+        return Parts(values, self._starts(self._found), self._found, values.array.chunk_rows)
 
     def is_constant(self, name: str) -> bool:
-        return self._is_timed and self._columns.single(name) is not None
+        return self._is_timed and self.columns.single(name) is not None
 
     def constant(self, name: str) -> RowColumn:
-        single = self._columns.single(name)
+        single = self.columns.single(name)
         assert single is not None
         return RowColumn(name, single)
 
     def _check_rows(self, *names: str) -> None:
         """Raise unless columns have equally many rows."""
         try:
-            self._reader.rows_of({name: self._columns.values(name).array for name in names})
+            self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
         except SchemaMismatchError:
             # This one says which columns may be read together.
             names = (*names, *self.listing().names)
-            self._reader.rows_of({name: self._columns.values(name).array for name in names})
+            self.columns.reader.rows_of({name: self.columns.values(name).array for name in names})
             raise
 
     def _starts(self, lengths: np.ndarray) -> np.ndarray:
         """Return the first row of each episode."""
         if self._windows is not None and self._windows.episode_bounds is not None:
-            return self._columns.episode_bounds(self._windows.episode_bounds).starts
+            return self.columns.episode_bounds(self._windows.episode_bounds).starts
         return np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)
 
     def episode_names(self) -> np.ndarray:
@@ -239,4 +241,4 @@ class AxisRows(EpisodesOfFile):
             texts = [v if isinstance(v, bytes) else str(v).encode() for v in values[starts].tolist()]
             return objects(texts)
 
-        return self._reader.fact(f"{name}: episodes", names)
+        return self.columns.reader.fact(f"{name}: episodes", names)

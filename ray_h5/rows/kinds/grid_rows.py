@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from ray_h5.buffers import objects
+from ray_h5.columns.columns import Parts
 from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
@@ -16,30 +17,27 @@ from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownC
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
 from ray_h5.read.arrays.selection import rows_in_order
-from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import EpisodesOfFile, Steps
+from ray_h5.rows.row_kinds import Episodes
 
 _MOST_CONSTANT_BYTES = 1 << 20
 """A larger constant is read only if it is named: each row of a block has a copy."""
 
 
-class GridRows(EpisodesOfFile):
+class GridRows(Episodes):
     """One file whose leading axes are rows.
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
     columns : FileColumns
         Its columns.
     kind : Grid
         How many axes, and which columns have other ones.
     """
 
-    def __init__(self, reader: RowReader, columns: FileColumns, kind: Grid) -> None:
-        super().__init__(reader, columns)
+    def __init__(self, columns: FileColumns, kind: Grid) -> None:
+        self.columns: FileColumns = columns
         self._kind = kind
         self._row_axes = columns.by_column(kind.row_axes)
         self._lengths: tuple[int, ...] | None = None
@@ -51,14 +49,14 @@ class GridRows(EpisodesOfFile):
 
     @property
     def table(self) -> RowTable:
-        return self._columns.table()
+        return self.columns.table()
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Length of each row axis."""
         if self._lengths is None:
             key = f"{self._kind}: lengths for {self._kind.named}"
-            found = self._reader.fact(key, lambda: _padded(self._common_lengths()))
+            found = self.columns.reader.fact(key, lambda: _padded(self._common_lengths()))
             self._lengths, *values = (tuple(each[each >= 0].tolist()) for each in found)
             self._value_shapes = {*values}
         return self._lengths
@@ -69,13 +67,13 @@ class GridRows(EpisodesOfFile):
         They are those of all columns if they agree, otherwise of those that are asked for.
         """
         own = self._row_axes
-        layouts = {name.strip("/"): self._columns.values(name).array for name in self._columns.listing().names}
+        layouts = {name.strip("/"): self.columns.values(name).array for name in self.columns.listing().names}
         for name in (*own, *self._kind.named):
             if name in layouts or self._axis_of(name) is not None:
                 continue
             try:
-                if self._columns.single(name) is None:
-                    layouts[name] = self._columns.values(name).array  # of a column that is made of several datasets
+                if self.columns.single(name) is None:
+                    layouts[name] = self.columns.values(name).array  # of a column that is made of several datasets
             except UnknownColumnError:
                 # Columns of tables, attributes and windows are in no file. Others are refused where they are read.
                 if name in own:
@@ -105,7 +103,7 @@ class GridRows(EpisodesOfFile):
         if not full:
             shapes = few([f"{name} {each.shape}" for name, each in layouts.items()])
             raise UnsupportedColumnError(
-                f"{self._reader.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
+                f"{self.columns.path}: Grid(axes={axes}): no column has {axes} axes or more: {shapes}"
             )
         most = max(len(each.shape) for each in full)
         largest = [each for each in full if len(each.shape) == most or each.name.strip("/") in self._row_axes]
@@ -113,7 +111,7 @@ class GridRows(EpisodesOfFile):
         for each in largest:
             if each.shape[:axes] != lengths:
                 raise SchemaMismatchError(
-                    f"{self._reader.path}: Grid(axes={axes}): {largest[0].name!r} has shape {largest[0].shape}, and "
+                    f"{self.columns.path}: Grid(axes={axes}): {largest[0].name!r} has shape {largest[0].shape}, and "
                     f"{each.name!r} has {each.shape}: their row axes differ. Say which row axes a column has, such as "
                     f"Grid({axes}, of={{{each.name!r}: ()}}) for a constant, choose columns that agree with "
                     "columns=[...], or a group with group=."
@@ -135,10 +133,10 @@ class GridRows(EpisodesOfFile):
         return {each.shape[axes:] for each in full if each.shape[:axes] == lengths}
 
     def listing(self) -> Listing:
-        found = self._columns.listing()
+        found = self.columns.listing()
         columns, refused = [], dict(found.refused)
         for name in found.names:
-            layout = self._columns.values(name).array
+            layout = self.columns.values(name).array
             try:
                 axes = self._axes_of(layout)
             except RayH5Error as exc:
@@ -157,7 +155,7 @@ class GridRows(EpisodesOfFile):
         added = [f"axis_{i}" for i in range(self._kind.axes)] if self._kind.include_axes else []
         if doubles := [name for name in added if name in columns]:
             raise OptionError(
-                f"{self._reader.path}: {doubles[0]!r} is a dataset of the file, and a column that include_axes=True of "
+                f"{self.columns.path}: {doubles[0]!r} is a dataset of the file, and a column that include_axes=True of "
                 "Grid adds. Leave include_axes out, or name the columns with columns=[...]."
             )
         return Listing((*added, *columns), refused)
@@ -165,17 +163,17 @@ class GridRows(EpisodesOfFile):
     def column(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:
             return _in_memory(name, lambda rows: np.unravel_index(rows, self.lengths)[axis])
-        if (single := self._columns.single(name)) is not None:
+        if (single := self.columns.single(name)) is not None:
             return RowColumn(name, single, np.zeros_like)
-        values = self._columns.values(name)
+        values = self.columns.values(name)
         axes = self._axes_of(values.array)
         if len(axes) == self._kind.axes:
-            over = self._columns.described.of_units(name, values.over(len(axes)))
+            over = self.columns.of_units(name, values.over(len(axes)))
             return RowColumn(name, over, None, self._chunk_rows(values.array))
         if not axes:
-            return RowColumn(name, self._columns.described.of_units(name, InMemory.constant(self._reader, values)))
+            return RowColumn(name, self.columns.of_units(name, InMemory.constant(self.columns.reader, values)))
         return RowColumn(
-            name, self._columns.described.of_units(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
+            name, self.columns.of_units(name, values.over(len(axes))), lambda rows: self._along(rows, axes)
         )
 
     def _axis_of(self, name: str) -> int | None:
@@ -245,7 +243,7 @@ class GridRows(EpisodesOfFile):
 
     def lengths_of(self, names: Iterable[str]) -> np.ndarray:
         for name in names:
-            layout = self._columns.values(name).array  # a single value has no axis, and is an error
+            layout = self.columns.values(name).array  # a single value has no axis, and is an error
             if self._kind.axes - 1 not in self._axes_of(layout):
                 raise UnsupportedColumnError(
                     f"{layout.where} does not have the axis of time, which is row axis {self._kind.axes - 1}. Leave it "
@@ -253,24 +251,24 @@ class GridRows(EpisodesOfFile):
                 )
         return np.full(math.prod(self.lengths[:-1]), self.lengths[-1], np.int64)
 
-    def steps(self, name: str) -> Steps:
+    def steps(self, name: str) -> Parts:
         episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
         length, lengths = self.lengths[-1], np.full(len(episodes), self.lengths[-1], np.int64)
         if self._axis_of(name) is not None:
             number = InMemory.of(name, "number", lambda units: units % length, np.dtype(np.int64))
-            return Steps(number, episodes * length, lengths)
-        values = self._columns.values(name)
+            return Parts(number, episodes * length, lengths)
+        values = self.columns.values(name)
         axes = self._axes_of(values.array)
         chunk = values.array.chunk_shape
         per_chunk = chunk[len(axes) - 1] if chunk is not None else 1
         starts = self._along(episodes * length, axes)
-        return Steps(self._columns.described.of_units(name, values.over(len(axes))), starts, lengths, per_chunk)
+        return Parts(self.columns.of_units(name, values.over(len(axes))), starts, lengths, per_chunk)
 
     def is_constant(self, name: str) -> bool:
         time = self._kind.axes - 1
         if (axis := self._axis_of(name)) is not None:
             return axis != time
-        return self._columns.single(name) is not None or time not in self._axes_of(self._columns.values(name).array)
+        return self.columns.single(name) is not None or time not in self._axes_of(self.columns.values(name).array)
 
     def constant(self, name: str) -> RowColumn:
         if (axis := self._axis_of(name)) is not None:

@@ -24,7 +24,7 @@ from ray_h5.messages import few
 from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
 from ray_h5.read.length_errors import groups_with, pattern_of_groups
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.kinds.file_rows import name_column
+from ray_h5.rows.kinds.whole_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import RowsOfKind
@@ -134,7 +134,7 @@ class PatchRows(RowsOfKind):
         if name == self._kind.key:
             return name_column(name, self._reader.path, self._kind, np.zeros_like)
         if (single := self._columns.single(name)) is not None:
-            return RowColumn(name, self._columns.described.of_units(name, single), np.zeros_like)
+            return RowColumn(name, self._columns.of_units(name, single), np.zeros_like)
         if (of := self._array_of(name.strip("/"))) is not None:
             return RowColumn(name, self._blocks(name.strip("/"), of), self.units)
         array = self._values(name).array
@@ -152,7 +152,7 @@ class PatchRows(RowsOfKind):
 
     def dataset_of(self, name: str) -> str:
         """Return the dataset that a column is of."""
-        return self._columns.described.dataset_of(name).strip("/")
+        return self._columns.dataset_of(name).strip("/")
 
     @property
     def axes(self) -> Mapping[str, tuple[int, ...]]:
@@ -190,7 +190,7 @@ class PatchRows(RowsOfKind):
 
     def _dataset_of(self, name: str) -> str:
         stored = _stored(self._values(name))
-        return (self._columns.described.dataset_of(name) if stored is None else stored.layout.name).strip("/")
+        return (self._columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
 
     def _blocks(self, name: str, of: str) -> Values:
         """Return the values of a column, `of` being the array in `shapes`."""
@@ -203,7 +203,7 @@ class PatchRows(RowsOfKind):
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
         axes, layout = self._arrays[0][of], stored.layout
-        taken, drawn = self._columns.described.of_blocks(name, values.array, axes)
+        taken, drawn = self._columns.of_blocks(name, values.array, axes)
         own = len(layout.shape)  # fields add others
         runs = tuple(None if at is None else runs_of_positions(at) for at in taken[:own])
         address = Selection(stored.address, axes, self._kind.block, runs)

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ray_h5.columns.columns import is_single
 from ray_h5.columns.ragged.bounds import rows_key
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
-from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.rows.windows import Windows
-
-
-def is_single(joined: JoinedArray) -> bool:
-    """Return whether each group has a single value of a column."""
-    return joined.single or not joined.shapes.shape[1]
 
 
 def has_steps(name: str, files: Iterable[tuple[str, RowTable]], windows: Windows) -> bool:

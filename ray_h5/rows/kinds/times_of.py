@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.columns import Columns
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import read_units
 from ray_h5.errors import CorruptFileError, OptionError, UnsupportedColumnError
-from ray_h5.read.reader import RowReader
-from ray_h5.rows.row_kinds import Episodes, dataset_of_field
 from ray_h5.rows.windows import WindowColumn, Windows
 
 _RATES = ("rate", "sampling_rate", "sample_rate", "fs", "frequency")
@@ -31,19 +30,17 @@ class TimesOf:
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
-    episodes : Episodes
-        Its recordings.
+    columns : Columns
+        The columns of the recordings.
     windows : Windows
         Windows with `at`.
     known : mapping of str to Times
         The times that were found before.
     """
 
-    def __init__(self, reader: RowReader, episodes: Episodes, windows: Windows, known: Mapping[str, Times]) -> None:
-        self._reader = reader
-        self._episodes = episodes
+    def __init__(self, columns: Columns, windows: Windows, known: Mapping[str, Times]) -> None:
+        self._columns = columns
+        self._where = columns.where
         self._windows = windows
         self.known = dict(known)
 
@@ -59,48 +56,42 @@ class TimesOf:
         found = set()
         for column, times in () if self._windows.at is None or isinstance(self._windows.at, str) else self._windows.at:
             if isinstance(times, str):
-                above = dataset_of_field(self._episodes, column).rpartition("/")[0]
+                above = self._columns.dataset_below_field(column).rpartition("/")[0]
                 found |= {times.strip("/"), f"{above}/{times.strip('/')}".strip("/")}
         return found
 
     def _find(self, column: str) -> Times:
-        samples, said = self._episodes.steps(column), self._windows.times_of(column)
+        samples, said = self._columns.parts(column), self._windows.times_of(column)
         if samples.is_single:
             raise UnsupportedColumnError(
-                f"{self._reader.path}: Windows: column {column!r} has a single value, and no axis of time. Leave it "
+                f"{self._columns.path}: Windows: column {column!r} has a single value, and no axis of time. Leave it "
                 "out of the offsets: each row then has the value of its recording."
             )
         counts = samples.lengths
         if isinstance(said, tuple):
             return _regular(counts, np.full(len(counts), said[0]), np.full(len(counts), said[1]))
-        parent, own = dataset_of_field(self._episodes, column).rpartition("/")[0], said.strip("/")
+        parent, own = self._columns.dataset_below_field(column).rpartition("/")[0], said.strip("/")
         for name in dict.fromkeys([f"{parent}/{own}".strip("/"), own]) if own else ():
-            if self._episodes.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
+            if self._columns.has(name) and (found := self._listed(column, name, counts, is_own=name == own)):
                 return found
         rates, starts = self._said_rates(column, parent)
         rates = np.where(np.isnan(rates) & (counts == 0), 1.0, rates)  # of no samples
         if (lacking := np.flatnonzero(np.isnan(rates))).size:
             looked = f"a dataset {said!r} beside it" if said else "at= names none for it"
             raise UnsupportedColumnError(
-                f"{self.where(int(lacking[0]))}: Windows: column {column!r} has no times: {looked}, and no attribute "
+                f"{self._where(int(lacking[0]))}: Windows: column {column!r} has no times: {looked}, and no attribute "
                 f"says its rate ({', '.join([*_RATES, *_STEPS])}). Name them: at={{{column!r}: 'dataset'}}, or "
                 f"at={{{column!r}: (rate, first time)}}."
             )
         if (wrong := np.flatnonzero(~((rates > 0) & (rates < math.inf)))).size:
             raise CorruptFileError(
-                f"{self.where(int(wrong[0]))}: column {column!r}: its rate is {rates[wrong[0]]}; expected one above 0"
+                f"{self._where(int(wrong[0]))}: column {column!r}: its rate is {rates[wrong[0]]}; expected one above 0"
             )
         return _regular(counts, rates, starts)
 
-    def where(self, recording: int) -> str:
-        """Return which recording is meant, for the beginning of a message."""
-        groups = self._episodes.table.groups
-        name = "" if groups is None else groups.names[recording]
-        return f"{self._reader.path}: group {name!r}" if name else self._reader.path
-
     def _listed(self, column: str, name: str, counts: np.ndarray, *, is_own: bool) -> Times | None:
         """Return the times that a dataset lists; None if they are of another column."""
-        samples = self._episodes.steps(name)
+        samples = self._columns.parts(name)
         array = samples.values.array
         if array.row_shape or array.kind not in {"number", "time"} or samples.is_single:
             raise UnsupportedColumnError(f"{array.where} has {array.kind} values of shape {array.shape}, and no times")
@@ -109,17 +100,17 @@ class TimesOf:
                 return None
             at = int(differ[0])
             raise UnsupportedColumnError(
-                f"{self.where(at)}: {name!r} has {samples.lengths[at]} times, and {column!r} has {counts[at]} "
+                f"{self._where(at)}: {name!r} has {samples.lengths[at]} times, and {column!r} has {counts[at]} "
                 "samples; expected equally many"
             )
 
-        times = read_units(self._reader, samples.values, int(counts.sum()))
+        times = read_units(self._columns.reader, samples.values, int(counts.sum()))
         lost = np.isnat(times) if times.dtype.kind == "M" else ~np.isfinite(times)
         ends = np.cumsum(counts)
         if (wrong := np.flatnonzero(lost)).size:
             recording, at = int(np.searchsorted(ends, wrong[0], side="right")), int(wrong[0])
             raise CorruptFileError(
-                f"{self.where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}; "
+                f"{self._where(recording)}: {name!r}: time {at - ends[recording] + counts[recording]} is {times[at]}; "
                 f"expected a finite time for each sample of {column!r}. Write the times again, or pass "
                 f"at={{{column!r}: (rate, first time)}}."
             )
@@ -131,7 +122,7 @@ class TimesOf:
             recording = int(np.searchsorted(ends, wrong[0], side="right"))
             at = int(wrong[0])
             raise CorruptFileError(
-                f"{self.where(recording)}: {name!r}: time {at + 1 - ends[recording] + counts[recording]} is "
+                f"{self._where(recording)}: {name!r}: time {at + 1 - ends[recording] + counts[recording]} is "
                 f"{times[at + 1]}, after {times[at]}; expected times that ascend"
             )
         steps = [np.median(gaps[end - n : end - 1]) if n > 1 else 0.0 for n, end in zip(counts, ends, strict=True)]
@@ -142,22 +133,22 @@ class TimesOf:
 
         A rate is NaN where none is said.
         """
-        said = self._episodes.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
+        said = self._columns.attributes_of(column, [*_STARTS, *_RATES, *_STEPS])
         starts, rates, steps = (np.array([_number(each, of) for each in said]) for of in (_STARTS, _RATES, _STEPS))
         with np.errstate(divide="ignore"):
             rates = np.where(np.isnan(rates) & (steps != 0), 1 / steps, rates)
         name = f"{parent}/{_NWB_START}".strip("/")
-        if (lacks := np.isnan(rates)).any() and self._episodes.has(name):
-            first, of = self._episodes.steps(name), self._episodes.attributes_of(name, ["rate"])
+        if (lacks := np.isnan(rates)).any() and self._columns.has(name):
+            first, of = self._columns.parts(name), self._columns.attributes_of(name, ["rate"])
             if first.is_single:
                 rates = np.where(lacks, [_number(each, ["rate"]) for each in of], rates)
                 lacks &= first.lengths > 0
-                starts[lacks] = read_units(self._reader, first.values, int(first.lengths.sum()))[
+                starts[lacks] = read_units(self._columns.reader, first.values, int(first.lengths.sum()))[
                     lacks[first.lengths > 0]
                 ]
         if (wrong := np.flatnonzero(np.isinf(starts))).size:
             raise CorruptFileError(
-                f"{self.where(int(wrong[0]))}: column {column!r}: its first time is {starts[wrong[0]]}; expected a "
+                f"{self._where(int(wrong[0]))}: column {column!r}: its first time is {starts[wrong[0]]}; expected a "
                 f"finite one. Pass at={{{column!r}: (rate, first time)}}."
             )
         return rates, np.nan_to_num(starts)

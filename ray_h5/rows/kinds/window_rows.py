@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from ray_h5.columns.columns import Parts
 from ray_h5.columns.ragged.bounds import Bounds, episodes_key
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.times import LIKE_A_NUMBER, Times
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
-from ray_h5.read.reader import RowReader
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.times_of import TimesOf, width_of
 from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepsColumn
-from ray_h5.rows.row_kinds import EpisodeRows, Episodes, Steps
+from ray_h5.rows.row_kinds import EpisodeRows, Episodes
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
 
 _RUN = 4
@@ -34,8 +34,6 @@ class WindowRows(EpisodeRows):
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
     episodes : Episodes
         The episodes.
     windows : Windows
@@ -44,14 +42,14 @@ class WindowRows(EpisodeRows):
         What is known.
     """
 
-    def __init__(self, reader: RowReader, episodes: Episodes, windows: Windows, table: RowTable | None) -> None:
-        self._path = reader.path
+    def __init__(self, episodes: Episodes, windows: Windows, table: RowTable | None) -> None:
+        self._path, self._where = episodes.columns.path, episodes.columns.where
         self._episodes = episodes
         self._windows = windows
         self._by_name = {each.name: each for each in windows.columns}
         self._sources = [*dict.fromkeys(each.source for each in windows.columns)]
-        self._times = TimesOf(reader, episodes, windows, {} if table is None else table.times)
-        self._known: dict[str, Steps] = {}
+        self._times = TimesOf(episodes.columns, windows, {} if table is None else table.times)
+        self._known: dict[str, Parts] = {}
         self._made: Clock | None = None
 
     # Rows: ticks of the clock ----------------------------------------------------------------
@@ -83,7 +81,7 @@ class WindowRows(EpisodeRows):
         if self._made is None:
             self._episodes.prepare(self._sources)
             if self._is_timed:
-                self._made = Clock.of_times(self._times, self._windows, self._times.where)
+                self._made = Clock.of_times(self._times, self._windows, self._where)
                 return self._made
             lengths, bounds = self._episodes.lengths_of(self._sources), self._windows.episode_bounds
             for each in self._sources:
@@ -180,7 +178,7 @@ class WindowRows(EpisodeRows):
 
         return StepsColumn(name, steps.values, None, units_of, 1, joined, self.episodes_of)
 
-    def _check_entries(self, name: str, steps: Steps) -> None:
+    def _check_entries(self, name: str, steps: Parts) -> None:
         """Raise unless a column has a value for each step."""
         lengths, entries = self._clock.counts, steps.lengths
         if steps.joined is not None:
@@ -189,11 +187,11 @@ class WindowRows(EpisodeRows):
         if wrong.any():
             at = int(np.argmax(wrong))
             raise SchemaMismatchError(
-                f"{self._times.where(at)}: {name!r} is a column of steps, and the episode has {lengths[at]} steps; "
+                f"{self._where(at)}: {name!r} is a column of steps, and the episode has {lengths[at]} steps; "
                 f"{name!r} has {entries[at]} entries"
             )
 
-    def _steps(self, name: str) -> Steps:
+    def _steps(self, name: str) -> Parts:
         """Return the steps of a column, whose times are known then."""
         if name not in self._known:
             if self._is_timed:
@@ -201,7 +199,7 @@ class WindowRows(EpisodeRows):
             self._known[name] = self._episodes.steps(name)
         return self._known[name]
 
-    def _check_offsets(self, name: str) -> Steps:
+    def _check_offsets(self, name: str) -> Parts:
         """Return where the steps of a column are; raise if it cannot have windows."""
         steps = self._steps(name)
         array = steps.values.array
@@ -235,7 +233,7 @@ class WindowRows(EpisodeRows):
             chunk_rows = max(steps.chunk_rows, run, 1)
         return StepsColumn(window.name, steps.values, width, units_of, chunk_rows, varying, self.episodes_of)
 
-    def _spanned(self, window: WindowColumn, steps: Steps) -> SpanColumn:
+    def _spanned(self, window: WindowColumn, steps: Parts) -> SpanColumn:
         """Return a column with all samples of a span, which are more in some rows than in others."""
         assert window.span is not None
         low, high = window.span

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ray_h5.columns.columns import Columns, Parts, is_single
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
 from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import Bounds, rows_key
-from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
-from ray_h5.columns.ragged.ranges import Parts, Ranges, rows_of_csr
-from ray_h5.columns.row_parts import Described
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
-from ray_h5.columns.values import InMemory, Values
+from ray_h5.columns.values import Values
 from ray_h5.errors import (
     CorruptFileError,
     OptionError,
@@ -28,15 +25,11 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Texts
-from ray_h5.manifest.layout import Encoding, EncodingKind, Kind
+from ray_h5.hdf5.groups.groups import GroupPattern
+from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
+from ray_h5.manifest.layout import Encoding, EncodingKind
 from ray_h5.messages import near_names
 from ray_h5.read.reader import RowReader
-from ray_h5.rows.groups_and_grids import Groups
-from ray_h5.rows.kinds.step_columns import has_steps, is_single
-from ray_h5.rows.row_columns import RowColumn, text_or_whole
-from ray_h5.rows.row_kinds import Episodes, Steps
-from ray_h5.rows.windows import Windows
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
 """The datasets of an encoded column: its codes or values, and what says what they mean."""
@@ -52,58 +45,54 @@ _LENGTH = "num_samples"
 """An attribute with the number of steps of a group, as robomimic writes it."""
 
 
-class GroupRows(Episodes):
-    """The groups of one file that match a pattern, as rows.
+class GroupColumns(Columns):
+    """The columns of the groups of one file that match a pattern.
 
     Parameters
     ----------
     reader : RowReader
         The open file.
-    kind : Groups
+    pattern : GroupPattern
         Which groups.
-    table : RowTable, optional
-        What is known of them.
-    windows : Windows, optional
-        Windows over the groups, which are episodes then.
-    decode_cf : bool
-        Whether attributes of datasets say what their values mean.
-    columns : sequence of MadeColumn
-        The columns that the user described.
+    key : str, optional
+        The column with their paths, which is no dataset.
+    columns, table, decode_cf
+        As for `Columns`.
+    of_steps : bool
+        Whether rows are steps of groups, so that each group may have a sparse matrix.
     """
 
     def __init__(
         self,
         reader: RowReader,
-        kind: Groups,
+        pattern: GroupPattern,
+        key: str | None,
+        columns: Iterable[MadeColumn],
         table: RowTable | None,
-        windows: Windows | None = None,
         *,
         decode_cf: bool = False,
-        columns: Iterable[MadeColumn] = (),
+        of_steps: bool = False,
     ) -> None:
-        self._reader = reader
-        self._described = Described(reader, columns, self._names_of)
-        self._decode_cf = decode_cf
-        self._values_of: dict[str, Values] = {}
-        self._kind = kind
+        super().__init__(reader, columns, table, decode_cf=decode_cf)
+        self._pattern = pattern
+        self._of_steps = of_steps
+        self.own = [*([] if key is None else [key]), *pattern.attrs]
         self._groups = None if table is None else table.groups
-        self._bounds: dict[str, Bounds] = {} if table is None else dict(table.bounds)
+        self._values_of: dict[str, Values] = {}
         self._sparse: set[str] = set()
         self._refused: dict[str, RayH5Error] = {}
         self._listed = False
-        self._windows = windows
-        self._episode_length = None if windows is None else windows.episode_length
 
     @property
-    def num_rows(self) -> int:
-        return len(self._known)
+    def groups(self) -> Paths:
+        return self.known.names
+
+    def table(self, **others: Any) -> RowTable:
+        return RowTable(self.known, bounds=self.bounds, **others)
 
     @property
-    def table(self) -> RowTable:
-        return RowTable(self._known, bounds=self._bounds)
-
-    @property
-    def _known(self) -> GroupTable:
+    def known(self) -> GroupTable:
+        """What is known of the groups."""
         if self._groups is None:
             self.listing()
         assert self._groups is not None
@@ -111,36 +100,33 @@ class GroupRows(Episodes):
 
     def listing(self) -> Listing:
         if not self._listed:
-            table, refused = self._reader.group_table(self._kind.in_file)
-            if doubles := [name for name in self._own_names() if name in table.columns]:
+            table, refused = self.reader.group_table(self._pattern)
+            if doubles := [name for name in self.own if name in table.columns]:
                 raise OptionError(
-                    f"{self._reader.path}: {doubles[0]!r} is a dataset of the groups {self._kind.in_file.said}, and "
+                    f"{self.path}: {doubles[0]!r} is a dataset of the groups {self._pattern.said}, and "
                     "a name in key= or attrs= of Groups. Choose another key, or leave out the attribute."
                 )
             self._groups, self._refused, self._listed = table, dict(refused), True
             parts = (name.rpartition("/") for name in table.columns)
             for name in dict.fromkeys(parent for parent, _, part in parts if parent and part in _FIRST_PARTS):
                 self._encode(name)
-        names = [*self._own_names(), *(name for name in self._known.columns if not self._is_part(name)), *self._sparse]
+        names = [*self.own, *(name for name in self.known.columns if not self._is_part(name)), *self._sparse]
         return Listing(tuple(dict.fromkeys(names)), self._refused)
-
-    def _own_names(self) -> list[str]:
-        return [*([] if self._kind.key is None else [self._kind.key]), *self._kind.attrs]
 
     def prepare(self, names: Iterable[str]) -> None:
         names = [part for name in names for part in self._datasets_of(name)]
         known = set() if self._groups is None else {*self._groups.columns}
-        absent = [name for name in names if name not in known and name not in self._own_names()]
+        absent = [name for name in names if name not in known and name not in self.own]
         if self._listed or (self._groups is not None and not absent):
             return
-        table, _ = self._reader.group_table(self._kind.in_file, absent)
+        table, _ = self.reader.group_table(self._pattern, absent)
         if self._groups is not None:
             table = replace(self._groups, columns={**self._groups.columns, **table.columns})
         self._groups = table
         for name in absent:
             if name not in table.columns:
                 self._encode(name)
-            if name not in self._known.columns and name not in self._sparse:
+            if name not in self.known.columns and name not in self._sparse:
                 self._add_field(name)
 
     def _datasets_of(self, name: str) -> list[str]:
@@ -155,41 +141,41 @@ class GroupRows(Episodes):
 
         Its values or codes get the name of the member; `_encoded` recognizes them by their paths.
         """
-        groups = self._known.names
+        groups = self.known.names
         at = self._first_with(name)
         first = self._encoding(f"{groups[at]}/{name}")
         if first is None or first.kind not in _PARTS:
-            if first is not None and first.kind in _SPARSE and self._windows is not None:
+            if first is not None and first.kind in _SPARSE and self._of_steps:
                 self._sparse.add(name)
                 self.prepare([name])
             elif first is not None and first.kind in _SPARSE:
                 self._refused[name] = UnsupportedColumnError(
-                    f"{self._reader.path}: {name!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
+                    f"{self.path}: {name!r} in group {groups[at]!r} is a sparse matrix: a row of Groups would "
                     "be rows of rows. Leave rows= out and pass group= of one group, to read the rows in it."
                 )
             return
         parts = [f"{name}/{part}" for part in _PARTS[first.kind]]
         self.prepare(parts)
-        columns = self._known.columns
+        columns = self.known.columns
         for group in np.flatnonzero(columns[parts[0]].is_there).tolist():
             other = first if group == at else self._encoding(f"{groups[group]}/{name}")
             if other is None or other.kind != first.kind:
                 said = "nothing" if other is None else other.said
                 raise SchemaMismatchError(
-                    f"{self._reader.path}: column {name!r}: expected {first.said}, as in group {groups[at]!r}, found "
+                    f"{self.path}: column {name!r}: expected {first.said}, as in group {groups[at]!r}, found "
                     f"{said} in {groups[group]!r}. Choose groups that agree with the pattern, or leave the column "
                     "out with columns=[...]."
                 )
-        self._groups = replace(self._known, columns={**columns, name: replace(columns[parts[0]], name=name)})
+        self._groups = replace(self.known, columns={**columns, name: replace(columns[parts[0]], name=name)})
 
     def _first_with(self, name: str) -> int:
         """Return the first group that has an encoded member of this name; 0 if all groups have the same members."""
-        if self._kind.missing == "error":
+        if self._pattern.missing == "error":
             return 0
         parts = [f"{name}/{part}" for part in _FIRST_PARTS]
-        columns = self._known.columns
+        columns = self.known.columns
         if not self._listed:
-            columns = self._reader.group_table(self._kind.in_file, parts)[0].columns
+            columns = self.reader.group_table(self._pattern, parts)[0].columns
         return min((int(np.argmax(columns[part].is_there)) for part in parts if part in columns), default=0)
 
     def _add_field(self, name: str) -> None:
@@ -199,15 +185,15 @@ class GroupRows(Episodes):
         """
         parts = name.strip("/").split("/")
         for count in range(len(parts) - 1, 0, -1):
-            table, _ = self._reader.group_table(self._kind.in_file, [dataset := "/".join(parts[:count])])
+            table, _ = self.reader.group_table(self._pattern, [dataset := "/".join(parts[:count])])
             found = table.columns.get(dataset)
             if found is not None and found.dtype.names is not None:
-                self._groups = replace(self._known, columns={**self._known.columns, name: replace(found, name=name)})
+                self._groups = replace(self.known, columns={**self.known.columns, name: replace(found, name=name)})
                 return
 
     def _fields(self, name: str, joined: JoinedArray) -> Values | None:
         """Return fields of compound values; None for other values."""
-        made = self._described.whole(name)
+        made = self.whole(name)
         if isinstance(made, Fields):
             return stored_fields(joined, made.names, name)
         dataset, path = joined.paths.below.strip("/"), self.dataset_of(name).strip("/")
@@ -217,7 +203,7 @@ class GroupRows(Episodes):
 
     def _encoding(self, path: str) -> Encoding | None:
         try:
-            return self._reader.encoding(path)
+            return self.reader.encoding(path)
         except RayH5Error:
             return None
 
@@ -226,7 +212,7 @@ class GroupRows(Episodes):
         parent, _, last = name.rpartition("/")
         if parent in self._sparse:
             return last in _MATRIX
-        return parent in self._known.columns and any(last in parts for parts in _PARTS.values())
+        return parent in self.known.columns and any(last in parts for parts in _PARTS.values())
 
     def _encoded(self, name: str, joined: JoinedArray) -> Values | None:
         """Return the values of an encoded column; None for a plain one."""
@@ -234,13 +220,13 @@ class GroupRows(Episodes):
         for kind, (first, second) in _PARTS.items():
             if not joined.paths.below.endswith(f"/{member}/{first}"):
                 continue
-            path, values, other = self._reader.path, Stored.of(joined), self._known.columns[f"{member}/{second}"]
+            path, values, other = self.path, Stored.of(joined), self.known.columns[f"{member}/{second}"]
             if kind == "optional":
                 differ = np.flatnonzero((other.shapes != joined.shapes).any(axis=1))
                 if len(differ) or other.unit.dtype.kind not in "biu":
                     at = int(differ[0]) if len(differ) else 0
                     raise CorruptFileError(
-                        f"{path}: column {name!r}, group {self._known.names[at]!r}: expected as many values as entries "
+                        f"{path}: column {name!r}, group {self.known.names[at]!r}: expected as many values as entries "
                         f"of its mask, found {joined.shapes[at]} and {other.unit.dtype} {other.shapes[at]}"
                     )
                 return Optional(name, values, Stored.of(other), path)
@@ -261,14 +247,14 @@ class GroupRows(Episodes):
     def _decoded(self, joined: JoinedArray) -> Values:
         """Return the values of datasets; the attributes of each say what its values mean."""
         stored = Stored.of(joined)
-        if not self._decode_cf:
+        if not self.decode_cf:
             return stored
         if not len(there := np.flatnonzero(joined.is_there)):
             return stored
         key = f"decode_cf {joined.paths[int(there[0])]}"
-        if (texts := self._known.attributes.get(key)) is None:
+        if (texts := self.known.attributes.get(key)) is None:
             texts = self._attribute_texts(joined)
-            self._groups = replace(self._known, attributes={**self._known.attributes, key: texts})
+            self._groups = replace(self.known, attributes={**self.known.attributes, key: texts})
         assert isinstance(texts, Texts)
         alike: dict[bytes, int] = {}
         firsts = np.flatnonzero(np.diff(texts.ends, prepend=0))
@@ -281,210 +267,119 @@ class GroupRows(Episodes):
         """Return the attributes of each dataset as a text; an empty one stands for those of the dataset before."""
         texts, last = [b""] * len(joined), b""
         for group in np.flatnonzero(joined.is_there).tolist():
-            found = text_of_attributes(self._reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES))
+            found = text_of_attributes(self.reader.values_of_attributes(joined.paths[group], CF_ATTRIBUTES))
             if found != last:
                 texts[group] = last = found
         return Texts.of(texts)
 
-    def column(self, name: str) -> RowColumn | DatasetColumn:
-        if name == self._kind.key:
-            return self._in_memory(name, self._known.names.groups)
-        if name in self._kind.attrs:
-            return self._in_memory(name, self._known.attributes[name])
-        joined = self._joined(name)
-        values = self._values(name, joined)
-        values, entries = self._described.of_datasets(name, values, joined)
-        column = DatasetColumn(name, values, joined, entries=entries)
-        return text_or_whole(column, self._reader.path, decode_cf=self._decode_cf)
+    def datasets(self, name: str) -> tuple[Values, JoinedArray]:
+        joined = self.joined(name)
+        return self._values(name, joined), joined
 
-    def _in_memory(self, name: str, values: np.ndarray | Texts) -> RowColumn:
-        if isinstance(values, Texts):
-            return RowColumn(name, InMemory.of(name, "string", values.take, np.dtype(object)))
-        kind: Kind = "bool" if values.dtype.kind == "b" else "number"
-        return RowColumn(name, InMemory.of(name, kind, lambda rows: values[rows], values.dtype))
-
-    def _joined(self, name: str) -> JoinedArray:
+    def joined(self, name: str) -> JoinedArray:
+        """Return the datasets of a column; raise `UnknownColumnError` if there are none."""
         self.prepare([name])
-        known = self._known.columns
+        known = self.known.columns
         dataset, found = self.dataset_of(name), known.get(name)
         if dataset != name and dataset in known and (found is None or found.paths is not known[dataset].paths):
             # A column of another name has the paths of its dataset, as one of a field.
-            self._groups = replace(self._known, columns={**known, name: replace(known[dataset], name=name)})
-        if name in self._known.columns:
-            return self._known.columns[name]
+            self._groups = replace(self.known, columns={**known, name: replace(known[dataset], name=name)})
+        if name in self.known.columns:
+            return self.known.columns[name]
         if dataset in self._refused:
             raise self._refused[dataset]
         names = self.listing().names
         raise UnknownColumnError(
-            f"{self._reader.path}: no {dataset!r} in the groups {self._kind.in_file.said}.{near_names(dataset, names)}"
+            f"{self.path}: no {dataset!r} in the groups {self._pattern.said}.{near_names(dataset, names)}"
             f"{self._hint_of(dataset)}"
         )
 
     def _hint_of(self, name: str) -> str:
         """Return a sentence for an attribute of groups; or a dataset of the file, such as a mask of robomimic."""
         with suppress(RayH5Error):
-            if name in self._reader.attribute_names(self._known.names[0]):
+            if name in self.reader.attribute_names(self.known.names[0]):
                 return f" {name!r} is an attribute: pass attrs=[{name!r}] to Groups."
-            if name in self._reader.find([name], missing_ok=True):
+            if name in self.reader.find([name], missing_ok=True):
                 return f" It is a dataset of the file: if it names rows, write where(**{{{name!r}: row_mask()}})."
         return ""
 
-    def dataset_of(self, name: str) -> str:
-        return self._described.dataset_of(name)
-
-    # Recordings: each group is one -------------------------------------------------------
-
     def has(self, name: str) -> bool:
         self.prepare([name])
-        if name not in self._known.columns:
+        if name not in self.known.columns:
             return False
         try:
-            self._values(name, self._joined(name))
+            self._values(name, self.joined(name))
         except UnknownColumnError:
             return False  # a dataset above has no such field
         return True
 
-    def steps(self, name: str) -> Steps:
+    def parts(self, name: str) -> Parts:
         if (made := self._range(name)) is not None:
             values, rows = self._rows_of(made)
-            return Steps(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
-        joined = self._joined(name)
+            return Parts(values, rows.starts, rows.stops - rows.starts, values.array.chunk_rows)
+        joined = self.joined(name)
         chunk_rows = max(each.chunk_rows for each in joined.layouts)
-        return Steps(
+        return Parts(
             self._units(name, joined), joined.starts[:-1], joined.lengths, chunk_rows, joined, is_single(joined)
         )
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        joined, nothing = self._joined(name), dict[str, Any]()
+        joined, nothing = self.joined(name), dict[str, Any]()
         there = zip(joined.paths, joined.is_there.tolist(), strict=True)
-        return [self._reader.values_of_attributes(path, attributes) if is_there else nothing
+        return [self.reader.values_of_attributes(path, attributes) if is_there else nothing
                 for path, is_there in there]  # fmt: skip
 
-    def is_constant(self, name: str) -> bool:
-        assert self._windows is not None
-        if name in self._own_names() or self._range(name) is not None:
-            return name in self._own_names()
-        joined = self._joined(name)
-        if is_single(joined) or self._windows.at is not None:
-            return is_single(joined) and name not in self._windows.per_step
-        return not has_steps(name, [(self._reader.path, self.table)], self._windows)
+    def is_range(self, name: str) -> bool:
+        return self._range(name) is not None
 
     def _range(self, name: str) -> Ragged | Csr | None:
         """Return how a column whose rows are ranges in each group is made; None for other columns."""
-        made = self._described.whole(name)
+        made = self.whole(name)
         if isinstance(made, (Ragged, Csr)):
             return made
         # A table that is known has the rows of matrices alone beside those that the user describes.
         dataset = self.dataset_of(name)
-        is_sparse = not isinstance(made, Fields) and (dataset in self._sparse or rows_key(name) in self._bounds)
+        is_sparse = not isinstance(made, Fields) and (dataset in self._sparse or rows_key(name) in self.bounds)
         return Csr(dataset, called="" if dataset == name else name) if is_sparse else None
 
     def _rows_of(self, made: Ragged | Csr) -> tuple[Values, Bounds]:
         """Return the rows of a column in all groups, and which of them each group has."""
-        key, others = rows_key(made.name), rows_of_csr(made) if isinstance(made, Csr) else made
-        names = [] if key in self._bounds else [*others.given.values()]
+        key, others = rows_key(made.name), made.rows if isinstance(made, Csr) else made
+        names = [] if key in self.bounds else [*others.given.values()]
         self.prepare([*names, *self._datasets_of(made.name)])
-        ranges = Ranges(self._reader, self._known.names, self._parts_of, self._bounds, self._names_of)
-        found: RaggedRows | SparseRows
-        if isinstance(made, Csr):
-            indices, data = (self._joined(f"{made.group}/{each}") for each in ("indices", "data"))
-            found = ranges.csr(
-                made, *(Parts(Stored.of(each), each.starts[:-1], each.lengths) for each in (indices, data))
-            )
-        else:
-            found = ranges.ragged(made, self._parts_of(made.content))
-        return self._described.of_units(made.name, found), self._bounds[key]
+        found = self.csr(made) if isinstance(made, Csr) else self.ragged(made)
+        return self.of_units(made.name, found), self.bounds[key]
 
-    def _parts_of(self, name: str, *, is_stored: bool = False) -> Parts:
-        """Return the datasets of a name that rows are ranges of, or that say where these are."""
-        joined = self._joined(name)
+    def _stored_parts(self, name: str) -> Parts:
+        joined = self.joined(name)
+        return Parts(Stored.of(joined), joined.starts[:-1], joined.lengths)
+
+    def _plain_parts(self, name: str) -> Parts:
+        joined = self.joined(name)
         if joined.unit_shape is None:
             raise UnsupportedColumnError(
-                f"{self._reader.path}: the values of {name!r} have other shapes in other groups, such as "
+                f"{self.path}: the values of {name!r} have other shapes in other groups, such as "
                 f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with the "
                 "pattern, or leave the column out."
             )
         if not joined.is_there.all():
-            lacking = self._known.names[int(np.argmin(joined.is_there))]
+            lacking = self.known.names[int(np.argmin(joined.is_there))]
             raise SchemaMismatchError(
-                f"{self._reader.path}: group {lacking!r} lacks {name!r}, which says where rows are or holds their "
+                f"{self.path}: group {lacking!r} lacks {name!r}, which says where rows are or holds their "
                 "values. Choose groups that have it with the pattern, or leave the column out."
             )
-        values = Stored.of(joined) if is_stored else self._values(name, joined)
-        return Parts(values, joined.starts[:-1], joined.lengths)
-
-    # Episodes: each group is one ---------------------------------------------------------
-
-    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
-        names = list(names)
-        self.prepare(names)
-        found = {name: self._time_of(name) for name in names}
-        first = names[0]
-        lengths = found[first]
-        for name, others in found.items():
-            differ = np.flatnonzero(others != lengths)
-            if len(differ) and self._episode_length != "min":
-                at = int(differ[0])
-                raise SchemaMismatchError(
-                    f"{self._reader.path}: group {self._known.names[at]!r}: {first!r} has {lengths[at]} steps, and "
-                    f"{name!r} has {others[at]}. Pass episode_length='min' to use the steps that both have."
-                )
-            lengths = np.minimum(lengths, others)
-        self._check_attribute(first, lengths)
-        return lengths
-
-    def _time_of(self, name: str) -> np.ndarray:
-        if self._range(name) is not None:
-            return self.steps(name).lengths
-        joined = self._joined(name)
-        if joined.single or joined.shapes.shape[1] == 0:
-            raise UnsupportedColumnError(
-                f"{self._reader.path}: Windows: column {name!r} has a single value in each group, and no axis of time. "
-                "Leave it out of the offsets: each row then has the value of its episode."
-            )
-        if joined.unit_shape is None and self._values(name, joined).array.kind not in {"number", "bool"}:
-            raise UnsupportedColumnError(
-                f"{self._reader.path}: Windows: the steps of column {name!r} have other shapes in other groups, such "
-                f"as {joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and "
-                "are no numbers. Choose groups that agree with the pattern, or leave the column out of the offsets."
-            )
-        if not joined.is_there.all():
-            lacking = self._known.names[int(np.argmin(joined.is_there))]
-            raise SchemaMismatchError(
-                f"{self._reader.path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it "
-                "out of the offsets, or choose groups that have it with the pattern."
-            )
-        return joined.lengths
-
-    def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
-        said = self._known.attributes.get(_LENGTH)
-        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or self._episode_length == "min":
-            return
-        differ = np.flatnonzero(said != lengths)
-        if len(differ):
-            at = int(differ[0])
-            raise SchemaMismatchError(
-                f"{self._reader.path}: group {self._known.names[at]!r}: attribute {_LENGTH!r} says {said[at]} steps, "
-                f"and {name!r} has {lengths[at]}. Pass episode_length='min' to go by the columns."
-            )
+        return Parts(self._values(name, joined), joined.starts[:-1], joined.lengths)
 
     def _units(self, name: str, joined: JoinedArray) -> Values:
         """Return the values of units, or the parts of them that the user asks for."""
-        values = self._described.of_units(name, self._values(name, joined))
-        if joined.unit_shape is None and (made := self._described.part(name)) is not None:
+        values = self.of_units(name, self._values(name, joined))
+        if joined.unit_shape is None and (made := self.part(name)) is not None:
             raise UnsupportedColumnError(
-                f"{self._reader.path}: column {name!r}: {made}: steps of groups differ in shape, such as "
+                f"{self.path}: column {name!r}: {made}: steps of groups differ in shape, such as "
                 f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}. Choose groups that agree with "
                 "the pattern, or take the part in a transform."
             )
         return values
 
-    def _names_of(self, name: str) -> Values:
-        """Return a dataset of the file, such as names of positions."""
-        return Stored.of(self._reader.column(name))
-
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
-        return self.column(name)
-
-    def episode_names(self) -> np.ndarray:
-        return self._known.names.groups.take(np.arange(self.num_rows))
+    def _named(self, name: str) -> Values:
+        return Stored.of(self.reader.column(name))

@@ -1,0 +1,222 @@
+"""Rows that are whole: each group of a file, or each file; with windows, they are episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from ray_h5.buffers import objects
+from ray_h5.columns.columns import Parts, is_single
+from ray_h5.columns.dataset_columns import DatasetColumn
+from ray_h5.columns.file_columns import THE_FILE, FileColumns
+from ray_h5.columns.group_columns import GroupColumns
+from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.values import InMemory
+from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.manifest.joined_arrays import GroupTable, Texts
+from ray_h5.manifest.layout import Kind
+from ray_h5.rows.groups_and_grids import Files, Groups
+from ray_h5.rows.kinds.step_columns import has_steps
+from ray_h5.rows.patches import Patches
+from ray_h5.rows.row_columns import RowColumn, text_or_whole
+from ray_h5.rows.row_kinds import Episodes
+from ray_h5.rows.windows import Windows
+
+_OF_ROWS = {"list", "ragged", "sparse"}
+"""Kinds of columns whose values are arrays of varying length already."""
+
+_LENGTH = "num_samples"
+"""An attribute with the number of steps of a group, as robomimic writes it."""
+
+
+class WholeRows(Episodes):
+    """Parts of one file that are rows, or episodes: its groups, or the file itself.
+
+    Parameters
+    ----------
+    columns : GroupColumns or FileColumns
+        The columns of the parts.
+    kind : Groups or Files
+        The row kind.
+    windows : Windows, optional
+        Windows over the parts, which are episodes then.
+    """
+
+    def __init__(self, columns: GroupColumns | FileColumns, kind: Groups | Files, windows: Windows | None) -> None:
+        self.columns: GroupColumns | FileColumns = columns
+        self._kind = kind
+        self._windows = windows
+
+    @property
+    def num_rows(self) -> int:
+        return 1 if self.columns.groups is None else len(self.columns.groups)
+
+    @property
+    def table(self) -> RowTable:
+        if isinstance(self.columns, GroupColumns) or self._is_timed:
+            return self.columns.table()
+        # With windows, the lengths in all files say which columns have a value for each step.
+        known = dict(self.columns.as_arrays)
+        groups = None if self._windows is None else GroupTable(THE_FILE, known, {})
+        return self.columns.table(groups=groups, entries={name: int(each.shapes[0, 0]) for name, each in known.items()})
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether columns have times of their own."""
+        return self._windows is not None and self._windows.at is not None
+
+    def prepare(self, names: Iterable[str]) -> None:
+        self.columns.prepare(names)
+
+    def listing(self) -> Listing:
+        found = self.columns.listing()
+        if isinstance(self.columns, GroupColumns):
+            return found
+        columns, refused = list(found.names), dict(found.refused)
+        for name in [*found.names, *found.refused]:
+            try:
+                if name in refused and not self.columns.has_one_value(name):
+                    continue
+                if not self._has_steps_of_rows(name):
+                    self.column(name)
+            except UnsupportedColumnError as exc:
+                refused[name] = exc
+                columns = [each for each in columns if each != name]
+            else:
+                if refused.pop(name, None) is not None:
+                    columns.append(name)
+        if (key := self._kind.key) is not None:
+            if key in columns:
+                raise OptionError(
+                    f"{self.columns.path}: {key!r} is a dataset of the file, and the name in Files(key={key!r}). "
+                    "Choose another key."
+                )
+            columns = [key, *columns]
+        return Listing(tuple(columns), refused)
+
+    def _has_steps_of_rows(self, name: str) -> bool:
+        """Return whether the rows of a file are steps of a column: whole rows of varying length are none of `Files`."""
+        return (
+            self._windows is not None and not self._is_timed and self.columns.datasets(name)[0].array.kind in _OF_ROWS
+        )
+
+    def column(self, name: str) -> RowColumn | DatasetColumn:
+        columns = self.columns
+        if isinstance(columns, GroupColumns) and name in columns.own:
+            is_key = name == self._kind.key
+            return _in_memory(name, columns.known.names.groups if is_key else columns.known.attributes[name])
+        if isinstance(self._kind, Files) and name == self._kind.key:
+            return name_column(name, columns.path, self._kind)
+        values, joined = columns.datasets(name)
+        if values.array.kind in _OF_ROWS and isinstance(columns, FileColumns):
+            raise UnsupportedColumnError(
+                f"{columns.path}: column {name!r} has values of varying length, a list for each index of its first "
+                "axis: a row of Files would be rows of rows. Leave rows= out to read these rows one by one, or leave "
+                "the column out with columns=[...]."
+            )
+        values, entries = columns.of_datasets(name, values, joined)
+        return text_or_whole(
+            DatasetColumn(name, values, joined, entries=entries), columns.path, decode_cf=columns.decode_cf
+        )
+
+    # Episodes: each part is one -----------------------------------------------------------
+
+    def lengths_of(self, names: Iterable[str]) -> np.ndarray:
+        assert self._windows is not None
+        names = list(names)
+        self.prepare(names)
+        found = {name: self._time_of(name) for name in names}
+        first = names[0]
+        lengths = found[first]
+        for name, others in found.items():
+            differ = np.flatnonzero(others != lengths)
+            if len(differ) and self._windows.episode_length != "min":
+                at = int(differ[0])
+                raise SchemaMismatchError(
+                    f"{self.columns.where(at)}: {first!r} has {lengths[at]} steps, and {name!r} has {others[at]}. Pass "
+                    "episode_length='min' to use the steps that both have."
+                )
+            lengths = np.minimum(lengths, others)
+        self._check_attribute(first, lengths)
+        return lengths
+
+    def _time_of(self, name: str) -> np.ndarray:
+        """Return the steps that a column with offsets has in each part."""
+        path, groups = self.columns.path, self.columns.groups
+        if self.columns.is_range(name):
+            return self.steps(name).lengths
+        values, joined = self.columns.datasets(name)
+        if is_single(joined):
+            where, what = ("", "file") if groups is None else (" in each group", "episode")
+            raise UnsupportedColumnError(
+                f"{path}: Windows: column {name!r} has a single value{where}, and no axis of time. Leave it out of "
+                f"the offsets: each row then has the value of its {what}."
+            )
+        if joined.unit_shape is None and values.array.kind not in {"number", "bool"}:
+            raise UnsupportedColumnError(
+                f"{path}: Windows: the steps of column {name!r} have other shapes in other groups, such as "
+                f"{joined.layouts[0].row_shape} and {joined.layouts[1].row_shape}, and are no numbers. Choose groups "
+                "that agree with the pattern, or leave the column out of the offsets."
+            )
+        if groups is not None and not joined.is_there.all():
+            lacking = groups[int(np.argmin(joined.is_there))]
+            raise SchemaMismatchError(
+                f"{path}: Windows: group {lacking!r} lacks column {name!r}, which has offsets. Leave it out of the "
+                "offsets, or choose groups that have it with the pattern."
+            )
+        return joined.lengths
+
+    def _check_attribute(self, name: str, lengths: np.ndarray) -> None:
+        """Raise unless groups have as many steps as an attribute says, if they have it."""
+        assert self._windows is not None
+        said = self.columns.known.attributes.get(_LENGTH) if isinstance(self.columns, GroupColumns) else None
+        if not isinstance(said, np.ndarray) or said.dtype.kind not in "iu" or self._windows.episode_length == "min":
+            return
+        differ = np.flatnonzero(said != lengths)
+        if len(differ):
+            at = int(differ[0])
+            raise SchemaMismatchError(
+                f"{self.columns.where(at)}: attribute {_LENGTH!r} says {said[at]} steps, and {name!r} has "
+                f"{lengths[at]}. Pass episode_length='min' to go by the columns."
+            )
+
+    def steps(self, name: str) -> Parts:
+        return self.columns.parts(name)
+
+    def is_constant(self, name: str) -> bool:
+        assert self._windows is not None
+        if name == self._kind.key or (isinstance(self._kind, Groups) and name in self._kind.attrs):
+            return True
+        if self.columns.is_range(name):
+            return False
+        _, joined = self.columns.datasets(name)
+        if is_single(joined) or self._is_timed:
+            return is_single(joined) and name not in self._windows.per_step
+        return not has_steps(name, [(self.columns.path, self.table)], self._windows)
+
+    def constant(self, name: str) -> RowColumn | DatasetColumn:
+        return self.column(name)
+
+    def episode_names(self) -> np.ndarray:
+        groups = self.columns.groups
+        return objects([b""]) if groups is None else groups.groups.take(np.arange(len(groups)))
+
+
+def _in_memory(name: str, values: np.ndarray | Texts) -> RowColumn:
+    """Return a column of which the values of all groups are known."""
+    if isinstance(values, Texts):
+        return RowColumn(name, InMemory.of(name, "string", values.take, np.dtype(object)))
+    kind: Kind = "bool" if values.dtype.kind == "b" else "number"
+    return RowColumn(name, InMemory.of(name, kind, lambda rows: values[rows], values.dtype))
+
+
+def name_column(
+    name: str, path: str, kind: Files | Patches, units_of: Callable[[np.ndarray], np.ndarray] | None = None
+) -> RowColumn:
+    """Return a column with the name of a file, without its extension, after as many folders as `kind` says."""
+    there = PurePosixPath(path)
+    named = "/".join((*there.parts[:-1], there.stem)[-1 - kind._folders :])
+    key = objects([named.encode("utf-8", "surrogateescape")])
+    return RowColumn(name, InMemory.of(name, "string", lambda rows: key[rows], np.dtype(object)), units_of)
