@@ -7,7 +7,7 @@ signature and its docstring. Importing this module is cheap: the command line as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ray_h5.errors import OptionError
@@ -209,13 +209,9 @@ class Source:
 
             as_windows(self.windows)
         if self.columns is not None:
-            from ray_h5.columns.made_columns import JoinedColumn, split_columns
+            from ray_h5.columns.made_columns import split_columns
 
-            found["names"], made = split_columns(self.columns)
-            missing_ok = self.ignore_missing_paths
-            found["made"] = tuple(
-                replace(each, missing_ok=missing_ok) if isinstance(each, JoinedColumn) else each for each in made
-            )
+            found["names"], found["made"] = split_columns(self.columns)
         if self.sidecar is not None or self.attrs != ():
             from ray_h5.tables.sidecar import as_attrs, as_sidecars
 

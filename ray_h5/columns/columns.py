@@ -270,8 +270,6 @@ class Columns(ABC):
     def csr(self, made: Csr) -> SparseRows:
         """Return the rows of a sparse matrix, of a file or of each group, one group after the other."""
         name = made.group
-        if self.groups is None:
-            checked_encoding(self.path, made, name, self.reader.encoding(name))
         indices, data = (self._stored_parts(f"{name}/{each}") for each in ("indices", "data"))
         check_types(f"{self.path}: sparse matrix {name!r}", indices.values.array, data.values.array)
 

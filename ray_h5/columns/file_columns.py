@@ -20,6 +20,7 @@ from ray_h5.columns.conventions.reversed_columns import reversed_values
 from ray_h5.columns.end_to_end import joined_values
 from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
+from ray_h5.columns.ragged.csr_groups import checked_encoding
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
@@ -236,7 +237,7 @@ class FileColumns(Columns):
         if isinstance(made, Ragged):
             return self.ragged(made)
         if isinstance(made, JoinedColumn):
-            return joined_values(self.reader, made, self._datasets, is_known=made.name in self.many)
+            return joined_values(self.path, made, self._datasets(made.name, made.pattern))
         if isinstance(made, Fields):
             return stored_fields(self._dataset(made.dataset), made.names, made.name)
         if isinstance(made, Csr):
@@ -325,6 +326,7 @@ class FileColumns(Columns):
         return found
 
     def csr(self, made: Csr) -> SparseRows:
+        checked_encoding(self.path, made, made.group, self.reader.encoding(made.group))
         found = super().csr(made)
         chunk_rows = max(found.indices.array.chunk_rows, found.data.array.chunk_rows)
         self.chunked[made.name] = ChunkedBy(made.rows.bounds_key, chunk_rows)

@@ -264,11 +264,10 @@ class RowPart(_OfDataset):
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
-    """A column made by `joined`; `missing_ok` leaves out datasets of files that do not exist."""
+    """A column made by `joined`."""
 
     pattern: str
     name: str
-    missing_ok: bool = False
 
     @property
     def dataset(self) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 from ray_h5.buffers import empty, objects
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.group_columns import GroupColumns
 from ray_h5.columns.made_columns import MadeColumn, RowPart
 from ray_h5.columns.row_table import RowTable
 from ray_h5.columns.values import InMemory, Reading, keys_of, read_apart
@@ -25,6 +24,7 @@ from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
 from ray_h5.read.reader import RowReader
+from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows

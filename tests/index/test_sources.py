@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ray_h5 import Files, Grid, Groups, Windows, joined
+from ray_h5 import Files, Grid, Groups, Windows
 from ray_h5.arrow_arrays import numbers_of
 from ray_h5.errors import (
     MissingSourceError,
@@ -398,21 +398,17 @@ def test_only_numbers_that_are_there_are_numbers(values):
 @pytest.mark.parametrize(
     ("options", "before", "after"),
     [
-        ({"columns": [joined("data_*")]}, (["data"], 6), (["data"], 12)),
-        ({"columns": {"frames": joined("data_*"), "n": joined("data_*")}}, (["frames", "n"], 6), (["frames", "n"], 12)),
         ({}, (["data_0"], 6), (["data_0", "data_1"], 6)),
         ({"rows": Files()}, (["data_0"], 1), (["data_0", "data_1"], 1)),
         ({"rows": Grid(1)}, (["data_0"], 6), (["data_0", "data_1"], 6)),
         ({"windows": Windows({"data_0": [0]}, pad="drop")}, (["data_0"], 6), (["data_0", "data_1"], 6)),
     ],
-    ids=["joined", "named", "axis", "files", "grid", "windows"],
+    ids=["axis", "files", "grid", "windows"],
 )
 def test_a_file_that_appears_where_a_link_leads_is_noticed(tmp_path, options, before, after, has_index_dir):
     write(tmp_path / "a.dat", x=ROWS)
     path = write(tmp_path / "master.h5", data_0=link("a.dat"), data_1=link("b.dat"))
     options = {**options, "allow_external": tmp_path, "index_dir": tmp_path / "index" if has_index_dir else None}
-    if "columns" in options:  # a piece of joined() that is missing is an error otherwise
-        options["ignore_missing_paths"] = True
 
     def found():
         if has_index_dir:

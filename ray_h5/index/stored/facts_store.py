@@ -305,7 +305,6 @@ def _named(scope: Scope) -> str:
     kind += getattr(scope.rows, "named", ())  # of a grid
     kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
     kind += [repr(scope.columns)] if scope.columns else []
-    kind += ["missing_ok"] if any(getattr(each, "missing_ok", False) for each in scope.columns) else []
     kind += ["decode_cf"] if scope.decode_cf else []
     kind += ["reversed"] if scope.axes == "reversed" else []
     return json.dumps([scope.group, sorted(scope.allow_external), *kind])

@@ -11,12 +11,12 @@ from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts, is_single
 from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
-from ray_h5.columns.group_columns import GroupColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
 from ray_h5.manifest.layout import Kind
+from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Groups
 from ray_h5.rows.kinds.step_columns import has_steps
 from ray_h5.rows.patches import Patches
