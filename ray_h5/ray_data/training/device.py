@@ -9,13 +9,15 @@ import ray.train.torch
 import torch
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.ahead import ahead
 from ray_h5.ray_data.ray_internals import world_rank
+from ray_h5.storage.stop import Stop
 
 _Batch = TypeVar("_Batch", dict[str, Any], list[Any])
 
 
 def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch]:
-    """Move batches to a device; to a GPU one batch ahead, while the model computes on the one before.
+    """Move batches to a device; to a GPU ahead of the training, in a thread: see `ahead` for how many batches.
 
     Parameters
     ----------
@@ -26,26 +28,22 @@ def to_device(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batc
     """
     if device.type == "cpu":
         yield from batches
-    elif device.type != "cuda":
+        return
+    if device.type != "cuda":
         # MPS reads the memory of a copy that does not wait later, when the batch may be gone.
-        for batch in batches:
-            yield _moved(batch, device, non_blocking=False)
-    else:
-        yield from _ahead(batches, device)
-
-
-def _ahead(batches: Iterable[_Batch], device: torch.device) -> Iterator[_Batch]:
+        yield from (_moved(batch, device, non_blocking=False) for batch in batches)
+        return
     side = torch.cuda.Stream(device)
-    ready: tuple[_Batch, torch.cuda.Event] | None = None
-    for batch in batches:
-        with torch.cuda.stream(side):
-            # torch keeps pinned memory until its copy has ended, also if the batch is gone before.
-            sent = _moved(batch, device, non_blocking=True), side.record_event()
-        if ready is not None:
-            yield _handed_over(*ready, device)
-        ready = sent
-    if ready is not None:
-        yield _handed_over(*ready, device)
+
+    def copies() -> Iterator[tuple[_Batch, torch.cuda.Event]]:
+        for batch in batches:
+            with torch.cuda.stream(side):
+                # torch keeps pinned memory until its copy has ended, also if the batch is gone before.
+                copy = _moved(batch, device, non_blocking=True), side.record_event()
+            yield copy
+
+    for batch, copied in ahead(copies(), lambda copy: sum(each.nbytes for each in _tensors_in(copy[0])), Stop()):
+        yield _handed_over(batch, copied, device)
 
 
 def _handed_over(batch: _Batch, copied: torch.cuda.Event, device: torch.device) -> _Batch:

@@ -130,7 +130,7 @@ def train_batches(
         loader or sampler of plain PyTorch.
     device : str or torch.device
         Where the tensors go; ``"auto"`` is the device that Ray Train gave to this worker. Copies to
-        a GPU run one batch ahead of the training.
+        a GPU run ahead of the training, in a thread.
     dtypes : dtype, or mapping of str to dtype, optional
         A dtype for all floating columns, or for the columns named: a dtype of torch or numpy, or its name.
     casting : {"checked", "unsafe"}
@@ -168,7 +168,7 @@ def train_batches(
         "batch_size": as_integer("batch_size", batch_size, 1),
         "prefetch_batches": as_integer("prefetch_batches", prefetch_batches, 0),
         "drop_last": as_flag("drop_last", drop_last),
-        "device": "cpu",  # to_device moves them, one batch ahead
+        "device": "cpu",  # to_device moves them, ahead of the training
     }
     if not isinstance(name, str) or not name:
         found_type = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"

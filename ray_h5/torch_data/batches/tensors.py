@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,14 +132,17 @@ class Movable:
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device
-        non_blocking = non_blocking and (device is None or torch.device(device).type != "mps")
-        return _mapped(self, partial(_moved, device=device, dtype=dtype, non_blocking=non_blocking), "to")
+        # Only what was asked for: `to` of other classes may have fewer options.
+        options: dict[str, Any] = {} if device is None else {"device": device}
+        if non_blocking and (device is None or torch.device(device).type != "mps"):
+            options["non_blocking"] = True
+        return _mapped(self, partial(_moved, options, {} if dtype is None else {"dtype": dtype}), "to")
 
     def pin_memory(self) -> Self:
         """Return this batch with all its tensors in pinned memory; without a CUDA device, the batch as it is."""
         if not torch.cuda.is_available():
             return self
-        return _mapped(self, _pinned, "pin_memory")
+        return _mapped(self, methodcaller("pin_memory"), "pin_memory")
 
 
 class Sample(Movable, dict[str, Any]):
@@ -203,16 +207,10 @@ def movable(batch: Any) -> Any:
     return Sample(batch) if type(batch) is dict else batch
 
 
-def _moved(value: Any, **options: Any) -> Any:
-    """Return a tensor, or another object with a method `to`, at its new place."""
-    if isinstance(value, torch.Tensor) and not value.is_floating_point():
-        options["dtype"] = None
-    # Only what was asked for: `to` of other classes may have fewer options.
-    return value.to(**{name: given for name, given in options.items() if given is not None and given is not False})
-
-
-def _pinned(value: Any) -> Any:
-    return value.pin_memory()
+def _moved(options: dict[str, Any], cast: dict[str, Any], value: Any) -> Any:
+    """Return a tensor, or another object with a method `to`, at its new place; `cast` is for floating-point values."""
+    casts = cast and not (isinstance(value, torch.Tensor) and not value.is_floating_point())
+    return value.to(**options, **cast) if casts else value.to(**options)
 
 
 def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:
@@ -221,6 +219,8 @@ def _mapped(batch: Any, change: Callable[[Any], Any], method: str) -> Any:
     changed = [_changed(value, change, method) for value in values]
     if isinstance(batch, Mapping):
         entries = dict(zip(batch, changed, strict=True))
+        if type(batch) is Sample:  # as below, in a quarter of the time
+            return padded_later(Sample(entries), fills_of(batch))
         if not isinstance(batch, MutableMapping):
             return type(batch)(entries)  # type: ignore[call-arg]
         clone = copy.copy(batch)  # it may have more than its entries, as a defaultdict has
