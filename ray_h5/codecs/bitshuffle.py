@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import imagecodecs
 import numpy as np
@@ -18,8 +19,6 @@ from ray_h5.manifest.layout import FilterStep
 
 _HEADER = struct.Struct(">QI")
 _STORED_BYTES = struct.Struct(">I")
-_BATCH_BYTES = 1 << 19
-"""Bytes that are decompressed before they are unshuffled. Less was slower (measured), more needs more memory."""
 
 
 class Lz4(Codec):
@@ -68,20 +67,13 @@ class Bitshuffle(Codec):
         if in_blocks + len(remainder) != len(out):
             raise DecodeError(f"expected {len(out) - in_blocks} bytes after the last block, found {len(remainder)}")
         out[in_blocks:] = remainder
-        self._decode_batches(data, sizes, block, out[:in_blocks])
-
-    def _decode_batches(self, data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
-        batch = max(_BATCH_BYTES // block, 1)  # blocks
-        buffer = np.empty(min(batch * block, len(out)), np.uint8)
-        unpack, position = _UNPACK[self._compression], _HEADER.size
-        for first in range(0, len(sizes), batch):
-            some = sizes[first : first + batch]
-            end = position + len(some) * _STORED_BYTES.size + sum(some)
-            unshuffled = out[first * block : (first + batch) * block]
-            shuffled = buffer[: len(unshuffled)]
-            unpack(data[position:end], some, block, shuffled)
-            self._unshuffle(shuffled, block // self._size, unshuffled)
-            position = end
+        shuffled, at = np.empty(in_blocks, np.uint8), _HEADER.size
+        for number, stored_bytes in enumerate(sizes):
+            at += _STORED_BYTES.size
+            part = shuffled[number * block : (number + 1) * block]
+            fill(part, data[at : at + stored_bytes], *_UNPACK[self._compression])
+            at += stored_bytes
+        self._unshuffle(shuffled, block // self._size, out[:in_blocks])
 
     def _unshuffle(self, data: Bytes, block: int, out: Bytes) -> None:
         # imagecodecs takes the size of an element from the dtype, and the block size in elements.
@@ -119,59 +111,8 @@ def _end(sizes: list[int]) -> int:
     return _HEADER.size + len(sizes) * _STORED_BYTES.size + sum(sizes)
 
 
-def _streams(data: Bytes, sizes: list[int]) -> list[memoryview]:
-    """Return the blocks without their stored sizes."""
-    stored, position, streams = data.data, 0, []
-    for size in sizes:
-        begin = position + _STORED_BYTES.size
-        position = begin + size
-        streams.append(stored[begin:position])
-    return streams
-
-
-def _unpack_lz4(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
-    last = len(out) - (len(sizes) - 1) * block
-    if block in sizes or sizes[-1] == last:
-        # A block as large as its data is stored as it is in lz4's own layout, but compressed in bitshuffle's.
-        _unpack_each(_streams(data, sizes), block, out, "lz4", imagecodecs.lz4_decode, imagecodecs.Lz4Error)
-        return
-    framed = np.empty(_HEADER.size + len(data), np.uint8)
-    _HEADER.pack_into(framed.data, 0, len(out), block)
-    framed[_HEADER.size :] = data
-    fill(out, framed, "lz4", imagecodecs.lz4h5_decode, imagecodecs.Lz4h5Error)
-
-
-def _unpack_zstd(data: Bytes, sizes: list[int], block: int, out: Bytes) -> None:
-    streams = _streams(data, sizes)
-    last = _zstd_frame(len(out) - (len(sizes) - 1) * block)
-    frame = _zstd_frame(block)
-    # Frames with their decoded size can be decoded in one call, several times as fast as one by one.
-    if all(stream[: len(frame)] == frame for stream in streams[:-1]) and streams[-1][: len(last)] == last:
-        fill(out, b"".join(streams), "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
-    else:
-        _unpack_each(streams, block, out, "zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError)
-
-
-def _unpack_each(
-    streams: list[memoryview],
-    block: int,
-    out: Bytes,
-    name: str,
-    decode: Callable[..., Bytes],
-    error: type[Exception],
-) -> None:
-    for i, stream in enumerate(streams):
-        fill(out[i * block : (i + 1) * block], stream, name, decode, error)
-
-
-def _zstd_frame(decoded_bytes: int) -> bytes:
-    """Return the header of a frame that has its decoded size and no other field."""
-    magic = b"\x28\xb5\x2f\xfd"
-    if decoded_bytes < 256:
-        return magic + b"\x20" + decoded_bytes.to_bytes(1, "little")
-    if decoded_bytes < 256 + 65536:
-        return magic + b"\x60" + (decoded_bytes - 256).to_bytes(2, "little")
-    return magic + b"\xa0" + decoded_bytes.to_bytes(4, "little")
-
-
-_UNPACK = {2: _unpack_lz4, 3: _unpack_zstd}
+_UNPACK: dict[int, tuple[str, Callable[..., Any], type[Exception]]] = {
+    2: ("lz4", imagecodecs.lz4_decode, imagecodecs.Lz4Error),
+    3: ("zstd", imagecodecs.zstd_decode, imagecodecs.ZstdError),
+}
+"""What `fill` takes for the blocks of each compression."""

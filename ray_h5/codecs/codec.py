@@ -5,7 +5,6 @@ A codec fills its output to the last byte or raises `DecodeError`. It writes not
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -114,48 +113,11 @@ class ByteShuffle(Codec):
     def decode(self, data: Bytes, out: Bytes) -> None:
         if len(data) != len(out):
             raise DecodeError(f"expected {len(out)} shuffled bytes, found {len(data)}")
-        unshuffle(data, self._size, out)
-
-
-_BLOSC_HEADER = struct.Struct("<BBBBIIIII")
-_BLOSC_ELEMENT_LIMIT = 255
-_UNSHUFFLE_BYTES = 1 << 18
-"""Bytes that are unshuffled at a time. 64 KiB was slower, 1 MiB not faster (measured)."""
-
-
-def unshuffle(data: Bytes, size: int, out: Bytes) -> None:
-    """Assemble elements of `size` bytes from their byte planes in `data`.
-
-    blosc does it, several times as fast as imagecodecs' byteshuffle or numpy: with a header before them, the planes
-    are a blosc chunk of one block that is shuffled and not compressed.
-    """
-    if len(data) <= _UNSHUFFLE_BYTES and size <= _BLOSC_ELEMENT_LIMIT:
-        framed = np.empty(_BLOSC_HEADER.size + len(data), np.uint8)
-        framed[_BLOSC_HEADER.size :] = data
-        _decode_framed(framed, size, out)
-        return
-    length = len(data) // size
-    planes, elements = data[: length * size].reshape(size, length), out[: length * size].reshape(length, size)
-    # Bytes that do not fill an element are stored after the planes, as they are.
-    out[length * size :] = data[length * size :]
-    if size > _BLOSC_ELEMENT_LIMIT:
-        np.copyto(elements, planes.T)
-        return
-    step = _UNSHUFFLE_BYTES // size
-    buffer = np.empty(_BLOSC_HEADER.size + step * size, np.uint8)
-    for start in range(0, length, step):
-        some = elements[start : start + step].reshape(-1)
-        framed = buffer[: _BLOSC_HEADER.size + len(some)]
-        framed[_BLOSC_HEADER.size :].reshape(size, -1)[:] = planes[:, start : start + step]
-        _decode_framed(framed, size, some)
-
-
-def _decode_framed(framed: Bytes, size: int, out: Bytes) -> None:
-    # Versions of blosc's format and blosclz's; flags: shuffled, one stream a block; sizes of element,
-    # data, block and chunk; where the block begins, and its stored size.
-    header = 2, 1, 0x11, size, len(out), len(out), len(framed), 20, len(out)
-    _BLOSC_HEADER.pack_into(framed.data, 0, *header)
-    fill(out, framed, "shuffle", imagecodecs.blosc_decode, imagecodecs.BloscError)
+        length = len(data) // self._size
+        whole = length * self._size
+        np.copyto(out[:whole].reshape(length, self._size), data[:whole].reshape(self._size, length).T)
+        # Bytes that do not fill an element are stored after the planes, as they are.
+        out[whole:] = data[whole:]
 
 
 def fill(

@@ -66,11 +66,10 @@ def _codec_of(step: FilterStep) -> Codec | None:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A codec, the size of its output in bytes, and the buffer for it: not the buffer that it reads from."""
+    """A codec, and the size of its output in bytes."""
 
     codec: Codec
     size: int
-    slot: int
 
 
 class ChunkDecoder:
@@ -97,7 +96,7 @@ class ChunkDecoder:
         """Return for each filter mask (uint32) whether all filters were skipped for its chunk."""
         return (masks & self._all_skipped) == self._all_skipped
 
-    def decode(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes]) -> None:
+    def decode(self, data: Bytes, mask: int, out: Bytes) -> None:
         """Decode one chunk.
 
         Parameters
@@ -109,8 +108,6 @@ class ChunkDecoder:
             past the pipeline are ignored.
         out : numpy.ndarray
             The output, of `chunk_bytes` bytes.
-        scratch : callable
-            ``scratch(slot, nbytes)`` returns a buffer for the result of one codec and the input of the next.
 
         Raises
         ------
@@ -128,7 +125,7 @@ class ChunkDecoder:
             if isinstance(stage.codec, Fletcher32):  # checks, and returns a view without the checksum: no buffer
                 data = stage.codec.check(data)
             else:
-                between = scratch(stage.slot, stage.size)
+                between = np.empty(stage.size, np.uint8)
                 stage.codec.decode(data, between)
                 data = between
         if stages:
@@ -138,18 +135,18 @@ class ChunkDecoder:
         else:
             raise DecodeError(f"expected {len(out)} bytes stored without filters, found {len(data)}")
 
-    def decode_rows(self, data: Bytes, mask: int, out: Bytes, scratch: Callable[[int, int], Bytes], least: int) -> None:
+    def decode_rows(self, data: Bytes, mask: int, out: Bytes, least: int) -> None:
         """Decode one chunk, of which `least` bytes hold rows; other arguments and errors as of `decode`.
 
         Libraries other than libhdf5 may store no more of the last chunk. The rest of the output is then zeros.
         """
         try:
-            self.decode(data, mask, out, scratch)
+            self.decode(data, mask, out)
         except DecodeError:
             if least >= len(out):
                 raise
             try:
-                ChunkDecoder(self.pipeline, least, self._others).decode(data, mask, out[:least], scratch)
+                ChunkDecoder(self.pipeline, least, self._others).decode(data, mask, out[:least])
             except DecodeError:
                 pass
             else:
@@ -165,16 +162,14 @@ class ChunkDecoder:
 
     def _plan(self, mask: int) -> tuple[_Stage, ...]:
         """Return the stages of a chunk in decoding order: the last filter first."""
-        size, slot, stages = self._chunk_bytes, 0, list[_Stage]()
+        size, stages = self._chunk_bytes, list[_Stage]()
         for i, step in enumerate(self.pipeline.steps):
             if mask >> i & 1:
                 continue
             codec = _codec_of(step)
             if codec is None:
                 raise DecodeError(f"{step.name} with parameters {step.client_data} is not decoded here")
-            stages.append(_Stage(codec, size, slot))
+            stages.append(_Stage(codec, size))
             if isinstance(codec, Fletcher32):
                 size += 4  # filters after it were applied to the checksum as well
-            else:
-                slot = 1 - slot
         return tuple(reversed(stages))

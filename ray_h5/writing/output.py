@@ -342,7 +342,7 @@ def _sum_of(decoder: ChunkDecoder, size: int, stored: tuple[int, bytes]) -> int:
     """Return the checksum of the values of a chunk; -1 if it cannot be decoded."""
     (mask, data), out = stored, np.empty(size, np.uint8)
     try:
-        decoder.decode(np.frombuffer(data, np.uint8), mask, out, lambda _, n: np.empty(n, np.uint8))
+        decoder.decode(np.frombuffer(data, np.uint8), mask, out)
     except DecodeError:
         return -1
     return zlib.crc32(out.data)

@@ -94,14 +94,9 @@ def decode(pipe, stored, nbytes, mask=0, before=0x5A):
     guard = 64
     memory = np.full(nbytes + 2 * guard, before, "u1")
     memory[:guard] = memory[guard + nbytes :] = 0xAB
-    lent = {}
-
-    def scratch(slot, size):
-        return lent.setdefault((slot, size), np.full(size, before, "u1"))
-
     try:
         decoder = ChunkDecoder(pipe, nbytes, decode_by_library)
-        decoder.decode(np.frombuffer(stored, "u1"), mask, memory[guard : guard + nbytes], scratch)
+        decoder.decode(np.frombuffer(stored, "u1"), mask, memory[guard : guard + nbytes])
     finally:
         assert np.all(memory[:guard] == 0xAB)
         assert np.all(memory[guard + nbytes :] == 0xAB)

@@ -138,10 +138,7 @@ class References:
             _, stored = dataset.id.read_direct_chunk(corner)
             values = np.empty(layout.chunk_bytes, np.uint8)
             try:
-                decoder.decode(
-                    np.frombuffer(stored, np.uint8), int(index.masks[at]), values,
-                    lambda _, nbytes: np.empty(nbytes, np.uint8),
-                )  # fmt: skip
+                decoder.decode(np.frombuffer(stored, np.uint8), int(index.masks[at]), values)
             except DecodeError as exc:
                 raise corrupt_chunk(self.tree.path, layout, number, offset, size, str(exc)) from None
             into = tuple(slice(first, first + n) for first, n in zip(corner, grid.chunk_shape, strict=True))

@@ -125,9 +125,7 @@ class _Steps:
             origin, number = self._table.origin_of(job)
             least = size if origin.least is None else origin.least(number)
             try:
-                origin.decoder.decode_rows(
-                    stored, jobs[Field.MASK][job], values, lambda slot, n: self._buffer(f"between{slot}", n), least
-                )
+                origin.decoder.decode_rows(stored, jobs[Field.MASK][job], values, least)
             except DecodeError as exc:
                 raise origin.corrupt(number, str(exc)) from exc
             self._counts[CHUNKS_DECODED] += 1

@@ -71,14 +71,10 @@ def decoded(pipeline, mask, data, nbytes):
 
 
 def decoded_in_python(pipeline, mask, data, nbytes):
-    out, buffers = np.empty(nbytes, np.uint8), {}
-
-    def scratch(slot, size):
-        return buffers.setdefault((slot, size), np.empty(size, np.uint8))
-
+    out = np.empty(nbytes, np.uint8)
     try:
         stored = np.frombuffer(bytes(data), np.uint8)
-        ChunkDecoder(pipeline, nbytes).decode(stored, mask, out, scratch)
+        ChunkDecoder(pipeline, nbytes).decode(stored, mask, out)
     except DecodeError:
         return None
     return out.tobytes()
