@@ -42,8 +42,8 @@ def as_sample(value: Any, name: str) -> Array:
     return array
 
 
-def short_text(value: Any) -> str:
-    """Return a scalar as people write it, or dtype and shape of an array; at most 40 characters."""
+def short_text(value: Any, most: int = _MOST_LETTERS) -> str:
+    """Return a scalar as people write it, or dtype and shape of an array; at most so many characters."""
     array = np.asarray(value)
     value = array[()]
     if array.ndim:
@@ -55,7 +55,7 @@ def short_text(value: Any) -> str:
         text = text.removesuffix(" 00:00:00").removesuffix(" 00:00")
     else:
         text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def wrapped(text: object, width: float) -> str:

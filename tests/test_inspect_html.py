@@ -10,7 +10,7 @@ import pytest
 import ray_h5
 from ray_h5.cli import main
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow
-from ray_h5.inspect.pictures import drawn, png
+from ray_h5.inspect.page import drawn, png
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&]]>"
 EMPTY, CELLS = {"meta", "img", "rect", "polyline"}, {"td", "th", "li", "b"}
@@ -173,7 +173,7 @@ def test_rows_that_cannot_be_read_are_errors_in_their_cells(tmp_path, inspected)
     page = Page(text)
     assert status == 0
     assert any("Error" in cell and "bad" in cell for cell in page.cells)
-    assert "9" in page.cells  # the last row of the good one
+    assert "9.0" in page.cells  # the last row of the good one
 
 
 def test_rows_of_classes_are_shown_as_numbers(tmp_path, inspected):

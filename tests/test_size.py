@@ -49,7 +49,7 @@ LIMITS: dict[str, Size] = {
     "hashing": Size(204, 1, 0, 0, 0, 0),
     "hdf5": Size(7270, 43, 16, 2, 9, 3),
     "index": Size(4340, 24, 2, 0, 6, 10),
-    "inspect": Size(1566, 9, 8, 0, 5, 0),
+    "inspect": Size(1536, 9, 8, 0, 5, 0),
     "likely_rows": Size(1048, 10, 0, 0, 1, 0),
     "loading": Size(1393, 9, 2, 0, 0, 1),
     "lru": Size(145, 1, 0, 0, 0, 0),

@@ -27,7 +27,7 @@ def run(given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
         Those of them that are options of `Source`.
     """
     from ray_h5.index.file_options import FileOptions
-    from ray_h5.inspect.report import inspect_files, to_dict
+    from ray_h5.inspect.measure import inspect_files
     from ray_h5.inspect.text import to_text
 
     page = given["html"]
@@ -37,7 +37,7 @@ def run(given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
             "this is one of the files that are read; expected another name, such as a.html", option="html", value=page
         )
     report = inspect_files(files, given["shuffle"])
-    print(json.dumps(to_dict(report), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
+    print(json.dumps(report.to_dict(), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
     if page is not None:
         from ray_h5.inspect.page import to_html
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ray_h5.likely_rows.alike import short_name
 from ray_h5.likely_rows.tree import nested
-from ray_h5.messages import printable
 from ray_h5.storage.local import natural_key
 
 # Fewer are shown one by one, as each may have a meaning of its own.
 _MIN_MERGED = 6
-
-_MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ColumnNode:
     def name(self) -> str:
         """The name, or the first and the last of several names."""
         names = sorted(self.siblings, key=natural_key)
-        return _short(names[0]) if len(names) == 1 else f"{_short(names[0])} ... {_short(names[-1])}"
+        return short_name(names[0]) if len(names) == 1 else f"{short_name(names[0])} ... {short_name(names[-1])}"
 
     @property
     def label(self) -> str:
@@ -50,41 +48,45 @@ class ColumnNode:
         many = f" ({len(self.siblings)} {'groups' if self.below else 'columns'} alike)"
         return self.name + ("/" if self.below else "") + (many if len(self.siblings) > 1 else "")
 
-    def walk(self, above: tuple[ColumnNode, ...] = ()) -> Iterator[tuple[tuple[ColumnNode, ...], ColumnNode]]:
-        """Yield this node and all nodes below it, each with the nodes above it."""
-        yield above, self
-        for node in self.below:
-            yield from node.walk((*above, self))
 
-
-def merge_similar(keys: Mapping[str, Hashable], *, any_name: bool = False) -> list[ColumnNode]:
+def merge_similar(keys: Mapping[str, Hashable], most: int | None = None) -> list[ColumnNode]:
     """Return columns as a tree in which nodes that are alike are merged.
 
     Parameters
     ----------
     keys : mapping of str to hashable
         By the name of each column: a value that is equal for columns that are alike.
-    any_name : bool
-        Merge also columns whose names differ by more than a number. Groups are always merged so.
+    most : int, optional
+        If there are more nodes, columns whose names differ by more than a number are merged, too. Groups always are.
     """
-    return _nodes(nested({name: name for name in keys}), keys, any_name)
+    tree = nested({name: name for name in keys})
+    nodes = _nodes(tree, keys, any_name=False)
+    return nodes if most is None or len(list(walk(nodes))) <= most else _nodes(tree, keys, any_name=True)
+
+
+def walk(
+    nodes: Iterable[ColumnNode], above: tuple[ColumnNode, ...] = ()
+) -> Iterator[tuple[tuple[ColumnNode, ...], ColumnNode]]:
+    """Yield nodes and all nodes below them, each with the nodes above it."""
+    for node in nodes:
+        yield above, node
+        yield from walk(node.below, (*above, node))
 
 
 def leaves(nodes: Sequence[ColumnNode]) -> Iterator[tuple[str, ColumnNode]]:
     """Yield the nodes of columns, each with its full name, such as ``demo_0 ... demo_9/x``."""
-    for top in nodes:
-        for above, node in top.walk():
-            if node.columns:
-                yield "/".join(each.name for each in (*above, node)), node
+    for above, node in walk(nodes):
+        if node.columns:
+            yield "/".join(each.name for each in (*above, node)), node
 
 
-def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], any_name: bool) -> list[ColumnNode]:
+def _nodes(tree: Mapping[str, Any], keys: Mapping[str, Hashable], *, any_name: bool) -> list[ColumnNode]:
     nodes = []
     for name, found in tree.items():
         if isinstance(found, str):
             nodes.append(ColumnNode((name,), (found,), (), keys[found]))
         else:
-            below = tuple(_nodes(found, keys, any_name))
+            below = tuple(_nodes(found, keys, any_name=any_name))
             nodes.append(ColumnNode((name[:-1],), (), below, tuple((_mark(each), each.key) for each in below)))
     # First nodes whose names differ by a number, such as lead_1 and lead_2; then groups of any names, such as patients.
     nodes = _joined(nodes, lambda node: (_mark(node, one=False), bool(node.below), node.key))
@@ -102,13 +104,8 @@ def _joined(nodes: Sequence[ColumnNode], alike: Callable[[ColumnNode], Hashable]
         for mark, similar in by_mark.items()
         if len(similar) > 1 and sum(len(node.siblings) for node in similar) >= _MIN_MERGED
     }
-    found = []
-    for mark, node in zip(marks, nodes, strict=True):
-        if mark not in joined:
-            found.append(node)
-        elif node is by_mark[mark][0]:
-            found.append(joined[mark])
-    return found
+    pairs = zip(marks, nodes, strict=True)
+    return [joined.get(mark, node) for mark, node in pairs if mark not in joined or node is by_mark[mark][0]]
 
 
 def _merged(nodes: Sequence[ColumnNode]) -> ColumnNode:
@@ -127,8 +124,3 @@ def _mark(node: ColumnNode, *, one: bool = True) -> str:
     # "*" stands for names that differ by more than a number.
     numbered = {re.sub("[0-9]+", "#", name) for name in node.siblings}
     return numbered.pop() if len(numbered) == 1 else "*"
-
-
-def _short(name: str) -> str:
-    name = printable(name)
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."

@@ -22,10 +22,6 @@ from ray_h5.storage.storage_of_path import Storage, storage_of
 
 _SAMPLED_BLOCKS = 4
 _SAMPLED_ROWS = 1 << 14
-# A file that opens with more has its metadata in many places.
-_FEW_REQUESTS, _FEW_ROUNDS = 8, 3
-
-_PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class StoreReport:
 
 
 @contextmanager
-def counted(costs: dict[str, OpenCost], path: str, storage: Storage) -> Iterator[None]:
+def opening(costs: dict[str, OpenCost], path: str, storage: Storage) -> Iterator[None]:
     """Add what it takes to open a file to `costs`, if it is fetched."""
     before = fetched.value.rounds, fetched.value.requests, fetched.value.nbytes
     yield
@@ -119,37 +115,3 @@ def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
         return plan.open(file).planned(arrays, row_ids[places] - plan.files.starts[file], places, **plan.read_options)
 
     return request_cost_of([partial(planned, *part) for part in by_file(plan.files, row_ids)])
-
-
-def lines_of(report: StoreReport) -> Iterator[str]:
-    """Yield the report as text."""
-    cost = report.opening
-    yield (
-        f"opened with {_many(cost.requests, 'request')} of {size(cost.nbytes)} in all, in {_many(cost.rounds, 'round')}"
-        f" ({report.path}); none with index_dir, from the second run on"
-    )
-    for each in report.epochs:
-        yield (
-            f"an epoch {each.order}: about {_many(each.requests, 'request')}, {size(each.nbytes)}, {each.waste:.1f} "
-            "times the bytes of the rows"
-        )
-    if cost.requests > _FEW_REQUESTS or cost.rounds > _FEW_ROUNDS:
-        # Each page is fetched by a request of its own: one that holds all metadata is best.
-        page = next((each for each in _PAGES if each >= cost.nbytes), _PAGES[-1])
-        yield (
-            f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
-            f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'
-        )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes with three digits and a unit."""
-    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

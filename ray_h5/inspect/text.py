@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
 from ray_h5.inspect.report import ColumnReport, Delivery, FileReport, Report, Unreadable
-from ray_h5.inspect.similar_columns import ColumnNode, leaves, merge_similar
-from ray_h5.inspect.store_cost import lines_of, size
+from ray_h5.inspect.similar_columns import ColumnNode, leaves, merge_similar, walk
+from ray_h5.inspect.store_cost import StoreReport
 from ray_h5.messages import counted, few, printable
 
 __all__ = ["Section", "sections", "to_text"]
 
 MAX_LINES = 60
+# A file that opens with more has its metadata in many places.
+_FEW_REQUESTS, _FEW_ROUNDS = 8, 3
+_PAGES = [1 << 20, 2 << 20, 4 << 20, 8 << 20]
 _MAX_CHARS = 4000
 _MAX_MEMBERS = 16
 _HEAD = ("column", "rows", "dtype", "row shape", "chunk rows", "filter pipeline", "stored", "real")
@@ -66,7 +69,7 @@ def sections(report: Report, columns: Sequence[str] = ()) -> Iterator[Section]:
         files = "the others, with ignore_unreadable_files=True" if report.unreadable else "it"
         yield from _section(f"read_h5 makes of {files}:", list(_delivered(report.delivery)))
     yield from _section("Shuffled:", [report.shuffle] if report.shuffle is not None else [])
-    yield from _section("In the store:", [] if report.store is None else list(lines_of(report.store)))
+    yield from _section("In the store:", [] if report.store is None else list(_of_store(report.store)))
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[Section]:
@@ -105,7 +108,7 @@ def _summary(report: Report) -> str:
 def _tree(file: FileReport, named: Collection[str]) -> Section:
     """Return the table of columns; those that are `named` have a row of their own."""
     reports = {column.name: column for column in file.columns}
-    nodes = list(_rows(_chosen(reports, named)))
+    nodes = [(len(above), node) for above, node in walk(_chosen(reports, named))]
     shown = nodes[:MAX_LINES]
     table: list[tuple[str, ...]] = [_HEAD]
     for depth, node in shown:
@@ -120,20 +123,14 @@ def _tree(file: FileReport, named: Collection[str]) -> Section:
 def _chosen(reports: Mapping[str, ColumnReport], named: Collection[str]) -> list[ColumnNode]:
     """Return the nodes of a table that is short enough, if possible."""
     keys = {name: _key(report, named) for name, report in reports.items()}
-    nodes = merge_similar(keys)
-    if len(list(_rows(nodes))) > MAX_LINES:
-        nodes = merge_similar(keys, any_name=True)
+    nodes = merge_similar(keys, MAX_LINES)
     chosen = {name: key for name, key in keys.items() if name in named}
-    return merge_similar(chosen) if chosen and len(list(_rows(nodes))) > MAX_LINES else nodes
+    return merge_similar(chosen) if chosen and len(list(walk(nodes))) > MAX_LINES else nodes
 
 
 def _key(column: ColumnReport, named: Collection[str]) -> Hashable:
     own_line = column.name if column.name in named else ""
     return column.dtype, column.row_shape, column.storage, column.pipeline, column.real_bytes is None, own_line
-
-
-def _rows(nodes: Iterable[ColumnNode]) -> Iterator[tuple[int, ColumnNode]]:
-    return ((len(above), node) for top in nodes for above, node in top.walk())
 
 
 def _cells(columns: Sequence[ColumnReport]) -> tuple[str, ...]:
@@ -223,9 +220,7 @@ def _together(said: Iterable[tuple[str, str]]) -> list[str]:
 def _delivered(delivery: Delivery) -> Iterator[str]:
     blocks = f"{counted(delivery.blocks, 'block')} of {delivery.block_rows}"
     yield f"{counted(delivery.rows, 'row')} of {size(delivery.row_bytes)}, in {blocks}"
-    nodes = list(leaves(merge_similar(delivery.columns)))
-    if len(nodes) > MAX_LINES:
-        nodes = list(leaves(merge_similar(delivery.columns, any_name=True)))
+    nodes = list(leaves(merge_similar(delivery.columns, MAX_LINES)))
     shown = [
         f"{name}: {delivery.columns[node.columns[0]]}"
         + (f" ({len(node.columns)} columns)" if len(node.columns) > 1 else "")
@@ -233,3 +228,33 @@ def _delivered(delivery: Delivery) -> Iterator[str]:
     ]
     more = sum(len(node.columns) for _, node in nodes[MAX_LINES:])
     yield ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def _of_store(report: StoreReport) -> Iterator[str]:
+    """Yield what files in a store cost."""
+    cost = report.opening
+    yield (
+        f"opened with {counted(cost.requests, 'request')} of {size(cost.nbytes)} in all, in "
+        f"{counted(cost.rounds, 'round')} ({report.path}); none with index_dir, from the second run on"
+    )
+    for each in report.epochs:
+        yield (
+            f"an epoch {each.order}: about {counted(each.requests, 'request')}, {size(each.nbytes)}, {each.waste:.1f} "
+            "times the bytes of the rows"
+        )
+    if cost.requests > _FEW_REQUESTS or cost.rounds > _FEW_ROUNDS:
+        # Each page is fetched by a request of its own: one that holds all metadata is best.
+        page = next((each for each in _PAGES if each >= cost.nbytes), _PAGES[-1])
+        yield (
+            f"its metadata is in many places. To gather it in pages: `h5repack -S PAGE -G {page} in.h5 out.h5`, or "
+            f'write with h5py.File(path, "w", fs_strategy="page", fs_page_size={page})'
+        )
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes with three digits and a unit."""
+    value, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{nbytes} B" if units[0] == "B" else f"{value:.3g} {units[0]}"

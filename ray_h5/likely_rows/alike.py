@@ -71,7 +71,7 @@ class Alike:
         last = self.paths[-1].rpartition("/")[2] if one_parent else self.paths[-1]
         where = f"{printable(parent)}/" if parent else ""
         what = "groups" if self.are_groups else "columns"
-        return f"{where}{_short(first)} ... {_short(last)}: {len(self.paths)} {what} alike"
+        return f"{where}{short_name(first)} ... {short_name(last)}: {len(self.paths)} {what} alike"
 
 
 @dataclass(slots=True)
@@ -281,6 +281,7 @@ def _are_short(names: Sequence[str]) -> bool:
     return all(len("".join(words(name))) <= _SHORT for name in names)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """Return a name that is printable and not too long."""
     name = printable(name)
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."

@@ -13,8 +13,7 @@ from ray_h5.likely_rows.words import TARGETS, last, words
 from ray_h5.messages import few
 from ray_h5.storage.local import natural_key
 
-_MAX_ALIKE, WINDOW = 2, "range(0, 16)"
-UNPADDED = "leave the steps of '{}_is_pad' out of the loss"
+_MAX_ALIKE, WINDOW, UNPADDED = 2, "range(0, 16)", "leave the steps of '{}_is_pad' out of the loss"
 
 
 def side_by_side(tree: FileTree) -> Iterator[Suggestion]:

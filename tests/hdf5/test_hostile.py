@@ -22,7 +22,7 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.tree import tree
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.measure import inspect_files
 from ray_h5.inspect.text import to_text
 from ray_h5.predicates.criteria import any_equal, row_mask, where
 from ray_h5.read.reader import RowReader

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CastError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.measure import inspect_files
 from ray_h5.torch_data import H5Dataset
 
 ROWS = 300

@@ -10,7 +10,7 @@ import ray_h5
 from ray_h5 import Groups, H5Dataset, Patches, RowReader, Sidecar, Windows, where
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.measure import inspect_files
 from tests.rows.kit import assert_value
 
 SIZES = [5, 3, 11, 4]

@@ -7,7 +7,7 @@ import pytest
 import ray_h5
 from ray_h5.errors import ExternalDataError, OptionError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.inspect.report import inspect_files
+from ray_h5.inspect.measure import inspect_files
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
