@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,8 @@ from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Grid, Groups, RowKind, check_episodes
 from ray_h5.rows.row_view import FileReader, RowView
 from ray_h5.rows.windows import Windows
-from ray_h5.storage.local import LOCAL, PathLike
+from ray_h5.source import Source
+from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage
 
 
@@ -60,19 +61,11 @@ class Scope:
     zipped: ZippedFiles | None = None
 
     @classmethod
-    def of(
-        cls,
-        group: str,
-        allow_external: PathLike | Iterable[PathLike],
-        threads: int = 1,
-        rows: RowKind | None = None,
-        windows: Windows | None = None,
-        storage: Storage = LOCAL,
-        columns: Sequence[MadeColumn] = (),
-        decode_cf: bool = False,
-        axes: str = "stored",
-    ) -> Scope:
-        """Return the scope for the arguments of a user."""
+    def of(cls, source: Source, storage: Storage = LOCAL, threads: int = 1) -> Scope:
+        """Return the scope for what a user says; raise an OptionError for options that have no meaning together."""
+        rows, windows, columns, decode_cf, axes = (
+            source.rows, source.windows, source.made, source.decode_cf, source.axes,
+        )  # fmt: skip
         if windows is not None:
             check_episodes(rows, windows)
         has_groups, ranges = isinstance(rows, Groups), [each for each in columns if is_range(each)]
@@ -98,8 +91,8 @@ class Scope:
         if axes == "reversed" and (has_groups or others or decode_cf):
             other = rows if has_groups else next(iter((*others, "decode_cf=True")))
             raise OptionError(f"axes='reversed': rows lie along the last axis; leave it out, or {other}")
-        made = tuple(columns)
-        return cls(group, as_roots(allow_external), threads, rows, windows, storage, made, bool(decode_cf), axes)
+        roots = as_roots(source.allow_external)
+        return cls(source.group, roots, threads, rows, windows, storage, columns, bool(decode_cf), axes)
 
     def beside(self, path: str) -> str:
         """Return the file that is read beside another one; empty if there is none."""

@@ -33,7 +33,6 @@ from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.find_files import PathLike, find_files, is_local_only, list_paths
 from ray_h5.storage.local import LOCAL
 from ray_h5.storage.storage_of_path import Storage, storage_for
-from ray_h5.tables.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,6 +49,8 @@ class FileOptions:
 
     Attributes
     ----------
+    source : Source
+        What the user says.
     paths : list of str
         The files, in the order of row ids.
     scope : Scope
@@ -60,31 +61,17 @@ class FileOptions:
         The casts while columns are read.
     local_only : bool
         Whether only this node has the files.
-    sidecars : tuple of Sidecar
-        Tables beside the files.
-    attrs : mapping of str to str
-        Columns that are attributes of the files.
     states : mapping of str to ObjectIdentity
         The states of remote files, by URL.
-    columns : sequence of str, optional
-        The names of the columns that are read; None stands for all.
-    classes : tuple of Classes
-        The classes of columns that are delivered as their numbers.
-    leaves_out : bool
-        Whether files that cannot be read are left out.
     """
 
+    source: Source = field(repr=False)
     paths: Sequence[str]
     scope: Scope
     index_dir: str | None
     cast: Cast
     local_only: bool
-    sidecars: tuple[Sidecar, ...] = ()
-    attrs: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, ObjectIdentity] = field(default_factory=dict)
-    columns: Sequence[str] | None = None
-    classes: tuple[Classes, ...] = ()
-    leaves_out: bool = False
 
     @classmethod
     def of(
@@ -100,17 +87,7 @@ class FileOptions:
         ensure_handler()
         source = Source(paths, **options)
         found = _Places.of(source)
-        scope = Scope.of(
-            source.group,
-            source.allow_external,
-            threads,
-            source.rows,
-            source.windows,
-            found.storage,
-            source.made,
-            source.decode_cf,
-            source.axes,
-        )
+        scope = Scope.of(source, found.storage, threads)
         folder = None
         if source.index_dir is not None:
             folder = check_index_dir(source.index_dir, in_store=found.takes_index)
@@ -119,19 +96,8 @@ class FileOptions:
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
             scope = replace(scope, zipped=zipped(files.paths, find_files(found.beside, *how).paths))
-        return cls(
-            files.paths,
-            scope,
-            folder,
-            source.cast,
-            is_local_only([*found.paths, *found.beside]),
-            source.tables,
-            source.attributes,
-            files.states,
-            source.names,
-            source.classes,
-            bool(source.ignore_unreadable_files),
-        )
+        local_only = is_local_only([*found.paths, *found.beside])
+        return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
 
     def _matching(self, names: Sequence[str] | None) -> list[str] | None:
         """Return names of columns, with those of the first file that match in the place of each pattern.
@@ -172,13 +138,10 @@ class FileOptions:
 
     def _plan_as(self, **options: Any) -> RowIndex:
         """Plan the same files with other options that say what their rows are."""
-        scope = self.scope
-        source = Source(self.paths, **{"group": scope.group, **options})
-        kinds = source.rows, source.windows, scope.storage, source.made, source.decode_cf, source.axes
-        found = replace(Scope.of(source.group, scope.allow_external, 1, *kinds), zipped=scope.zipped)
-        return replace(
-            self, scope=found, index_dir=None, cast=source.cast, sidecars=(), attrs={}, columns=source.names, classes=()
-        ).plan()
+        kept = {name: getattr(self.source, name) for name in ("group", "allow_external", "ignore_unreadable_files")}
+        source = Source(self.paths, **{**kept, **options})
+        scope = replace(Scope.of(source, self.scope.storage), zipped=self.scope.zipped)
+        return replace(self, source=source, scope=scope, index_dir=None, cast=source.cast).plan()
 
     def index(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return the index of some columns; by default of those that the source names, or of all.
@@ -198,19 +161,18 @@ class FileOptions:
 
     def plan(self, columns: Columns | None = None, spread: Spread = read_ahead) -> RowIndex:
         """Return what `index` does; its errors have suggestions that were not run."""
-        names = self.columns
-        if columns is not None:
-            names = split_columns(columns)[0]
-        names = self._matching(names)
-        scope = self.scope.naming(names if self.columns is None else self.columns)
-        lookup = Lookup(scope, self.index_dir, read_ahead if self.local_only else spread, self.states, self.leaves_out)
-        if not self.sidecars and not self.attrs:
-            index = build_index(self.paths, names, lookup, self.cast)
-            return _with_labels(index, self.classes, of_some=columns is not None)
-        from ray_h5.index.index_with_tables import index_with_tables
+        source = self.source
+        names = self._matching(source.names if columns is None else split_columns(columns)[0])
+        scope = self.scope.naming(names if source.names is None else source.names)
+        spread, leaves_out = read_ahead if self.local_only else spread, bool(source.ignore_unreadable_files)
+        lookup = Lookup(scope, self.index_dir, spread, self.states, leaves_out)
+        if source.tables or source.attributes:
+            from ray_h5.index.index_with_tables import index_with_tables  # readers of tables take long to import
 
-        index = index_with_tables(self.paths, names, lookup, self.cast, self.sidecars, self.attrs)
-        return _with_labels(index, self.classes, of_some=columns is not None)
+            index = index_with_tables(self.paths, names, lookup, self.cast, source.tables, source.attributes)
+        else:
+            index = build_index(self.paths, names, lookup, self.cast)
+        return _with_labels(index, source.classes, of_some=columns is not None)
 
 
 class _Places(NamedTuple):

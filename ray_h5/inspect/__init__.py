@@ -37,11 +37,11 @@ def run(given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
             "this is one of the files that are read; expected another name, such as a.html", option="html", value=page
         )
     report = inspect_files(files, given["shuffle"])
-    print(json.dumps(report.to_dict(), indent=2) if given["as_json"] else to_text(report, files.columns or ()))
+    print(json.dumps(report.to_dict(), indent=2) if given["as_json"] else to_text(report, files.source.names or ()))
     if page is not None:
         from ray_h5.inspect.page import to_html
 
         Path(page).write_text(to_html(report, files, given["paths"], options), encoding="utf-8")
         print(f"ray-h5: the page is in {printable(os.path.abspath(page))}", file=sys.stderr)
-    is_read = report.ok or (files.leaves_out and report.problem is None)
-    return 0 if is_read or (files.columns is None and report.has_call) else 1
+    is_read = report.ok or (files.source.ignore_unreadable_files and report.problem is None)
+    return 0 if is_read or (files.source.names is None and report.has_call) else 1

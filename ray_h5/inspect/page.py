@@ -76,7 +76,7 @@ def to_html(report: Report, files: FileOptions, paths: Sequence[str], options: M
         path=first.path,
         version=__version__,
         arguments="" if report.delivery is None else _arguments(paths, options, list(report.delivery.columns)),
-        sections=list(sections(report, files.columns or ())),
+        sections=list(sections(report, files.source.names or ())),
         tables=tables.items(),
         repack=f"ray-h5 repack {' '.join(map(shlex.quote, paths))} repacked/" if len(repacks) > 1 else "",
         layouts=[(each.name, Chunks.of(each)) for each in columns[:_MOST_COLUMNS]],

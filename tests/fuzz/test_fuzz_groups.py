@@ -15,6 +15,7 @@ from ray_h5.errors import RayH5Error
 from ray_h5.index.file_opener import Scope
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.windows import Windows
+from ray_h5.source import Source
 from tests.fuzz.campaign import _calls_library
 from tests.fuzz.children import _caught, digest, in_child
 from tests.fuzz.mutate import Healthy, healthy, mutated
@@ -40,7 +41,7 @@ def write(path: Path, libver: str, options: dict[str, object]) -> None:
 def by_ours(path: str) -> dict[str, str]:
     """Read each dataset and attribute of the groups as rows."""
     found: dict[str, str] = {}
-    with _caught(found, "", RayH5Error), Scope.of("/", (), 1, KIND).open(path) as reader:
+    with _caught(found, "", RayH5Error), Scope.of(Source(path, rows=KIND)).open(path) as reader:
         layout = reader.layout
         found.update({f"*{name}": f"!{error}" for name, error in layout.refused.items()})
         names = [name.decode() for name in reader.read(["path"])["path"]]
@@ -50,7 +51,7 @@ def by_ours(path: str) -> dict[str, str]:
                     found[f"{name}/{column}"] = said(value)
     with _caught(found, "windows", RayH5Error):
         windows = Windows({"x": range(-2, 3)})
-        with Scope.of("/", (), 1, KIND, windows).open(path) as reader:
+        with Scope.of(Source(path, rows=KIND, windows=windows)).open(path) as reader:
             values = reader.read(["x", "path"])
             groups = values["path"].tolist()
             for i, name in enumerate(groups):

@@ -1,11 +1,11 @@
 from hypothesis import strategies as st
 
-from ray_h5.columns.schema import Cast
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.stored import index_files
 from ray_h5.order.read_plan import make_plan
 from ray_h5.predicates.evaluate import as_expression
+from ray_h5.source import Source
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.storage_of_path import storage_for
 
@@ -27,8 +27,9 @@ def plan_files(
     folder = None if index_dir is None else index_files.check_index_dir(index_dir)
     storage = storage_for(None, map(str, paths))
     states = {path: storage.check(path) for path in paths if is_url(str(path))}
-    scope = Scope.of("/", allow_external, threads, storage=storage)
-    files = FileOptions(paths, scope, folder, Cast(dtypes or {}, casting), False, states=states)
+    source = Source(paths, dtypes=dtypes, casting=casting, allow_external=allow_external)
+    scope = Scope.of(source, storage, threads)
+    files = FileOptions(source, paths, scope, folder, source.cast, False, states)
     index = files.index(columns)
     specs = index.delivered
     selection = None if predicate is None else index.select(as_expression(predicate))

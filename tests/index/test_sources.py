@@ -230,7 +230,10 @@ def test_an_order_is_of_the_source_that_it_was_made_of(tmp_path, option):
 def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
     write(tmp_path / "s.h5", x=ROWS)
     main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"))
-    index = build_index([main], ["own", "x"] if by != "another column" else ["own"], Lookup(Scope.of("/", tmp_path)))
+    lookup = Lookup(Scope(allow_external=(str(tmp_path),)))
+    index = build_index([main], ["own", "x"] if by != "another column" else ["own"], lookup)
+        [main], ["own", "x"] if by != "another column" else ["own"], Lookup(Scope(allow_external=(str(tmp_path),)))
+    )
     if by == "another column":
         index.find(["x"])
     write(tmp_path / "s.h5", x=CHANGES[change])
@@ -333,7 +336,7 @@ def test_columns_that_appear_in_a_source_are_listed(tmp_path, forget, before):
 def test_a_column_that_is_not_there_is_still_said_to_be(tmp_path):
     write(tmp_path / "s.h5", x=ROWS)
     main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"), short=ROWS[:2])
-    index = build_index([main], ["own", "x"], Lookup(Scope.of("/", tmp_path)))
+    index = build_index([main], ["own", "x"], Lookup(Scope(allow_external=(str(tmp_path),))))
     with pytest.raises(UnknownColumnError):
         index.find(["nothing"])
     with pytest.raises(SchemaMismatchError):

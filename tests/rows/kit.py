@@ -10,6 +10,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.rows.groups_and_grids import RowKind
 from ray_h5.rows.row_view import RowView
 from ray_h5.rows.windows import Windows
+from ray_h5.source import Source
 
 ENUM = h5py.enum_dtype({"left": 0, "right": 1, "up": 5}, basetype="i2")
 TEXT = h5py.string_dtype()
@@ -33,7 +34,7 @@ PIPELINES = [
 
 def open_rows(path, rows: RowKind | None = None, windows: Windows | None = None, group: str = "/") -> RowView:
     """Open a file with a row kind."""
-    return Scope.of(group, (), 1, rows, windows).open(str(path))
+    return Scope.of(Source(path, group=group, rows=rows, windows=windows)).open(str(path))
 
 
 def values_of(dtype, shape, seed: int) -> np.ndarray:

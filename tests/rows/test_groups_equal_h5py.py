@@ -15,6 +15,7 @@ from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_as_bytes import FactsReader, FactsWriter, check_ranges
 from ray_h5.rows.groups_and_grids import Groups
 from ray_h5.rows.windows import Windows
+from ray_h5.source import Source
 from ray_h5.storage.byte_source import FileIdentity
 from ray_h5.torch_data import H5Dataset, where
 from tests.rows.kit import DTYPES, assert_value, make_dataset, open_rows, storages
@@ -85,7 +86,7 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
             found = str(table.groups.columns[name].layouts)
             assert found.replace("'s3://", "'/") == str(joined.layouts).replace("'s3://", "'/")  # in a store, a URL
     # What is known of the groups may come from an index file.
-    with Scope.of("/", (), 1, kind).open(str(path), None, table if rows[:1] == [0] else None) as reader:
+    with Scope.of(Source(path, rows=kind)).open(str(path), None, table if rows[:1] == [0] else None) as reader:
         found = reader.read([*columns, "demo"], rows)
         for name in columns:
             for place, row in enumerate(rows):

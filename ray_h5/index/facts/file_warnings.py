@@ -36,14 +36,14 @@ _MAX_COPIED, _MAX_NAMED = 8, 40
 
 def warn_of_surprises(index: RowIndex, files: FileOptions) -> None:
     """Warn of columns that are likely samples, unless they were named; and of values that have to be converted."""
-    if files.columns is None and index.scope.by_axis and not index.tables:
+    if files.source.names is None and index.scope.by_axis and not index.tables:
         _once(index, partial(_of_rows, files))
     _once(index, _of_no_rows)
     _once(index, _of_shapes)
     _once(index, _of_packing)
     if len(index.files) > 1 and ("X" in index.columns or any(name.startswith("layers/") for name in index.columns)):
         _once(index, _of_names)
-    if files.columns is not None and index.scope.windows is not None:
+    if files.source.names is not None and index.scope.windows is not None:
         _once(index, _of_padding)
 
 

@@ -157,7 +157,7 @@ def repack(
 
 def _readable(files: FileOptions) -> FileOptions:
     """Return the files without those that cannot be read, if the user leaves these out."""
-    if not files.leaves_out:
+    if not files.source.ignore_unreadable_files:
         return files
     errors = unreadable_files(files.paths, Lookup(files.scope, states=files.states), Question(None))
     if errors and len(errors) < len(files.paths):

@@ -92,7 +92,7 @@ def bench_filter(options: BenchOptions) -> Cases:
     with ray_session(2 << 30):
         for name, (columns, key) in cases.items():
             made = make_workload(name, options.folder, options.size)
-            values = FileOptions.of(made.paths).index([key]).look_up([key])[key].unique().to_pylist()
+            values = FileOptions.of(made.paths).index([key]).values([key])[key].unique().to_pylist()
             criteria: dict[str, dict[str, Any]] = {
                 f"{share:.0%}": {key: values[: max(1, round(share * len(values)))]} for share in (1.0, 0.1, 0.01)
             }
