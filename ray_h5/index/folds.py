@@ -19,7 +19,7 @@ from ray_h5.index.row_index import RowIndex
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.predicates.criteria import where
 from ray_h5.predicates.evaluate import comparable_type
-from ray_h5.predicates.virtual_names import RowFold
+from ray_h5.predicates.virtual_names import FileFold, RowFold
 from ray_h5.rows.row_view import EPISODE
 from ray_h5.source import OptionsOfFolds, Source
 from ray_h5.storage.find_files import PathLike
@@ -97,11 +97,15 @@ def fold_predicates(
     for option, name in (("group", group), ("stratify", stratify)):
         if name is not None and not isinstance(name, str):
             raise OptionError(f"kfold: {option}={name!r}: expected the name of a column, or None")
-    if group is None:
-        return _single_rows(files, k, stratify, seed, where, spread)
-    if group == "path" and not _has_column(files, group, spread):
-        return _whole_files(files, k, stratify, seed, where, spread)
-    folds = fold_values(_index_of(files, group, stratify, spread), k, group, stratify, seed)
+    k, seed = _checked(k, seed)
+    if group is None or (group == "path" and not _has_column(files, group, spread)):
+        # Whichever columns are read later: a file has one number of rows.
+        index = files.index(None, spread) if stratify is None else _with(files, "stratify", [stratify], spread)
+        pairs = _single_rows(index, k, stratify, seed) if group is None else _whole_files(index, k, stratify, seed)
+        return [(where(rows=train), where(rows=test)) for train, test in pairs]
+    index = _with(files, "group", [group], spread)
+    index = index if stratify is None else _with(files, "stratify", [group, stratify], spread)
+    folds = fold_values(index, k, group, stratify, seed)
     return [(where(**{group: train}), where(**{group: test})) for train, test in folds]
 
 
@@ -113,36 +117,22 @@ def _has_column(files: FileOptions, name: str, spread: Spread) -> bool:
         return False
 
 
-def _whole_files(
-    files: FileOptions, k: int, stratify: str | None, seed: int, where: Callable[..., Any], spread: Spread
-) -> list[tuple[Any, Any]]:
-    """Return folds of whole files. Their predicates list the files."""
-    k, seed = _checked(k, seed)
-    index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
+def _whole_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[FileFold, FileFold]]:
+    """Return folds of whole files. They list the files."""
     codes = index.files.files_of(index.kept)
-    labels = None
-    if stratify is not None:
-        labels = _classes(index.values([stratify])[stratify])[index.kept]
+    labels = None if stratify is None else _classes(index.values([stratify])[stratify])[index.kept]
     if (count := len(np.unique(codes))) < k:
         raise OptionError(f"kfold: k={k}: there are only {count} files with rows")
     folds = _folds(codes, labels, k, seed, f"{count} files", stratify)
-
-    def side(chosen: np.ndarray) -> Any:
-        return where(rows=fold_of_files(index.files, chosen.tolist()))
-
-    return [(side(train), side(test)) for train, test in folds]
+    train, test = ([fold_of_files(index.files, side.tolist()) for side in sides] for sides in zip(*folds, strict=True))
+    return list(zip(train, test, strict=True))
 
 
-def _single_rows(
-    files: FileOptions, k: int, stratify: str | None, seed: int, where: Callable[..., Any], spread: Spread
-) -> list[tuple[Any, Any]]:
-    """Return folds that are drawn row by row. Their predicates hold how rows are drawn, and no list of them."""
-    k, seed = _checked(k, seed)
-    # Whichever columns are read later: a file has one number of rows.
-    index = files.index(None, spread) if stratify is None else _with(files, "stratify", stratify, [stratify], spread)
+def _single_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[RowFold, RowFold]]:
+    """Return folds that are drawn row by row. They hold how rows are drawn, and no list of them."""
     digest = digest_of_folds(index, fold_of_rows(index, k, stratify, seed))
     drawn = (stratify, seed, index.num_rows, len(index.files), digest)
-    return [(where(rows=RowFold(k, i, False, *drawn)), where(rows=RowFold(k, i, True, *drawn))) for i in range(k)]
+    return [(RowFold(k, i, False, *drawn), RowFold(k, i, True, *drawn)) for i in range(k)]
 
 
 def _checked(k: int, seed: int) -> tuple[int, int]:
@@ -152,12 +142,9 @@ def _checked(k: int, seed: int) -> tuple[int, int]:
     return k, seed
 
 
-def _index_of(files: FileOptions, group: str, stratify: str | None, spread: Spread) -> RowIndex:
-    index = _with(files, "group", group, [group], spread)
-    return index if stratify is None else _with(files, "stratify", stratify, [group, stratify], spread)
-
-
-def _with(files: FileOptions, option: str, name: str, columns: list[str], spread: Spread) -> RowIndex:
+def _with(files: FileOptions, option: str, columns: list[str], spread: Spread) -> RowIndex:
+    """Return the index of some columns. The last one is that of the option; it has one value a row."""
+    name = columns[-1]
     try:
         index = files.index(columns, spread)
     except SchemaMismatchError as exc:

@@ -73,7 +73,7 @@ def index_with_tables(
         raise
     _check_not_in_files(index, named, opened)
     keys = [key for each in hidden for key in each]
-    taken = {*named, *(key for key in keys if keys.count(key) > 1 or _is_in_files(index, key))}
+    taken = {*named, *(key for key in keys if keys.count(key) > 1 or _in_files(index, [key]))}
     described = [
         (each, table, {name: found for name, found in columns.items() if name not in own & taken}, defaults)
         for (each, table, columns, defaults), own in zip(described, hidden, strict=True)
@@ -156,15 +156,8 @@ def _index_of_files(
 
 
 def _check_not_in_files(index: RowIndex, named: Sequence[str], opened: Sequence[tuple[Sidecar, Table]]) -> None:
-    """Raise if a column of a table has the name of a column of the files."""
-    try:
-        there = _in_files(index, named)
-    except UnsupportedColumnError as exc:
-        raise OptionError(
-            f"sidecar, attrs: {exc}. The table has a column of this name: give it another, by Sidecar(..., "
-            "prefix='table/') or attrs={'new name': 'attribute'}."
-        ) from None
-    if there:
+    """Raise if a column of a table has the name of a column of the files, or of something else in them."""
+    if there := _in_files(index, named):
         tables = few([table.name for _, table in opened]) or "attrs="
         raise OptionError(
             f"columns {few([repr(name) for name in there])} are in the files and in {tables}. Give those of the table "
@@ -173,20 +166,16 @@ def _check_not_in_files(index: RowIndex, named: Sequence[str], opened: Sequence[
 
 
 def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
-    """Return those of some names that columns of the files have."""
+    """Return those of some names that something in the files has."""
     asked = tuple(name for name in names if name not in index.columns)
     found: Collection[str] = ()
-    if asked and len(index.files):
-        (first,) = index.lookup.ask([index.files.path(0)], Question(asked))
-        found = first.columns
-    return [name for name in names if name in index.columns or name in found]
-
-
-def _is_in_files(index: RowIndex, name: str) -> bool:
     try:
-        return bool(_in_files(index, [name]))
+        if asked and len(index.files):
+            (first,) = index.lookup.ask([index.files.path(0)], Question(asked))
+            found = first.columns
     except UnsupportedColumnError:
-        return True
+        return [*names] if len(names) == 1 else [name for name in names if _in_files(index, [name])]
+    return [name for name in names if name in index.columns or name in found]
 
 
 def _joined(

@@ -14,9 +14,7 @@ from ray_h5.likely_rows.samples import UNPADDED, WINDOW, of_steps, samples, side
 from ray_h5.likely_rows.shapes import (
     along_last_axis,
     block_of,
-    is_bag,
     is_image,
-    main_columns,
     time_axis,
 )
 from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
@@ -41,7 +39,6 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
         _ragged,
         _files,
         _volumes,
-        _main,
         _episodes,
         _cf,
     )
@@ -128,8 +125,6 @@ def _files(tree: FileTree) -> Iterator[Suggestion]:
     surprise = True
     if several and is_image(columns):
         said = "each file looks like one image, whose lines are no samples"
-    elif several and tree.rows_differ and is_bag(columns):
-        said = "each file looks like one bag of features, whose rows are parts of a sample"
     elif several and block_of(columns, differ=tree.rows_differ):
         said = "each file looks like one volume, whose planes are no samples"
     elif several and len(tree.lengths) > 1 and not likely_samples(tree.whole):
@@ -148,18 +143,6 @@ def _volumes(tree: FileTree) -> Iterator[Suggestion]:
         name = next(iter(shapes))
         said = f"{name} of {tree.columns[name].shape} looks like a volume"
         yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({shapes!r})", True)
-
-
-def _main(tree: FileTree) -> Iterator[Suggestion]:
-    """Yield the columns of one length that have the most values, where lengths differ."""
-    if len(tree.lengths) < 2 or any(_sparse(tree)):
-        return
-    rows, names = main_columns(tree.columns)
-    if len(names) <= MAX_COPIED and not likely_samples(tree.whole):
-        yield Suggestion(
-            f"{few(sorted(names), FEW)}: of {counted(rows, 'row')}, these have the most values",
-            "for these rows", f"columns={sorted(names)!r}",
-        )  # fmt: skip
 
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:

@@ -138,20 +138,20 @@ def why_not_compared(name: str, kind: pa.DataType, values: Sequence[Any], error:
     return f"column {name!r} holds {_held(kind)}{_instead(kind, values)}"
 
 
+_HELD: tuple[tuple[Callable[[pa.DataType], bool], str, str], ...] = (
+    (_is_text, "text, which is", "text"),
+    (pa.types.is_boolean, "booleans, which are", "True and False"),
+    (pa.types.is_duration, "time spans, which are", "datetime.timedelta or numpy.timedelta64"),
+    (pa.types.is_temporal, "times, which are", "times"),
+    (_is_number, "numbers, which are", "numbers"),
+    (lambda _: True, "bytes, which are", "bytes"),
+)
+"""What columns of a type hold, and what it is compared with."""
+
+
 def _held(kind: pa.DataType) -> str:
-    if _is_text(kind):
-        return "text, which is compared with text only"
-    if pa.types.is_boolean(kind):
-        return "booleans, which are compared with True and False only"
-    if pa.types.is_duration(kind):
-        return "time spans, which are compared with datetime.timedelta or numpy.timedelta64 only"
-    if pa.types.is_temporal(kind):
-        return "times, which are compared with times only"
-    return (
-        "numbers, which are compared with numbers only"
-        if _is_number(kind)
-        else "bytes, which are compared with bytes only"
-    )
+    _, held, others = next(each for each in _HELD if each[0](kind))
+    return f"{held} compared with {others} only"
 
 
 def _instead(kind: pa.DataType, values: Sequence[Any]) -> str:

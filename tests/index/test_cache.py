@@ -89,7 +89,7 @@ def index_file(folder):
 
 
 def seal(path, body):
-    header = index_files._HEADER.pack(index_files._MAGIC, index_files.VERSION, len(body), index_files._checksum([body]))
+    header = index_files._HEADER.pack(index_files._MAGIC, index_files.VERSION, len(body), index_files._checksum(body))
     path.write_bytes(header + body)
 
 
@@ -341,15 +341,6 @@ def test_values_are_not_read_for_rows_that_only_an_index_has(tmp_path, files, ro
     MEMORY.clear()
     index_file(folder).unlink()
     assert plan_files(files[:1], **options)[1].selection.tolist() == expected
-
-
-def test_a_large_index_is_gone_through_before_it_is_read(kept, files, monkeypatch, opened):
-    folder, expected = kept
-    monkeypatch.setattr(index_files, "_PIECE_BYTES", 100)
-    assert planned(files, folder) == expected
-    assert opened == []
-    flip_at(-40)(index_file(folder))
-    assert FactsStore(folder, Scope()).get(files[0]) is None
 
 
 def test_an_index_that_would_be_too_large_is_not_kept(files, tmp_path, monkeypatch, caplog):

@@ -232,8 +232,6 @@ def test_a_source_that_changes_between_index_and_values(tmp_path, change, by):
     main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"))
     lookup = Lookup(Scope(allow_external=(str(tmp_path),)))
     index = build_index([main], ["own", "x"] if by != "another column" else ["own"], lookup)
-        [main], ["own", "x"] if by != "another column" else ["own"], Lookup(Scope(allow_external=(str(tmp_path),)))
-    )
     if by == "another column":
         index.find(["x"])
     write(tmp_path / "s.h5", x=CHANGES[change])

@@ -315,7 +315,7 @@ def test_a_column_with_the_name_of_a_group(files):
     with h5py.File(files / "f0.h5", "a") as file:
         file["meta/y"] = np.arange(ROWS)
     table = write(files, "guid,meta\n" + "".join(f"{guid},1\n" for guid in guids()))
-    with pytest.raises(OptionError, match=r"The table has a column of this name.*prefix="):
+    with pytest.raises(OptionError, match=r"columns 'meta' are in the files and in .*prefix="):
         dataset(files, ["x", "meta"], sidecar=Sidecar(table, on="guid"))
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import logging
 import os
 import stat
 import struct
 import tempfile
-from collections.abc import Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 from ray_h5.atomic import written_whole
 from ray_h5.errors import OptionError
@@ -28,9 +25,6 @@ logger = logging.getLogger(__name__)
 ENDING = ".h5index"
 
 _MAX_BODY_BYTES = 4 << 30
-_PIECE_BYTES = 64 << 20
-"""The checksum of a larger index file is computed piece by piece, before memory is taken for all of it."""
-
 _MAGIC = b"ray_h5ix"
 _HEADER = struct.Struct("<8sIQ16s")
 """Magic, version, length of the body, checksum of the body."""
@@ -97,27 +91,33 @@ def write_body(where: str, body: bytes) -> bool:
         return False
     try:
         with written_whole(where) as file:
-            file.write(_HEADER.pack(_MAGIC, VERSION, len(body), _checksum([body])))
+            file.write(_HEADER.pack(_MAGIC, VERSION, len(body), _checksum(body)))
             file.write(body)
     except OSError as exc:
         raise OptionError(f"index_dir={folder!r}: {name} cannot be written there: {exc.strerror}") from exc
     return True
 
 
-def read_body(where: str, index_dir: str) -> bytes:
+def read_body(where: str, index_dir: str) -> memoryview:
     """Return the body of an index file; raise an OSError or a ValueError if there is none that can be trusted."""
     with open(where, "rb", opener=_open_at_once) as file:
-        _check_owner(os.fstat(file.fileno()), os.stat(index_dir))
-        return _checked_body(file)
+        state = os.fstat(file.fileno())
+        _check_owner(state, os.stat(index_dir))
+        _check_size(state.st_size)
+        return _checked_body(file.read())
 
 
-def body_in_store(url: str, state: Identity, storage: Storage) -> bytes:
+def body_in_store(url: str, state: Identity, storage: Storage) -> memoryview:
     """Return the body of an index file in a store, by one request; errors as `read_body`."""
-    if state.size > _MAX_BODY_BYTES:
-        raise ValueError(f"it has {state.size} bytes; at most {_MAX_BODY_BYTES} are read")
+    _check_size(state.size)
     content = bytearray(state.size)
     storage.open(url, state).read_into(0, memoryview(content))
-    return _checked_body(io.BytesIO(content))
+    return _checked_body(content)
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_BODY_BYTES:
+        raise ValueError(f"it has {size} bytes; at most {_MAX_BODY_BYTES} are read")
 
 
 def _open_at_once(where: str, flags: int) -> int:
@@ -125,23 +125,16 @@ def _open_at_once(where: str, flags: int) -> int:
     return os.open(where, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _checked_body(file: BinaryIO) -> bytes:
-    """Return the body of an index file. No memory is taken for it before its size and header are checked."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
+def _checked_body(content: bytes | bytearray) -> memoryview:
+    if len(content) < _HEADER.size:
         raise ValueError("it is cut short")
-    magic, version, length, checksum = _HEADER.unpack(header)
+    magic, version, length, checksum = _HEADER.unpack_from(content)
+    body = memoryview(content)[_HEADER.size :]
     if magic != _MAGIC or version != VERSION:
         raise ValueError("it has another format or version")
-    if length != size - _HEADER.size or length > _MAX_BODY_BYTES:
-        raise ValueError(f"it has {size} bytes, its header says {length}; at most {_MAX_BODY_BYTES} are read")
-    if length > _PIECE_BYTES and _checksum(iter(partial(file.read, _PIECE_BYTES), b"")) != checksum:
-        raise ValueError("its checksum is wrong")
-    file.seek(_HEADER.size)
-    body = file.read(length)
-    if len(body) != length or _checksum([body]) != checksum:
+    if length != len(body):
+        raise ValueError(f"it has {len(content)} bytes, its header says {length}")
+    if _checksum(body) != checksum:
         raise ValueError("its checksum is wrong")
     return body
 
@@ -164,8 +157,5 @@ def distrust(where: str, why: str) -> None:
     logger.warning("%s: not used, and made again: %s", where, why)
 
 
-def _checksum(pieces: Iterable[bytes]) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
-        found.update(piece)
-    return found.digest()
+def _checksum(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
