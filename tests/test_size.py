@@ -36,7 +36,7 @@ class Size(NamedTuple):
 LIMITS: dict[str, Size] = {
     "__init__": Size(207, 1, 1, 0, 0, 0),
     "arrow_arrays": Size(132, 1, 0, 0, 0, 0),
-    "atomic": Size(41, 1, 0, 0, 0, 0),
+    "atomic": Size(24, 1, 0, 0, 0, 0),
     "bench": Size(224, 1, 3, 0, 1, 0),
     "buffers": Size(72, 1, 0, 0, 0, 0),
     "call_errors": Size(89, 1, 0, 0, 1, 0),
@@ -65,7 +65,7 @@ LIMITS: dict[str, Size] = {
     "rows": Size(4485, 19, 5, 0, 4, 5),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
-    "storage": Size(3737, 22, 9, 0, 3, 0),
+    "storage": Size(3680, 22, 9, 0, 3, 0),
     "tables": Size(1460, 9, 0, 0, 3, 2),
     "torch_data": Size(4862, 27, 6, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),

@@ -13,7 +13,6 @@ another process that writes meanwhile leaves a block that is fetched again, neve
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -21,13 +20,12 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ray_h5.atomic import lock_within
 from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
 from ray_h5.storage.byte_source import Span
@@ -47,8 +45,9 @@ _RECORD = np.dtype([("crc", "<u4"), ("is_there", "<u4")])
 _PAGE_BYTES = 4096
 
 _TOUCH_S = 1.0
-_COUNT_AGAIN_S = 5.0
-_LOCK_S = 10.0
+_COUNT_AGAIN_S, _COUNTED_PARTS = 60.0, 100
+"""A process counts what the cache takes after so many seconds, and after it has written such a part of all of it."""
+
 _FULL_PAUSE_S, _ERROR_PAUSE_S = 1.0, 60.0
 """How long nothing is written after the cache was full, and after the disk failed."""
 
@@ -120,7 +119,8 @@ class BlockCache:
     """The cache of a folder in this process: how large it is, and what makes room when it is full.
 
     When it is full, files that no process used since this one began make room, the least recently used ones first.
-    Otherwise it keeps what it has: in an order with each row once, what was just read is needed last.
+    Otherwise it keeps what it has: in an order with each row once, what was just read is needed last. Processes do not
+    lock it: each counts anew what there is, so that many that write at once may exceed the size by some hundredths.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ class BlockCache:
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
         self._folder = _made_folder(options.folder)
-        self._since = time.time()
-        self._threads = threading.Lock()
-        self._lock_file: PerProcess[_LockFile] = PerProcess(lambda: _LockFile(os.path.join(self._folder, "lock")))
+        self._since = time.time() - 0.02  # the clock of a file system may be so late
+        self._lock = threading.Lock()
         self._paused_until = self._counted_at = float("-inf")
+        self._counted = self._written = 0
 
     def file(self, place: str, state: str, size: int) -> BlockFile:
         """Return the cached bytes of a remote file.
@@ -172,44 +172,34 @@ class BlockCache:
     def write(self, file: BlockFile, first: int, data: memoryview) -> None:
         """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
         crcs = file.crcs_of(data)
-        with self._threads:
-            if not self.may_write:  # another thread found that out while this one waited
-                return
-            try:
-                with self._locked() as lock_file:
-                    for start, stop in _runs(file.missing(first, crcs)):
-                        part = data[start * BLOCK_BYTES : stop * BLOCK_BYTES]
-                        if not self._store(file, first + start, part, crcs[start:stop], lock_file):
-                            self._paused_until = time.monotonic() + _FULL_PAUSE_S
-                            return
-            except (OSError, OptionError) as exc:
-                self._fail("writing", exc)
+        try:
+            if not os.path.isdir(self._folder):  # somebody removed it
+                _made_folder(self.options.folder)
+            with self._lock:
+                count = self._room(file, len(crcs)) if self.may_write else 0
+            if count:
+                file.store(first, data[: count * BLOCK_BYTES], crcs[:count])
+        except (OSError, OptionError) as exc:
+            self._fail("writing", exc)
 
-    def _store(self, file: BlockFile, first: int, data: memoryview, crcs: np.ndarray, lock_file: _LockFile) -> bool:
-        """Store the first of some blocks, as many as there is room for; return whether these are all."""
-        records = file.record_bytes if file.is_new else 0
-        room = self._room(records + _on_disk(len(data)), lock_file) - records
-        count = len(crcs) if room >= _on_disk(len(data)) else max(0, room) // BLOCK_BYTES
-        if count:
-            part = data[: count * BLOCK_BYTES]
-            # Counted before it is written: after a crash, the number is too large rather than too small.
-            lock_file.used += records + _on_disk(len(part))
-            file.store(first, part, crcs[:count])
-        return count == len(crcs)
-
-    def _room(self, nbytes: int, lock_file: _LockFile) -> int:
-        """Return how many bytes may be written, after files that nobody uses were removed."""
-        most, now = self.options.max_bytes - nbytes, time.monotonic()
-        if self._counted_at == float("-inf") or (lock_file.used > most and now - self._counted_at > _COUNT_AGAIN_S):
-            lock_file.used = sum(_taken(entry) for entry in self._entries())
-            self._counted_at = now
-        for entry in self._unused() if lock_file.used > most else ():
-            taken = _taken(entry)
+    def _room(self, file: BlockFile, count: int) -> int:
+        """Return how many of so many blocks may be written, after files that nobody uses were removed."""
+        most, now = self.options.max_bytes, time.monotonic()
+        wanted, records = count * BLOCK_BYTES, file.record_bytes if file.is_new else 0
+        if self._written > most // _COUNTED_PARTS or now - self._counted_at > _COUNT_AGAIN_S:
+            self._counted, self._counted_at, self._written = sum(map(_taken, self._entries())), now, 0
+        room = most - self._counted - self._written - records
+        for entry in self._unused() if room < wanted else ():
+            self._counted -= _taken(entry)
             Path(entry.path).unlink(missing_ok=True)
-            lock_file.used = max(0, lock_file.used - taken)
-            if lock_file.used <= most:
+            room = most - self._counted - self._written - records
+            if room >= wanted:
                 break
-        return max(0, self.options.max_bytes - lock_file.used)
+        found = min(count, max(0, room) // BLOCK_BYTES)
+        self._written += records * bool(found) + found * BLOCK_BYTES
+        if found < count:
+            self._paused_until = now + _FULL_PAUSE_S
+        return found
 
     def _entries(self) -> list[os.DirEntry[str]]:
         """Return the files that caches made. Others may lie there, too, and stay."""
@@ -227,19 +217,6 @@ class BlockCache:
                     unused.append((used_at, entry))
         return [entry for _, entry in sorted(unused, key=lambda item: item[0])]
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[_LockFile]:
-        """Hold the lock between processes; one that dies lets go of it."""
-        lock_file = self._lock_file.value
-        if not lock_file.is_open():
-            _made_folder(self.options.folder)  # somebody may have removed it
-            lock_file.open()
-        lock_within(lock_file.fd, _LOCK_S)
-        try:
-            yield lock_file
-        finally:
-            fcntl.flock(lock_file.fd, fcntl.LOCK_UN)
-
     def _fail(self, doing: str, exc: Exception) -> None:
         """Write nothing for a minute, and warn once: many threads may fail at the same time."""
         if time.monotonic() >= self._paused_until - _ERROR_PAUSE_S / 2:
@@ -247,32 +224,6 @@ class BlockCache:
             message = "cache_dir=%r: %s failed: %s. Rows come from the store instead"
             logger.warning(message, self.options.folder, doing, why)
         self._paused_until = time.monotonic() + _ERROR_PAUSE_S
-        self._counted_at = float("-inf")
-
-
-class _LockFile:
-    """The file that processes lock. It holds how many bytes the cache takes."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.fd = -1
-
-    def is_open(self) -> bool:
-        return self.fd >= 0 and os.fstat(self.fd).st_nlink > 0
-
-    def open(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-    @property
-    def used(self) -> int:
-        return int.from_bytes(os.pread(self.fd, 8, 0), "little")
-
-    @used.setter
-    def used(self, nbytes: int) -> None:
-        os.pwrite(self.fd, nbytes.to_bytes(8, "little"), 0)
 
 
 class BlockFile:
@@ -323,14 +274,6 @@ class BlockFile:
         except OSError:
             return [False for _ in spans]  # a read warns
 
-    def missing(self, first: int, crcs: np.ndarray) -> np.ndarray:
-        """Return which blocks are not on the disk as their CRCs say: another process may have written some."""
-        end = first + len(crcs)
-        file = self._opened(looks=True)
-        if file is None or not (_records(file, first, end)["crc"] == crcs).any():
-            return np.ones(len(crcs), bool)
-        return ~self.read(first, end)[1]
-
     @property
     def is_new(self) -> bool:
         """Whether there is no such file yet."""
@@ -342,7 +285,7 @@ class BlockFile:
         return np.array([zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts], np.uint32)
 
     def store(self, first: int, data: memoryview, crcs: np.ndarray) -> None:
-        """Write blocks, and then their records. The lock of the cache is held."""
+        """Write blocks, and then their records."""
         file = self._opened(makes=True)
         assert file is not None
         write_at(file.descriptor, data, self.record_bytes + first * BLOCK_BYTES)
@@ -350,9 +293,9 @@ class BlockFile:
         records["crc"], records["is_there"] = crcs, 1
         write_at(file.descriptor, memoryview(records.tobytes()), first * _RECORD.itemsize)
 
-    def _opened(self, looks: bool = False, makes: bool = False) -> LocalFile | None:
+    def _opened(self, makes: bool = False) -> LocalFile | None:
         """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
-        if self._file is not None and not looks and time.monotonic() - self._looked_at < _TOUCH_S:
+        if self._file is not None and time.monotonic() - self._looked_at < _TOUCH_S:
             return self._file
         with self._lock:
             if self._file is not None and not self._file.stat().st_nlink:

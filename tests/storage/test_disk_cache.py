@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.block_cache import BLOCK_BYTES, BlockCache, CachedGetter, CacheOptions, cache_for
+from ray_h5.storage.block_cache import BlockCache, CachedGetter, CacheOptions, cache_for
 
 FOLDER = "ray_h5-cache-3"
 BIG = 1 << 30
@@ -49,7 +49,7 @@ def taken(folder):
 
 
 def block_file(folder):
-    (path,) = [each for each in (folder / FOLDER).iterdir() if each.name != "lock"]
+    (path,) = (folder / FOLDER).iterdir()
     return path
 
 
@@ -238,36 +238,6 @@ def test_processes_that_are_killed_leave_right_bytes(tmp_path):
         assert getter.get(0, 8 << 20) == remote.bytes
         read_all(remote, getter, range(128), 64 << 10)
     assert taken(tmp_path) <= (6 << 20) + 8192
-
-
-def test_a_process_that_is_stopped_while_it_holds_the_lock(tmp_path, monkeypatch, caplog):
-    import fcntl
-
-    from ray_h5.storage import block_cache
-
-    monkeypatch.setattr(block_cache, "_LOCK_S", 0.2)
-    remote = Remote(100_000)
-    getter = remote.cached(cache_at(tmp_path))
-    with open(tmp_path / FOLDER / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert getter.get(0, 100_000) == remote.bytes
-    assert "another process holds its lock. Rows come from the store instead" in caplog.text
-
-
-def test_threads_wait_together_for_a_lock_that_stays_held(tmp_path, monkeypatch):
-    import fcntl
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ray_h5.storage import block_cache
-
-    monkeypatch.setattr(block_cache, "_LOCK_S", 0.5)
-    remote = Remote(16 * BLOCK_BYTES)
-    getter = remote.cached(cache_at(tmp_path))
-    with open(tmp_path / FOLDER / "lock", "w") as file, ThreadPoolExecutor(16) as pool:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        begin = time.monotonic()
-        list(pool.map(lambda number: getter.get(number * BLOCK_BYTES, BLOCK_BYTES), range(16)))
-        assert time.monotonic() - begin < 2
 
 
 def test_a_disk_that_is_full(small_disk, caplog):
