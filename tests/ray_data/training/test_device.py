@@ -37,8 +37,8 @@ def test_a_gpu_waits_for_the_copy_of_its_batch_alone(monkeypatch):
         streams.seen.append(("step", int(batch["x"])))
         assert number == batch["x"]
     for number in (1, 2, 3):
-        at = streams.seen.index(("copied", number))
-        assert at < streams.seen.index(("wait", number)) == streams.seen.index(("step", number)) - 1
+        copied, waited, stepped = (streams.seen.index((what, number)) for what in ("copied", "wait", "step"))
+        assert copied < waited < stepped
     assert len(streams.seen) == 9
 
 
