@@ -429,6 +429,7 @@ WRONG = [
     ((FLETCHER32, ()), 4, b"abcd" + bytes(4), "the checksum is wrong"),
     ((FLETCHER32, ()), 4, b"abcd", "expected 4 bytes and a checksum of 4, found 4 in all"),
     ((SHUFFLE, (4,)), 8, b"1234567", "expected 8 shuffled bytes, found 7"),
+    ((SHUFFLE, (0,)), 8, b"12345678", "shuffle"),  # libhdf5 refuses it as well: "invalid shuffle parameters"
     ((DEFLATE, (4,)), 300, zlib.compress(TEXT)[:-1], "the deflate stream is damaged"),
 ]
 

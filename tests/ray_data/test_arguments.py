@@ -1,6 +1,5 @@
 """The arguments of `read_h5`: shuffle, resources of tasks, order of blocks. All are checked before planning."""
 
-import numpy as np
 import pytest
 import ray.data
 from ray.data import FileShuffleConfig
@@ -8,7 +7,7 @@ from ray.data import FileShuffleConfig
 import ray_h5
 from ray_h5 import Shuffle, set_epoch, train_batches
 from ray_h5.errors import OptionError
-from ray_h5.ray_data.arguments import as_flag, as_resources, as_shuffle, as_tail, remote_options
+from ray_h5.ray_data.arguments import as_shuffle, as_tail, remote_options
 from ray_h5.ray_data.ray_internals import operators
 
 
@@ -34,19 +33,6 @@ from ray_h5.ray_data.ray_internals import operators
 def test_what_cannot_be_is_said_before_planning(option, given, says):
     with pytest.raises(OptionError, match=f"{option}=.*: expected {says}"):
         ray_h5.read_h5("/nowhere/a.h5", **{option: given})
-
-
-def test_numbers_of_numpy_become_those_that_ray_takes():
-    found = as_resources(np.int64(2), np.float32(0.5), np.int64(1 << 20), {"max_retries": 1})
-    assert found == {
-        "concurrency": 2,
-        "num_cpus": 0.5,
-        "memory": 1 << 20,
-        "ray_remote_args": {"max_retries": 1},
-    }
-    assert {type(found[name]) for name in ("num_cpus", "memory")} == {float}
-    assert as_resources(None, None, None, None) == dict.fromkeys(found)
-    assert as_flag("preserve_order", np.False_) is False
 
 
 @pytest.mark.parametrize(
@@ -125,9 +111,3 @@ def test_named_options_reach_the_tasks_without_a_warning(signals, recwarn):
     assert read.ray_remote_args["label_selector"] == {"kind": "cpu"}
     assert read.ray_remote_args["max_calls"] == 1
     assert not [each for each in recwarn if "ray_remote_args" in str(each.message)]
-
-
-@pytest.mark.parametrize("rows", [0, -4, 1.5, "8"])
-def test_tail_rows_are_named_as_they_are_written(rows):
-    with pytest.raises(OptionError, match=f"^tail_rows={rows!r}: expected an integer of 1 or more"):
-        as_tail("drop", rows)

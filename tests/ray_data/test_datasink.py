@@ -148,13 +148,6 @@ def table_of(**columns):
     return pa.table(columns)
 
 
-def test_names_are_of_tasks_and_files(tmp_path):
-    block = table_of(x=np.arange(5))
-    write(H5Datasink(tmp_path, rows_per_file=2), [[block], [], [block.slice(0, 1), block.slice(1, 2)]], order=[2, 0, 1])
-    assert files(tmp_path) == ["part-0-0.h5", "part-0-1.h5", "part-0-2.h5", "part-2-0.h5", "part-2-1.h5"]
-    assert read(tmp_path)["x"].to_pylist() == [0, 1, 2, 3, 4, 0, 1, 2]
-
-
 def test_nothing_appears_before_the_end_and_nothing_stays_after_a_failure(tmp_path):
     sink = H5Datasink(tmp_path)
     sink.on_write_start()
@@ -233,13 +226,6 @@ def test_a_write_that_cannot_be_published_leaves_the_old_files(tmp_path, monkeyp
     sink.on_write_failed(WriteFailedError())
     assert files(tmp_path) == ["part-0-0.h5", "part-1-0.h5"]
     assert read(tmp_path)["x"].to_pylist() == [1, 2]
-
-
-def test_a_dataset_without_rows(tmp_path, caplog):
-    sink = H5Datasink(tmp_path / "out")
-    sink.on_write_complete(WriteResult(0, 0, []))
-    assert files(tmp_path / "out") == []
-    assert f"the dataset has no rows: no file was written to {tmp_path / 'out'}" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["new.h5", "there.h5", "there"])
@@ -362,17 +348,6 @@ def test_columns_are_chosen_and_names_are_checked(tmp_path):
         write(H5Datasink(tmp_path / "3"), [[pa.table({"e": pa.array([{}], pa.struct([]))})]])
     with pytest.raises(SchemaMismatchError, match=r"'\.\./x'"):
         write(H5Datasink(tmp_path / "4"), [[pa.table({"../x": [1]})]])
-
-
-def test_anndata_and_h5py_read_it(tmp_path):
-    from anndata.io import read_elem
-
-    write(H5Datasink(tmp_path), [[pa.table({"X": COLUMNS["sparse"], "g/y": COLUMNS["tensor f4(3,)"]})]])
-    with h5py.File(tmp_path / "part-0-0.h5") as file:
-        matrix = read_elem(file["X"])
-        assert matrix.shape == (ROWS, 6)
-        assert matrix.nnz == 3
-        assert file["g/y"].shape == (ROWS, 3)
 
 
 def test_checkpoints_of_ray_are_refused(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.data.block import BlockAccessor
 from ray.data.datatype import DataType
-from ray.data.expressions import col, lit, udf
+from ray.data.expressions import col, udf
 from ray.data.extensions import ArrowTensorArray, TensorArray
 
 import ray_h5
@@ -132,21 +132,6 @@ def test_datasets_without_ray_take_its_predicates(paths):
         H5Dataset(paths, ["x"], doubled(col("u")) > 2)
 
 
-def test_a_column_that_the_filter_alone_names_is_cast(tmp_path):
-    for i, dtype in enumerate(("i4", "i8")):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file["x"] = np.arange(6).reshape(3, 2)
-            file["episode"] = np.array([0, 1, 2], dtype)
-    ds = ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episode": "int64"}, include_row_ids=True)
-    filtered = ds.filter(expr=where(episode=1))
-    assert ids_read(filtered) == [1, 4]
-    assert filtered.schema().names == ["x", "row_id"]
-    with pytest.raises(UnknownColumnError, match="Did you mean 'episode'"):
-        ray_h5.read_h5(str(tmp_path), columns=["x"], dtypes={"episod": "int64"})
-    torch = H5Dataset(str(tmp_path), ["x"], arrow_where(episode=1), dtypes={"episode": "int64"})
-    assert torch.row_ids([0, 1]).tolist() == [1, 4]
-
-
 def test_filters_around_everything(paths):
     expected = kept(paths, (col("u") > 1).to_pyarrow() & where(s=["a", "b", ""]).to_pyarrow())
     one, two = col("u") > 1, where(s=["a", "b", ""])
@@ -160,12 +145,6 @@ def test_filters_around_everything(paths):
     ]
     limited = read(paths).limit(20).filter(expr=one)
     assert ids_of(limited) == [row for row in kept(paths, one.to_pyarrow()) if row < 20]
-
-
-def test_a_constant_selects_all_or_nothing(paths):
-    assert read(paths).filter(expr=lit(True) | (col("u") > 100)).count() == 100
-    assert read(paths).filter(expr=lit(True)).count() == 100
-    assert read(paths).filter(expr=lit(False)).count() == 0
 
 
 @pytest.mark.parametrize(
@@ -202,15 +181,6 @@ def test_a_filter_reads_nothing_that_a_selection_dropped(paths, chosen, criteria
         ds.filter(expr=where(**criteria)).count()
 
 
-def test_a_filter_reads_what_is_dropped_behind_it(paths):
-    expression = where(classes=any_equal(2, valid="weight"))
-    ds = read(paths, columns=["x", "classes", "weight"])
-    expected = read(paths).filter(expr=expression).count()
-    assert 0 < expected < 100
-    assert ds.filter(expr=expression).select_columns(["x"]).count() == expected
-    assert ds.select_columns(["classes", "weight"]).filter(expr=expression).count() == expected
-
-
 def test_no_row_selected_is_an_empty_dataset(paths):
     ds = read(paths).filter(expr=where(u=200)).select_columns(["x", "s"])
     assert ds.count() == 0
@@ -218,17 +188,6 @@ def test_no_row_selected_is_an_empty_dataset(paths):
     assert ds.materialize().schema().names == ["x", "s"]
     assert ds.schema().names == ["x", "s"]
     assert list(ds.iter_torch_batches(batch_size=4)) == []
-
-
-def test_counting_and_planning_read_nothing_more(paths):
-    ds = read(paths).filter(expr=where(u=1, s="a"))
-    expected = len(kept(paths, where(u=1, s="a").to_pyarrow()))
-    assert ds.count() == expected
-    source = pushed(ds)
-    plan = source.plan()
-    assert pushed(ds).plan() is plan  # made once
-    tasks = source.get_read_tasks(1)
-    assert sum(task.metadata.num_rows for task in tasks) == expected
 
 
 def test_nothing_is_made_for_each_row_but_what_the_filter_names(tmp_path):

@@ -70,8 +70,3 @@ def test_an_error_of_a_function_of_the_user_arrives_as_what_it_is(made):  # noqa
 
 def fail(_):
     raise KeyError("no label")
-
-
-def test_a_row_at_a_time(made):  # noqa: F811
-    ds = ray_h5.read_h5(made[0], columns=["image"]).map(DecodeImage("image", size=8))
-    assert np.asarray(ds.take(1)[0]["image"]).shape == (3, 8, 8)

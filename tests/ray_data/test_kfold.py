@@ -1,7 +1,5 @@
 import os
 
-import h5py
-import numpy as np
 import pytest
 
 import ray_h5
@@ -56,30 +54,6 @@ def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
     assert sorted(row for _, test in found for row in ids_read(ds.filter(expr=test))) == list(range(60))
     plain = ray_h5.torch_data.kfold(given, 2, "guid", None, **options)
     assert [str(test.to_pyarrow()) for _, test in found] == [str(test) for _, test in plain]
-
-
-@pytest.mark.parametrize("numbers", [range(2**63, 2**63 + 6), [1, 2, 3, 5, 2**63, 2**64 - 1]])
-def test_groups_of_large_numbers(tmp_path, numbers):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["guid"] = np.array(numbers, "u8")
-    ds = ray_h5.read_h5(path, include_row_ids=True)
-    folds = ray_h5.kfold(path, 2, "guid", None)
-    assert sorted(row for _, test in folds for row in ids_read(ds.filter(expr=test))) == list(range(6))
-    plain = ray_h5.torch_data.kfold(path, 2, "guid", None)
-    for (_, test), (_, expected) in zip(folds, plain, strict=True):
-        chosen = ray_h5.torch_data.H5Dataset(path, predicate=expected)
-        assert ids_read(ds.filter(expr=test)) == list(chosen.row_ids(range(len(chosen))))
-
-
-def test_a_fold_combines_with_other_predicates(tmp_path):
-    paths = write_chunked(tmp_path)
-    ds = ray_h5.read_h5(paths, columns=["x"], include_row_ids=True)
-    train, test = ray_h5.kfold(paths, 2, "guid", None)[0]
-    label = ray_h5.where(label=1)
-    parts = [ids_read(ds.filter(expr=each & label)) for each in (train, test)]
-    assert sorted(parts[0] + parts[1]) == list(range(1, 150, 3))
-    assert ids_read(ds.filter(expr=~train & label)) == parts[1]
 
 
 def test_what_cannot_be_folded(tmp_path):

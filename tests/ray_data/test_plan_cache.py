@@ -1,8 +1,5 @@
 """What was planned once is not planned again: not in the next epoch, and not by the process that splits a dataset."""
 
-import itertools
-import pickle
-
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -59,9 +56,6 @@ def test_an_epoch_plans_nothing_anew(filtered, monkeypatch):
     assert made == []
 
 
-NANS = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], "u8").view("f8")
-
-
 @in_ray
 @pytest.mark.parametrize(
     ("one", "other"),
@@ -93,36 +87,6 @@ def is_in(values, **options):
 
 
 x, y, z = pc.field("x"), pc.field("y"), pc.field("z")
-EXPRESSIONS = [
-    *(x == pa.scalar(value, pa.float64()) for value in (0.0, -0.0, *NANS.tolist())),
-    *(is_in(pa.array(values)) for values in (NANS[:1], NANS[1:2], NANS[2:], [0.0], [-0.0], [0.0, -0.0], [-0.0, 0.0])),
-    *(is_in(pa.array([1, None]), skip_nulls=skip) for skip in (True, False)),
-    *(x == pa.scalar(1).cast(kind) for kind in (pa.int8(), pa.uint8(), pa.int64(), pa.float32(), pa.bool_())),
-    *(is_in(pa.array([1]).cast(kind)) for kind in (pa.int8(), pa.int64(), pa.float64(), pa.bool_())),
-    *(x == pa.scalar(None, kind) for kind in (pa.null(), pa.int8(), pa.int64())),
-    *(x == pa.scalar(0, pa.timestamp(*kind)) for kind in (("s",), ("ms",), ("s", "UTC"), ("s", "+00:00"))),
-    *(x == pa.scalar(0, pa.duration(unit)) for unit in ("s", "ms")),
-    *(x == pa.scalar("a", kind) for kind in (pa.string(), pa.large_string(), pa.binary())),
-    *(x == each for each in pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", "b"]))),
-    *(x == pa.scalar([value]) for value in (0.0, -0.0)),
-    *(x == pa.scalar({"a": value}) for value in (0.0, -0.0)),
-    *(pc.match_substring(x, "a", ignore_case=ignore) for ignore in (True, False)),
-    *(x.is_null(nan_is_null=nan) for nan in (True, False)),
-    *(x.cast(pa.int8(), safe=safe) > 0 for safe in (True, False)),
-    *(pc.field(*name) > 0 for name in (("a.b",), ("a", "b"), ("a",))),
-    (x > 0) & (y > 0) & (z > 0),
-    (x > 0) & ((y > 0) & (z > 0)),
-]
-
-
-def test_what_two_expressions_are_told_apart_by():
-    found = [fingerprint(each) for each in EXPRESSIONS]
-    assert None not in found
-    alike = [pair for pair in itertools.combinations(range(len(found)), 2) if found[pair[0]] == found[pair[1]]]
-    assert [(str(EXPRESSIONS[i]), str(EXPRESSIONS[j])) for i, j in alike] == []
-    assert [fingerprint(pickle.loads(pickle.dumps(each))) for each in EXPRESSIONS] == found
-    whole = pa.array(range(100))
-    assert fingerprint(is_in(whole[10:12])) == fingerprint(is_in(pa.array([10, 11])))
 
 
 def test_a_plan_whose_predicate_cannot_be_written_down_is_made_again():

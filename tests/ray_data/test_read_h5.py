@@ -12,7 +12,6 @@ from ray.data.extensions import ArrowTensorTypeV2
 
 import ray_h5
 from ray_h5.errors import (
-    CorruptChunkError,
     NotFoundError,
     NotHDF5Error,
     OptionError,
@@ -89,37 +88,10 @@ def test_a_predicate_and_a_projection_are_pushed_all_the_way_down(signals):
     assert ds.count() == len(keep)
 
 
-def test_chunks_that_are_not_selected_are_not_touched(signals):
-    labels = concatenated(signals, "label")
-    for path in signals:
-        with h5py.File(path) as file:
-            chunks, skipped = [], []
-            file["wide"].id.chunk_iter(chunks.append)
-            file["other"].id.chunk_iter(skipped.append)
-            skipped += [chunk for chunk in chunks if file["label"][chunk.chunk_offset[0]] != 1]
-        for chunk in skipped:
-            with open(path, "r+b") as raw:
-                raw.seek(chunk.byte_offset)
-                raw.write(b"\xff" * chunk.size)
-    ds = ray_h5.read_h5(signals).filter(expr=col("label") == 1)
-    assert rows_of(ds.select_columns(["wide"]))["wide"].shape == ((labels == 1).sum(), 5, 40)
-    with pytest.raises(CorruptChunkError, match=r"s9.h5: column 'wide', chunk \d+ \(rows \d+ to \d+, bytes"):
-        ray_h5.read_h5(signals, columns=["wide"]).materialize()
-
-
 def walk(op):
     yield op
     for below in op.input_dependencies:
         yield from walk(below)
-
-
-def test_limit_reads_no_more_than_it_gives(signals):
-    ds = ray_h5.read_h5(signals, columns=["wide"]).limit(3)
-    assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide")[:3])
-    assert ray_h5.read_h5(signals).filter(expr=col("label") == 1).limit(2).count() == 2
-    empty = ray_h5.read_h5(signals[1])
-    assert empty.count() == 0
-    assert "wide" in empty.schema().names
 
 
 def test_paths_row_ids_and_order_of_files(signals):
@@ -197,22 +169,6 @@ def test_blocks_are_sized_by_bytes_and_not_by_ray(signals):
     assert one_cpu.materialize().count() == 50
 
 
-def test_a_task_has_a_thread_a_cpu(signals):
-    for num_cpus, threads in ((None, 1), (0.5, 1), (2, 2)):
-        ds = ray_h5.read_h5(signals, columns=["wide"], num_cpus=num_cpus)
-        assert ds._logical_plan.dag.datasource.plan().scope.threads == threads
-    assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide"))
-
-
-def test_epochs_repeat_and_torch_batches_are_tensors(signals):
-    ds = ray_h5.read_h5(signals, columns=["wide", "label"])
-    for _ in range(2):
-        batches = list(ds.iter_torch_batches(batch_size=16))
-        assert [len(batch["label"]) for batch in batches] == [16, 16, 16, 2]
-        assert str(batches[0]["wide"].dtype) == "torch.float32"
-        assert batches[0]["wide"].shape == (16, 5, 40)
-
-
 @pytest.mark.parametrize(
     ("spoil", "error", "says"),
     [
@@ -263,15 +219,6 @@ def test_transient_errors_are_retried_in_the_task(signals, failing, fails):
             ds.materialize()
     else:
         assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide"))
-
-
-def test_a_dataset_travels(signals):
-    @ray.remote
-    def total(ds):
-        return sum(len(batch["label"]) for batch in ds.iter_batches(batch_size=None))
-
-    ds = ray_h5.read_h5(signals, columns=["label"]).filter(expr=col("label") > 0)
-    assert ray.get(total.remote(ds)) == (concatenated(signals, "label") > 0).sum()
 
 
 @pytest.mark.slow

@@ -40,16 +40,6 @@ def test_the_rows_of_local_files(server, tmp_path):
         assert all(np.array_equal(a["x"], b["x"]) and a["s"] == b["s"] for a, b in zip(ours, theirs, strict=True))
 
 
-def test_tasks_ask_for_no_metadata(server):
-    dataset = ray_h5.read_h5("s3://bkt/run_*.h5", columns=["x", "label"], storage_options=server.options)
-    begin = len(server.requests())
-    assert dataset.count() == 200
-    assert len(dataset.take_all()) == 200
-    asked = server.requests()[begin:]
-    assert all(each.method == "GET" and each.if_match for each in asked)
-    assert not [each for each in asked if each.range.startswith("bytes=0-")]
-
-
 def test_a_file_that_changes_under_the_tasks(server, tmp_path):
     dataset = ray_h5.read_h5("s3://bkt/run_*.h5", columns=["x"], storage_options=server.options)
     with h5py.File(tmp_path / "bkt/run_3.h5", "w") as file:

@@ -5,12 +5,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from ray.data.extensions import ArrowVariableShapedTensorType
 
 import ray_h5
 from ray_h5 import Files, Groups, Windows, between, row_mask, where
 from ray_h5.columns.ragged.padding import Padding
-from ray_h5.errors import CastError, SchemaMismatchError, UnknownColumnError
+from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset
 
@@ -41,20 +40,6 @@ def each_demo(paths):
         with h5py.File(path) as file:
             for k in range(len(LENGTHS)):
                 yield {"actions": file[f"data/demo_{k}/actions"][()], "eef": file[f"data/demo_{k}/obs/eef"][()]}
-
-
-def test_a_group_is_a_row(demos):
-    ds = ray_h5.read_h5(demos, rows=DEMOS, shuffle="rows", include_row_ids=True)
-    schema = ds.schema()
-    assert isinstance(schema.types[schema.names.index("actions")], ArrowVariableShapedTensorType)
-    expected = list(each_demo(demos))
-    rows = ds.take_all()
-    assert sorted(row["row_id"] for row in rows) == list(range(12))
-    for row in rows:
-        np.testing.assert_array_equal(row["actions"], expected[row["row_id"]]["actions"])
-        np.testing.assert_array_equal(row["obs/eef"], expected[row["row_id"]]["eef"])
-        assert row["demo"] == f"data/demo_{row['row_id'] % 6}"
-        assert row["image"].shape == (4, 5)
 
 
 def test_predicates_on_attributes_and_masks_of_names(demos):
@@ -195,18 +180,6 @@ def test_batches_of_rows_that_vary_in_shape(tmp_path, columns):
         assert not alone or batch["x_length"].tolist() == lengths[row : row + 2]
         row += 2
     assert row == 4
-
-
-def test_a_cast_that_loses_a_value_names_file_and_row(demos):
-    with h5py.File(demos[0], "a") as file:  # whole numbers, so that only one value is wrong
-        for group in file["data"].values():
-            group["actions"][...] = 0
-    with h5py.File(demos[1], "a") as file:
-        for name, group in file["data"].items():
-            group["actions"][...] = 300 if name == "demo_2" else 1
-    ds = ray_h5.read_h5(demos, columns=["actions"], rows=DEMOS, dtypes={"actions": "int8"})
-    with pytest.raises(CastError, match=r"1\.h5, row 2: column 'actions': the value 300"):
-        ds.take_all()
 
 
 def test_padding_of_a_column_that_is_not_there():

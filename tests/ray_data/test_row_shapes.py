@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import ray_h5
-from ray_h5.errors import PredicateError, SchemaMismatchError
+from ray_h5.errors import PredicateError
 from ray_h5.torch_data import H5Dataset, loader, where
 
 ROWS = 6
@@ -88,13 +88,6 @@ def test_they_are_kept_in_an_index(path, tmp_path):
 def test_a_predicate_cannot_name_them(path):
     with pytest.raises(PredicateError, match=r"'captions' holds an array of shape \(5,\) a row"):
         H5Dataset(path, ["label"], where(captions="a"))
-
-
-def test_files_must_agree_in_the_shape(path, tmp_path):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["captions"] = np.array([["a", "b"]], dtype=object)
-    with pytest.raises(SchemaMismatchError, match=r"string \(5,\).*string \(2,\)"):
-        H5Dataset([path, str(tmp_path / "b.h5")], ["captions"])
 
 
 def test_a_text_that_is_not_utf8_names_its_row(tmp_path):

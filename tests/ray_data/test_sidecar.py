@@ -87,12 +87,6 @@ def test_folds_by_an_attribute(made):
         assert not patients[0] & patients[1]
 
 
-def test_the_index_can_be_built_before(made, tmp_path):
-    index = ray_h5.build_index(str(made[0]), predicate_columns=["label"], index_dir=tmp_path / "i", **options(made))
-    assert index.names == ("guid", "x", "number", "label", "name", "when", "patient")
-    assert index.num_rows == FILES * ROWS
-
-
 def test_groups_join_by_their_names(tmp_path):
     with h5py.File(tmp_path / "t.h5", "w") as file:
         for i in range(5):

@@ -13,6 +13,7 @@ import pytest
 
 from ray_h5 import Groups, Shuffle, Sidecar, Windows, balance
 from ray_h5.errors import (
+    CastError,
     OptionError,
     SchemaMismatchError,
     StaleIndexError,
@@ -675,3 +676,30 @@ def test_an_error_about_a_column_lists_those_of_tables_and_attributes(files):
 def test_a_column_of_the_table_alone_in_on_is_an_error_that_says_key(files):
     with pytest.raises(UnknownColumnError, match=r"If 'id' is the column of the table, write key='id'"):
         dataset(files, ["x"], sidecar=Sidecar(labels(files, key="id"), on="id"))
+
+
+def test_casts(files):
+    sidecar = Sidecar(labels(files), on="guid")
+    assert (
+        dataset(files, ["label"], sidecar=sidecar, dtypes={"label": "uint8"}).read(np.arange(2))["label"].dtype == "u1"
+    )
+    big = write(files, "guid,label\n" + "".join(f"{g},{300 + i}\n" for i, g in enumerate(guids())))
+    with pytest.raises(CastError, match=r"labels.csv: column 'label': the value 300 cannot be cast to int8"):
+        dataset(files, ["label"], sidecar=Sidecar(big, on="guid"), dtypes={"label": "int8"})
+
+
+def test_a_csv_of_another_encoding(files):
+    (files / "labels.csv").write_bytes("guid,name\n000,Zürich\n".encode("latin-1"))
+    with pytest.raises(TableError, match=r"'name' is not UTF-8"):
+        dataset(files, sidecar=Sidecar(str(files / "labels.csv"), on="guid"))
+
+
+def test_text_of_parquet_is_as_it_is_written(files):
+    """It is counted by the numbers of a dictionary."""
+    texts = [None, "", *"abcabcabca"]
+    columns = {"guid": guids(), "text": texts, "codes": pa.array(texts).dictionary_encode()}
+    pq.write_table(pa.table({**columns, "d.t": texts, "bytes": pa.array(texts, pa.binary())}), files / "t.parquet")
+    for paths in ("t.parquet", ["t.parquet"]):
+        sidecar = Sidecar([files / path for path in np.atleast_1d(paths)], on="guid")
+        found = each(dataset(files, ["text", "codes", "d.t"], sidecar=sidecar))
+        assert [list(row.values()) for row in found] == [[text] * 3 for text in texts]

@@ -1,4 +1,3 @@
-import logging
 import pickle
 import time
 
@@ -143,16 +142,6 @@ def test_what_has_no_epoch(paths):
                 set_epoch(dataset, 1)
 
 
-def test_each_read_has_epochs_of_its_own(paths):
-    one, two = read(paths), read(paths, Shuffle("rows", 1))
-    first, second = orders(paths, 4), orders(paths, 4, Shuffle("rows", 1))
-    set_epoch(one, 3)
-    assert ids_of(two) == second[0]
-    assert ids_of(one) == first[3]
-    set_epoch(two, 2)
-    assert ids_of(two) == second[2]
-
-
 @pytest.mark.filterwarnings("ignore:This API is deprecated")
 def test_a_dataset_beside_itself_has_one_order(paths):
     ds = read(paths)
@@ -246,13 +235,6 @@ def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
             start = full * 16 + rank * last
             assert share == expected + order[start : start + last]
         assert len({len(share) for share in shares}) == 1
-
-
-def test_a_seed_that_was_drawn_is_logged(paths, caplog):
-    with caplog.at_level(logging.INFO, "ray_h5"):
-        ds = ray_h5.read_h5(paths, shuffle=True, include_row_ids=True)
-    seed = int(caplog.text.partition("Shuffle(seed=")[2].partition(")")[0])
-    assert ids_of(ds) == ids_of(ray_h5.read_h5(paths, shuffle=Shuffle(seed=seed), include_row_ids=True))
 
 
 def resumed(paths):

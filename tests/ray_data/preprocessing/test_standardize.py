@@ -103,20 +103,6 @@ def test_what_is_not_finite_is_named_by_its_row(signals):
         Standardize(["other"]).fit(read(signals))
 
 
-def test_batches_at_inference_and_back(signals):
-    standardize = Standardize(["wide", "label"]).fit(read(signals))
-    batch = {"wide": concatenated(signals, "wide"), "label": concatenated(signals, "label"), "other": np.arange(50)}
-    out = standardize.transform_batch(batch)
-    assert abs(out["wide"].mean()) < 1e-6
-    back = standardize.inverse_transform_batch({"wide": out["wide"]})
-    assert list(back) == ["wide"]
-    np.testing.assert_allclose(back["wide"], batch["wide"], atol=1e-5)
-    with pytest.raises(UnknownColumnError, match="no column 'wide', 'label'"):
-        standardize.inverse_transform_batch({"other": batch["other"]})
-    with pytest.raises(UnknownColumnError, match="no column 'label'"):
-        standardize.transform_batch({"wide": batch["wide"]})
-
-
 def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
     standardize = Standardize(["wide"], axis=(0, 2), constant="one").fit(read(signals))
     standardize.save(tmp_path / "s.npz")
@@ -209,16 +195,6 @@ def test_rows_that_pad_a_dataset_in_memory_are_not_fitted_on(signals, sample_row
     ds = read(signals, include_row_ids=True, tail="pad", tail_rows=32).materialize()
     scaler = Standardize(["epoch"], sample_rows=sample_rows).fit(ds).scalers["epoch"]
     assert scaler.moments.count == (sample_rows or 50)
-
-
-def test_a_sample_of_a_selection(signals):
-    from ray.data.expressions import col
-
-    ds = read(signals, include_row_ids=True).filter(expr=col("epoch") >= 30)
-    epochs = concatenated(signals, "epoch")
-    scaler = Standardize(["epoch"], sample_rows=7).fit(ds).scalers["epoch"]
-    assert scaler.moments.count == 7
-    assert scaler.mean >= epochs[epochs >= 30].min()
 
 
 @pytest.mark.slow
@@ -416,22 +392,6 @@ def test_batches_of_any_kind(signals):
         found = standardize.transform_batch(row)
         assert np.array_equal(found["wide"], expected["wide"][0])
         assert np.ndim(found["epoch"]) == 0
-
-
-@pytest.mark.parametrize("kind", [pa.list_(pa.float64()), pa.large_list(pa.float64()), pa.list_(pa.float64(), 4)])
-def test_tables_of_lists(kind):
-    rows = np.random.default_rng(0).standard_normal((9, 4))
-    standardize = fitted_without_ray(x=fitted(rows, 0))
-    table = pa.table({"x": pa.array(rows.tolist(), kind), "y": range(9)})
-    found = standardize.transform_batch(table)
-    assert found.column_names == ["x", "y"]
-    expected = standardize.transform_batch({"x": rows})["x"]
-    assert np.array_equal(BlockAccessor.for_block(found).to_numpy()["x"], expected)
-    back = standardize.inverse_transform_batch(found)
-    np.testing.assert_allclose(BlockAccessor.for_block(back).to_numpy()["x"], rows)
-    ragged = pa.table({"x": [[1.0, 2.0], [3.0]]})
-    with pytest.raises(SchemaMismatchError, match=r"column 'x': rows have the shapes \(1,\), \(2,\)"):
-        standardize.transform_batch(ragged)
 
 
 def test_batches_without_rows_stay_of_their_kind():

@@ -54,18 +54,6 @@ def test_lists_of_numbers_are_padded(list_of):
         TorchCollate(padding=Padding(True))(pa.table({"x": pa.array([[1, None]], list_of(pa.int64()))}))
 
 
-def test_dtypes_are_kept_and_what_torch_lacks_stays():
-    found = TorchCollate()(BATCH)
-    assert list(found) == list(BATCH)
-    expected = {"f4": torch.float32, "f8": torch.float64, "f2": torch.float16, "u1": torch.uint8, "i8": torch.int64}
-    expected |= {"b": torch.bool, "z": torch.complex64}
-    assert {name: value.dtype for name, value in found.items() if isinstance(value, torch.Tensor)} == expected
-    for name in expected:
-        assert np.array_equal(found[name].numpy(), BATCH[name])
-    for name in ("name", "text", "time"):
-        assert found[name] is BATCH[name]
-
-
 @pytest.mark.parametrize("name", ["name", "text", "time"])
 def test_a_dtype_for_what_is_no_number_is_an_error(name):
     with pytest.raises(UnsupportedColumnError, match=f"dtypes: column '{name}' .* expected numbers"):
@@ -82,15 +70,6 @@ def test_tensors_are_views():
             # Nothing is copied either where the dtype asked for is the one it has.
             assert TorchCollate(torch.float32)({"x": array})["x"].data_ptr() == array.ctypes.data
             assert TorchCollate()({"x": array[1:]})["x"].data_ptr() == array[1:].ctypes.data
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_one_dtype_is_for_all_that_floats(dtype):
-    found = TorchCollate(dtype)(BATCH)
-    assert [found[name].dtype for name in ("f4", "f8", "f2")] == [dtype] * 3
-    assert [found[name].dtype for name in ("u1", "i8", "b")] == [torch.uint8, torch.int64, torch.bool]
-    assert found["z"].dtype == torch.complex64
-    assert found["f4"].tolist() == BATCH["f4"].tolist()
 
 
 def test_dtypes_by_name():
@@ -146,11 +125,6 @@ def test_half_of_a_complex_column_is_not_dropped():
     with pytest.raises(UnsupportedColumnError, match=r"column 'c' has dtype complex64, of which torch\.float32"):
         TorchCollate({"c": "float32"})(batch)
     assert TorchCollate({"c": "complex128"})(batch)["c"].item() == 1 + 2j
-
-
-def test_none_is_no_dtype_of_a_column():
-    with pytest.raises(OptionError, match="dtypes: None for column 'f4' is not a dtype"):
-        TorchCollate({"f4": None})
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="memory can be pinned here")

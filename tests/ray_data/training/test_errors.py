@@ -2,7 +2,7 @@
 
 import pytest
 import ray
-from ray.exceptions import RayTaskError, UserCodeException
+from ray.exceptions import RayTaskError
 
 from ray_h5 import errors
 from ray_h5.ray_data.ray_internals import own_error
@@ -28,12 +28,6 @@ def wrapped(error):
 )
 def test_our_error_is_found(error):
     assert own_error(error) is OWN
-
-
-def test_our_error_below_an_error_of_user_code():
-    error = UserCodeException()
-    error.__cause__ = errors.StaleIndexError("a.h5: changed")
-    assert str(own_error(error)) == "a.h5: changed"
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), wrapped(ValueError("x")), KeyboardInterrupt()])

@@ -158,3 +158,10 @@ def test_frameworks_move_them(path):
         for moved in (send(batch, META, non_blocking=True), move(batch, META)):
             assert type(moved) is type(batch)
             assert all(value.device == META for value in (moved if transform else [moved.x, moved.y]))
+
+
+def test_a_dtype_is_that_of_floats_as_in_a_module(path):
+    batch = next(iter(loader(path, 4)))
+    for moved in (batch.to(torch.float16), batch.to("cpu", torch.float16), batch.to(dtype=torch.float16)):
+        assert (moved.x.dtype, moved.y.dtype) == (torch.float16, torch.int64)
+    assert torch.equal(batch.to().x, batch.x)
