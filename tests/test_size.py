@@ -60,7 +60,7 @@ LIMITS: dict[str, Size] = {
     "order": Size(2761, 20, 0, 0, 2, 1),
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1150, 8, 0, 0, 0, 0),
-    "ray_data": Size(4495, 28, 5, 0, 8, 7),
+    "ray_data": Size(4466, 28, 5, 0, 8, 7),
     "read": Size(7541, 41, 25, 4, 13, 6),
     "rows": Size(4485, 19, 5, 0, 4, 5),
     "shown_values": Size(105, 1, 0, 0, 0, 0),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import Key, PlanCache
 from ray_h5.ray_data.predicates import column_names
 from ray_h5.ray_data.quiet import turn_down_here
-from ray_h5.ray_data.ray_internals import operators, with_datasources
+from ray_h5.ray_data.ray_internals import datasources, in_whole_blocks, operators, with_datasources
 from ray_h5.ray_data.tasks import in_tasks, read_tasks, task_of_unknown_rows
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES
@@ -310,15 +311,18 @@ def labels_of(ds: Dataset) -> dict[str, dict[Any, int]]:
     """
     if not isinstance(ds, Dataset):
         raise OptionError(f"labels_of: expected a dataset of read_h5, found a {type(ds).__name__}")
-    sources = [getattr(each, "datasource", None) for each in operators(ds)]
-    return {
-        name: classes for each in sources if isinstance(each, H5Datasource) for name, classes in each.labels.items()
-    }
+    return {name: classes for each in sources_of(ds) for name, classes in each.labels.items()}
 
 
-def each_row_once(ds: Dataset) -> Dataset:
-    """Return a dataset of each selected row once, without tail handling."""
-    return with_datasources(ds, lambda each: each.rows_once() if isinstance(each, H5Datasource) else each)
+def sources_of(ds: Dataset) -> list[H5Datasource]:
+    """Return the `read_h5` that a dataset is made of."""
+    return [each for each in datasources(ds) if isinstance(each, H5Datasource)]
+
+
+def with_sources(ds: Dataset, change: Callable[[H5Datasource], H5Datasource], *, whole_blocks: bool = False) -> Dataset:
+    """Return a dataset over changed `read_h5`; with `whole_blocks`, one block comes of each."""
+    over = in_whole_blocks if whole_blocks else with_datasources
+    return over(ds, lambda each: change(each) if isinstance(each, H5Datasource) else each)
 
 
 def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -> list[tuple[Dataset, list[str]]]:
@@ -327,19 +331,16 @@ def by_elements(ds: Dataset, columns: Sequence[str], reduced: Collection[str]) -
     Windows overlap, so a value is in several rows. Where windows come straight from files, those columns of `reduced`
     that have offsets are read step by step.
     """
-    once = each_row_once(ds)
-    sources = operators(once)
-    source = getattr(sources[0], "datasource", None) if len(sources) == 1 else None
-    if not isinstance(source, H5Datasource):
+    once, sources = with_sources(ds, H5Datasource.rows_once), sources_of(ds)
+    if len(operators(ds)) > 1 or not sources:
         return [(once, list(columns))]
     by_offsets: dict[tuple[int, ...] | None, list[str]] = {}
     for name in columns:
-        by_offsets.setdefault(source.offsets_of(name) if name in reduced else None, []).append(name)
-
-    def reading(names: list[str]) -> Dataset:
-        return with_datasources(ds, lambda each: each.steps_once(names) if isinstance(each, H5Datasource) else each)
-
-    return [(once if offsets is None else reading(names), names) for offsets, names in by_offsets.items()]
+        by_offsets.setdefault(sources[0].offsets_of(name) if name in reduced else None, []).append(name)
+    return [
+        (once if offsets is None else with_sources(ds, methodcaller("steps_once", names)), names)
+        for offsets, names in by_offsets.items()
+    ]
 
 
 def _added_columns(

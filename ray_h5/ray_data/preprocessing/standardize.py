@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from ray.data import Dataset
 from ray.data.preprocessor import Preprocessor, PreprocessorNotFittedException
 
@@ -107,8 +106,7 @@ class Standardize(Standardization, Preprocessor):
         data : mapping of str to ndarray or tensor, pandas.DataFrame or pyarrow.Table
             A batch, or a mapping of one row; the result has the same type. Lists in a table become tensors.
         """
-        self._check_there(names_of(data))
-        return changed(data, self.columns, partial(self._scaled, Scaler.transform, batched=_is_batch(data)))
+        return self._transform_arrow(data, batched=_is_batch(data))
 
     def inverse_transform_batch(self, data: Any) -> Any:
         """Return a batch with its fitted columns back in their own units.
@@ -140,10 +138,10 @@ class Standardize(Standardization, Preprocessor):
         self._fit_to(moments)
         return self
 
-    def _transform_arrow(self, batch: pa.Table | Mapping[str, Any]) -> Any:
+    def _transform_arrow(self, batch: Any, *, batched: bool = True) -> Any:
         """Return a batch standardized; its other columns stay as they are, also those with missing values."""
         self._check_there(names_of(batch))
-        return changed(batch, self.columns, partial(self._scaled, Scaler.transform, batched=True))
+        return changed(batch, self.columns, partial(self._scaled, Scaler.transform, batched=batched))
 
     def _check_schema(self, ds: Dataset) -> None:
         """Raise here, where the schema is known, for what would be an error of Ray's in a task."""

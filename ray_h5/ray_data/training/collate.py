@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,52 +89,43 @@ class TorchCollate(ArrowBatchCollateFn):
 
     def __call__(self, batch: pa.Table | Mapping[str, np.ndarray]) -> TorchBatch:
         """Return the tensors of a batch: a table of Arrow, or arrays by column."""
-        arrays, ragged = batch, {}
-        made: TorchBatch = {}
-        lists: dict[str, float] = {}
-        if isinstance(batch, pa.Table):
-            # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
-            ragged = {field.name: field for field in batch.schema if is_ragged(field.type)}
-            lists = {} if self._padding is None else _fills_of_lists(self._padding, batch.schema)
-            made = self._made(batch, lists)
-            # A placeholder keeps the order of the columns; lists of objects would take long to make.
-            others = batch.drop_columns(list(made)) if made else batch
-            arrays = BlockAccessor.for_block(others).to_batch_format("numpy") if others.num_columns else {}
-            arrays = {name: arrays.get(name, np.empty(0)) for name in batch.column_names} if made else arrays
+        names = batch.column_names if isinstance(batch, pa.Table) else list(batch)
         if isinstance(self._dtypes, Mapping):
-            for name in self._dtypes.keys() - arrays.keys():
-                raise UnknownColumnError(f"dtypes: {no_column([name], arrays)}")
+            for name in self._dtypes.keys() - {*names}:
+                raise UnknownColumnError(f"dtypes: {no_column([name], names)}")
         if self._padding is not None:
-            self._padding.check_names(arrays)
-            for name in {*ragged, *lists, *self._padding.names}:
-                if self._padding.value(name) is not None:
-                    check_length_name(name, arrays)
+            self._padding.check_names(names)
         found: TorchBatch = {}
-        for name, values in arrays.items():
-            if name in made:
-                found[name] = made[name]
-            elif name in ragged:
-                found.update(self._ragged(name, _rows(values, batch[name]), ragged[name]))
-            elif name in lists:
-                found.update(self._listed(name, batch[name], lists[name]))
-            else:
-                found[name] = self._convert(name, values)
-                if values.ndim > 1 and self._fill(name, varies=False) is not None:
-                    lengths = lengths_of(list(values), values.ndim - 1)
-                    found[name + LENGTH] = self._convert(name + LENGTH, lengths)
+        for name in names:
+            made = self._column(batch.select([name])) if isinstance(batch, pa.Table) else self._array(name, batch[name])
+            if len(made) > 1:
+                check_length_name(name, names)
+            found.update(made)
+        fields = batch.schema if isinstance(batch, pa.Table) else ()
+        ragged = {each.name: each for each in fields if is_ragged(each.type)}
         return self._with_lengths(found, ragged) if ragged.keys() == found.keys() else found
 
-    def _made(self, batch: pa.Table, padded: Collection[str]) -> TorchBatch:
-        """Return the columns that Ray's arrays would change: rows of sparse matrices, and integers that are missing."""
-        found: TorchBatch = {}
-        for field in batch.schema:
-            name, column = field.name, batch[field.name]
-            if is_sparse(field.type):
-                found[name] = self._convert_tensor(name, _sparse(name, column))
-                continue
-            is_nullable = is_integral(item_type(field.type)) and (may_be_null(field) or _items(column).null_count)
-            if is_nullable and name not in padded:
-                found[name] = self._with_nulls(field, column)
+    def _column(self, table: pa.Table) -> TorchBatch:
+        """Return a column of a table as a tensor, and the lengths of its rows if it is padded."""
+        (field,), column = table.schema, table.column(0)
+        name, type_ = field.name, field.type
+        if is_sparse(type_):
+            return {name: self._convert_tensor(name, _sparse(name, column))}
+        list_type = None if self._padding is None else _list_of(type_)
+        if self._padding is not None and list_type is not None:
+            fill = self._padding.value(name, _item_of(list_type)[0])
+            if fill is not None:
+                return self._listed(name, column, fill)
+        if is_integral(item_type(type_)) and (may_be_null(field) or _items(column).null_count):
+            return {name: self._with_nulls(field, column)}
+        array = BlockAccessor.for_block(table).to_batch_format("numpy")[name]
+        # The type of a column says whether its rows vary in shape. Its array does not: those of a batch may agree.
+        return self._ragged(name, _rows(array, column), field) if is_ragged(type_) else self._array(name, array)
+
+    def _array(self, name: str, values: np.ndarray) -> TorchBatch:
+        found = {name: self._convert(name, values)}
+        if values.ndim > 1 and self._fill(name, varies=False) is not None:
+            found[name + LENGTH] = self._convert(name + LENGTH, lengths_of(list(values), values.ndim - 1))
         return found
 
     def _with_nulls(self, field: pa.Field, column: pa.ChunkedArray) -> Any:
@@ -263,13 +254,6 @@ def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
     while column.type != item:
         column = pc.list_flatten(column)
     return column
-
-
-def _fills_of_lists(padding: Padding, schema: pa.Schema) -> dict[str, float]:
-    """Return what fills up each column of lists, such as HDF5's own arrays of varying length, that is padded."""
-    lists = {field.name: type_ for field in schema if (type_ := _list_of(field.type)) is not None}
-    found = {name: padding.value(name, _item_of(type_)[0]) for name, type_ in lists.items()}
-    return {name: fill for name, fill in found.items() if fill is not None}
 
 
 def _list_of(type_: pa.DataType) -> pa.DataType | None:

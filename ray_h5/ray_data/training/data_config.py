@@ -15,16 +15,8 @@ from ray.util import placement_group_table
 from ray_h5.errors import OptionError
 from ray_h5.messages import ensure_handler
 from ray_h5.options import as_integer, takes_options_of
-from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.ray_internals import (
-    datasources,
-    in_whole_blocks,
-    may_grow,
-    operators,
-    row_count_changers,
-    task_cpus,
-    with_datasources,
-)
+from ray_h5.ray_data.datasource import H5Datasource, sources_of, with_sources
+from ray_h5.ray_data.ray_internals import may_grow, operators, row_count_changers, task_cpus
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
 
 logger = logging.getLogger(__name__)
@@ -70,8 +62,7 @@ class OrderedDataConfig(DataConfig):
                     shards[rank][name] = WorkerShard(name, source.reference(), recipe, epochs, of, threads)
                 continue
             check_free_cpus(name, ds)
-            is_ours = any(isinstance(each, H5Datasource) for each in datasources(ds))
-            in_tasks[name] = _for_workers(name, ds, ranks) if is_ours else ds
+            in_tasks[name] = _for_workers(name, ds, ranks) if sources_of(ds) else ds
         if in_tasks:
             others = super().configure(in_tasks, world_size, worker_handles, worker_node_ids, **kwargs)
             for shard, other in zip(shards, others, strict=True):
@@ -182,26 +173,23 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
     Here it is decided where a run resumes: at its rows, if those that a worker receives are those that were read.
     """
     changers = row_count_changers(operators(ds))
-
-    def shared(source: Any) -> Any:
-        return source.for_workers(world_size, not changers) if isinstance(source, H5Datasource) else source
-
-    if not changers:
+    if changers:
+        logger.warning(
+            "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that "
+            "resumes begins its epoch again. If a function keeps them, pass "
+            "map_batches(..., udf_modifying_row_count=False).",
+            name,
+            ", ".join(changers),
+        )
+    else:
         _warn_of_lost_rows(name, ds, world_size)
-        # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
-        return in_whole_blocks(ds, shared)
-    logger.warning(
-        "dataset %r: %s may change the number of rows, or of rows in a block, after the reading: a run that resumes "
-        "begins its epoch again. If a function keeps them, pass map_batches(..., udf_modifying_row_count=False).",
-        name,
-        ", ".join(changers),
-    )
-    return with_datasources(ds, shared)
+    # The workers receive blocks in turn: with whole blocks each gets exactly its planned rows.
+    return with_sources(ds, lambda each: each.for_workers(world_size, not changers), whole_blocks=not changers)
 
 
 def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
     # From the plan: Ray would read and transform all rows to count them.
-    rows = sum(each.plan().num_positions for each in datasources(ds) if isinstance(each, H5Datasource))
+    rows = sum(each.plan().num_positions for each in sources_of(ds))
     lost = rows % world_size
     if lost:
         logger.warning(
