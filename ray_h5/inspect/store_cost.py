@@ -107,7 +107,7 @@ def _epoch(plan: ReadPlan, order: str, stored_bytes: int) -> EpochCost:
 def request_cost(plan: ReadPlan, row_ids: np.ndarray) -> ReadStats:
     """Return the requests that reading rows of files in stores makes, and their bytes. No row is read.
 
-    Columns that h5py reads, such as strings, are not counted.
+    Values of varying length, such as strings, are not counted.
     """
     arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in plan.columns}
 

@@ -57,10 +57,6 @@ class ChunkGrid:
         """Rows of a chunk; all rows of a column that is not chunked."""
         return self.chunk_shape[0]
 
-    def numbers(self, along: np.ndarray) -> np.ndarray:
-        """Return the numbers of all chunks at positions `along` of the first axis, counted in chunks."""
-        return (along[:, None] * self.per_row + np.arange(self.per_row)).reshape(-1)
-
     def first_row(self, number: int) -> int:
         """Return the first row of chunk `number`."""
         return number // self.per_row * self.chunk_rows
@@ -70,12 +66,6 @@ class ChunkGrid:
         cells = np.unravel_index(numbers, self.counts)
         axes = [(cell * size).tolist() for cell, size in zip(cells, self.chunk_shape, strict=True)]
         return list(zip(*axes, strict=True))
-
-    def slices(self, number: int) -> tuple[slice, ...]:
-        """Return the slices of the axes after the first that chunk `number` covers."""
-        cells = np.unravel_index(number % self.per_row, self.counts[1:]) if self.counts[1:] else ()
-        extents = zip(cells, self.chunk_shape[1:], self.shape[1:], strict=True)
-        return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in extents)
 
     def sticks_out(self, numbers: np.ndarray) -> np.ndarray:
         """Return for each chunk whether it extends past the end of an axis."""

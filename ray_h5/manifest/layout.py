@@ -111,7 +111,7 @@ class ColumnLayout:
     file_type : bytes
         If values are made here of stored bytes, as text and arrays of varying length are, and types that numpy lacks:
         the size of a length and of an address in the file, a byte each, and the type as libhdf5 encodes it. Of other
-        columns that are not direct, h5py reads the values.
+        columns that are not direct, the values are in other datasets.
     odd_type : str
         For numbers and booleans of a type that numpy does not have: a description of that type.
     lost_fields : tuple of str

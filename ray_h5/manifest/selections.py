@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+ENDLESS = 1 << 40
+"""How many blocks a selection without an end has, until the lengths of axes say it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Along:
@@ -52,10 +55,6 @@ class Along:
             return np.array(self.listed, np.int64)[places]
         return np.asarray(self.first + places // self.block * self.stride + places % self.block, np.int64)
 
-    def all(self) -> np.ndarray:
-        """Return all indices."""
-        return self.at(np.arange(len(self), dtype=np.int64))
-
     def places(self, indices: np.ndarray) -> np.ndarray:
         """Return the place of each index in the selection; -1 if it is not selected."""
         if not len(self):
@@ -67,6 +66,10 @@ class Along:
         number, within = np.divmod(indices - self.first, self.stride)
         taken = (number >= 0) & (number < self.count) & (within < self.block)
         return np.where(taken, number * self.block + within, -1)
+
+    @property
+    def is_endless(self) -> bool:
+        return self.count == ENDLESS
 
     def is_all_of(self, length: int) -> bool:
         """Return whether it has all indices of an axis."""

@@ -74,7 +74,7 @@ class CheckedOutput(np.ndarray):
 
 def checked(column: str, out: np.ndarray, stored: np.dtype, casting: Casting) -> np.ndarray:
     """Return the output of a column of dtype `stored`, checked if some of its values may be lost there."""
-    if casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc") or _keeps_all(stored, out.dtype):
+    if casting == "unsafe" or not {stored.kind, out.dtype.kind} <= set("biufc") or keeps_all(stored, out.dtype):
         return out
     found = out.view(CheckedOutput)
     found.column, found.address, found.casting = column, out.ctypes.data, casting
@@ -167,7 +167,7 @@ def _within(values: np.ndarray, dtype: np.dtype) -> bool:
     return bool(low <= values.min().item() and values.max().item() <= high)
 
 
-def _keeps_all(stored: np.dtype, wanted: np.dtype) -> bool:
+def keeps_all(stored: np.dtype, wanted: np.dtype) -> bool:
     """Return whether a dtype holds all values of another one. To numpy, int64 fits float64; not so here."""
     real, target = _real(stored), _real(wanted)
     if target.kind == "b":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -100,8 +99,7 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
     may_wait = _is_fetched(reads[0])
     try:
-        with contextlib.ExitStack() as libraries:
-            stats = run_all(jobs_of_reads(reads, libraries), reads[0].reader.base.threads, times)
+        stats = run_all(jobs_of_reads(reads), reads[0].reader.base.threads, times)
         for read in reads:
             while read.after:
                 read.after.pop()()
@@ -148,9 +146,9 @@ def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Aski
     return fetched, asking, others
 
 
-def jobs_of_reads(reads: Sequence[FileRead], libraries: contextlib.ExitStack) -> list[Job]:
-    """Return the work of reads; jobs that need libhdf5 have files open until `libraries` is closed."""
-    found = _each(_is_fetched(reads[0]), lambda read: read.reader.base.jobs_of(read, libraries), reads)
+def jobs_of_reads(reads: Sequence[FileRead]) -> list[Job]:
+    """Return the work of reads."""
+    found = _each(_is_fetched(reads[0]), lambda read: read.reader.base.jobs_of(read), reads)
     return [job for jobs in found for job in jobs]
 
 

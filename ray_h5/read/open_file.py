@@ -16,14 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-import h5py
 import numpy as np
 
-from ray_h5.errors import RayH5Error
+from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_same_sources
 from ray_h5.hdf5.checks.chunk_tree import wrong_tree
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
-from ray_h5.hdf5.files.file_bytes import filename_of
+from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.hdf5.files.metadata_replay import replay
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
@@ -32,20 +32,22 @@ from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
-from ray_h5.manifest.row_requests import SPAN_BYTES, request_of
-from ray_h5.read.arrays.box_column import BoxColumn, column_of
+from ray_h5.read.arrays.box_column import BoxColumn, column_of, shared_jobs
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
-from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources
+from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
 from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
-from ray_h5.read.jobs import Job, Worker
+from ray_h5.read.jobs import Job, Unplanned
 from ray_h5.read.kernel.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address
+from ray_h5.read.read_parts import Address, Part, joined_of, name_of
 from ray_h5.read.stored_items import StoredItems
+from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    import h5py
 
     from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.read_parts import FileRead
-    from ray_h5.read.through_h5py.h5py_column import H5pyColumn
-    from ray_h5.read.through_h5py.selected_columns import SelectedThroughH5py
     from ray_h5.storage.byte_source import ByteSource, Identity
 
 MAX_OPEN_FILES = 64
@@ -75,9 +75,7 @@ MAX_INDEX_BYTES = 256 << 20
 SourcesRead: TypeAlias = "Mapping[str, tuple[str, Identity | None]]"
 NO_SOURCES: SourcesRead = {}
 
-ColumnReader: TypeAlias = (
-    "DirectColumn | BoxColumn | ConvertedColumn | H5pyColumn | JoinedArrayColumn | SelectedThroughH5py"
-)
+ColumnReader: TypeAlias = "DirectColumn | BoxColumn | ConvertedColumn | JoinedArrayColumn"
 
 _Classes: TypeAlias = (
     "tuple[JoinedArray, list[ChunkSource], dict[int, tuple[StoredItems, HeapReader]], ChunkIndex | None]"
@@ -125,10 +123,11 @@ class OpenFile(ABC):
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
-        self._readers: dict[str | Selection | tuple[str, str], ColumnReader] = {}
+        self._readers: dict[tuple[str, str | Selection], ColumnReader] = {}
         self._joined_arrays: WeakKeyDictionary[JoinedArray, _Classes] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
-        self._elsewhere: dict[str, Elsewhere | None] = {}
+        self._elsewhere: dict[str, Elsewhere] = {}
+        self._virtual: dict[str, VirtualColumn] = {}
         self.index_bytes = 0
         self.facts: dict[str, np.ndarray] = {}
 
@@ -320,13 +319,92 @@ class OpenFile(ABC):
     def is_current(self) -> bool:
         """Return whether the other files that columns come from are unchanged."""
 
-    @abstractmethod
-    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None], libraries: contextlib.ExitStack) -> list[Job]:
-        """Return the work of a read of the file.
+    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None]) -> list[Job]:
+        """Return the work of a read of the file. `check` looks at its columns first: an early error is cheaper."""
 
-        `check` looks at its columns first: an early error is cheaper. Jobs that need libhdf5 have the file open until
-        `libraries` is closed.
-        """
+        def planned() -> list[Job]:
+            read.after.clear()
+            read.sources.clear()
+            with self.library() as library:
+                check(library)
+                return self.jobs_of_parts(read.parts, read, library)
+
+        return replay(planned)
+
+    def jobs_of_parts(self, parts: Sequence[Part], read: FileRead, library: OpenLibrary) -> list[Job]:
+        """Return the work of parts of a read, and of those of the other files that have their values."""
+        plan = _Plan()
+        gather(lambda part: self._place(part, read, plan, library), parts)
+        jobs = [
+            job for found in gather(lambda some: self._jobs_here(some, library), plan.own.values()) for job in found
+        ]
+        if read.held is not None and not self.access.swmr:
+            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
+
+        def jobs_there(file: OpenFile) -> list[Job]:
+            with file.library() as opened:
+                return file.jobs_of_parts(plan.there[file], read, opened)
+
+        return [*jobs, *plan.jobs, *(job for found in gather(jobs_there, plan.there) for job in found)]
+
+    def _jobs_here(self, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
+        """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
+        readers = [self.reader(part.address, library, part.where) for part in parts]
+        columns = [each for each in readers if isinstance(each, BoxColumn)]
+        if len(columns) == len(parts) > 1:  # each chunk is decoded once
+            return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
+        return [job for each, part in zip(readers, parts, strict=True) for job in each.jobs(part.request, part.out)]
+
+    def _place(self, part: Part, read: FileRead, plan: _Plan, library: OpenLibrary) -> None:
+        """Find out which file has the values of a part."""
+        name, joined = name_of(part.address), joined_of(part.address) if self.access.beside else None
+        if joined is not None:
+            read.add_sources(joined.name, joined.layouts[0].sources)
+            plan.there.setdefault(self._file_of(joined), []).append(part)
+        if name is None:
+            plan.own.update({} if joined is not None else {id(part): [part]})
+            return
+        layout = self.column(name, library)
+        read.add_sources(name, layout.sources if layout.storage != "virtual" else ())
+        if (elsewhere := self.elsewhere(name, library)) is None:
+            plan.own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
+        elif elsewhere.how == "link":
+            path, piece = linked(part, elsewhere, layout)
+            plan.there.setdefault(self.file_of(path), []).append(piece)
+        else:
+            self._place_virtual(part, layout, read, plan)
+
+    def _place_virtual(self, part: Part, layout: ColumnLayout, read: FileRead, plan: _Plan) -> None:
+        # What it takes to make one grows with the mappings, and there may be thousands.
+        if (virtual := self._virtual.get(layout.name)) is None:
+            virtual = self._virtual[layout.name] = VirtualColumn.of(self.file_of, self._elsewhere[layout.name], layout)
+        paths, is_near = virtual.paths_of(part), not self.byte_source.is_fetched
+        # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
+        unused = virtual.paths - paths
+        read.add_sources(layout.name, [each for each in layout.sources if each[0] not in unused])
+        if is_near and isinstance(part.address, str) and not part.where:
+            if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
+                plan.jobs += virtual.joint_jobs(joint, part)
+                return
+            if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
+                plan.jobs += [Unplanned(self.byte_source, partial(self._jobs_later, each, read)) for each in pieces]
+                return
+        for path, piece in virtual.parts(part, read.after):
+            plan.there.setdefault(self.file_of(path), []).append(piece)
+
+    def _joint(self, virtual: VirtualColumn) -> JointColumn | None:
+        if (known := OpenFile.joint_columns.get(virtual)) is None:
+            joint = virtual.joint(self.file_of)
+            OpenFile.joint_columns.put(virtual, known := [] if joint is None else [joint])
+        return known[0] if known else None
+
+    def _jobs_later(self, part: Part, read: FileRead) -> list[Job]:
+        with self.library() as library:
+            return self.jobs_of_parts([part], read, library)
+
+    @abstractmethod
+    def _file_of(self, joined: JoinedArray) -> OpenFile:
+        """Return the one of two files that are read together in which datasets lie."""
 
     @abstractmethod
     def _other_file(self, path: str, group: str = "/") -> OpenFile:
@@ -352,9 +430,31 @@ class OpenFile(ABC):
             return self
         return self._other_file(path)
 
-    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:  # noqa: ARG002  a file in a store uses it
-        """Return where the values of a column are, if no other way to read them is known; see `elsewhere_on_disk`."""
-        return None
+    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
+        """Return where the values of a column are, if they are in other datasets."""
+        layout = self.column(name, library)
+        if (layout.is_decoded and layout.storage == "external") or (not layout.sources and layout.storage != "virtual"):
+            return None
+        with self._lock:
+            if name not in self._elsewhere:
+                with translated(self.path, f"reading the header of column {name!r}"):
+                    self._elsewhere[name] = library.tree.elsewhere(library.dataset(name), layout)
+            return self._elsewhere[name]
+
+    def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
+        """Return the address and the layout of a dataset, also of one with a single value."""
+        with self.library() as library:
+            try:
+                return name, self.column(name, library)
+            except UnsupportedColumnError:
+                if (single := self.single(name)) is None:
+                    raise
+                return single, single.unit
+
+    def reader_of(self, address: Address, where: str = "") -> ColumnReader:
+        """Return the reader of a column; its errors say that `where` leads to it."""
+        with self.library() as library:
+            return self.reader(address, library, where)
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
@@ -377,15 +477,6 @@ class OpenFile(ABC):
                 total += there._bytes_stored(column.name, opened)
         return total
 
-    def reader_for(self, where: str, address: Address, library: OpenLibrary) -> ColumnReader:
-        """Return the reader of a column that `where` leads to, as its errors say."""
-        if not isinstance(address, str) or not self.column(address, library).direct:
-            return self.reader(address, library)
-        with self._lock:
-            if (where, address) not in self._readers:
-                self._readers[where, address] = self._reader_of(Selection(address), library, where)
-            return self._readers[where, address]
-
     def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
         """Return the chunk index of a dataset; it stays in memory."""
         with self._lock:
@@ -402,12 +493,14 @@ class OpenFile(ABC):
 
         return RawFiles(layout, library.dataset(layout.name))
 
-    def _converted(self, layout: ColumnLayout, selection: Selection, library: OpenLibrary) -> ConvertedColumn:
+    def _converted(
+        self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
+    ) -> ConvertedColumn:
         """Return the reader of a column whose values are made of its stored items."""
         items, source = StoredItems.of(layout), self.source_of(layout, library)
-        column = self._column_of(items.layout, selection, library, self.path)
+        column = self._column_of(items.layout, selection, library, where)
         parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
-        return ConvertedColumn(self.path, items, column.jobs, source, self._heap_of(items), parts)
+        return ConvertedColumn(where, items, column.jobs, source, self._heap_of(items), parts)
 
     def _heap_of(self, items: StoredItems) -> HeapReader:
         """Return what reads the values that items refer to."""
@@ -417,28 +510,6 @@ class OpenFile(ABC):
     def _held(self) -> HeldBytes | None:
         """Return what is in memory of a file in a store."""
         return None
-
-    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:  # noqa: ARG002  one in a store refuses
-        """Return the reader of a column that h5py reads: its values are in other datasets."""
-        from ray_h5.read.through_h5py.h5py_column import H5pyColumn
-        from ray_h5.read.through_h5py.source_guard import SourceGuard
-
-        guard = SourceGuard(partial(self._check_rows, layout))
-        return H5pyColumn(self.path, layout, partial(guard.check_column, layout.name))
-
-    def _check_rows(self, layout: ColumnLayout, dataset: h5py.Dataset, rows: np.ndarray, worker: Worker) -> None:
-        """Read rows of a dataset that has values of a column, to find out whether they can be read."""
-        file = self.file_of(filename_of(dataset.file))
-        name = dataset.name.strip("/")
-        with file.library() as library:
-            found = file.column(name, library) if dataset.shape else None
-            if found is None or not found.is_decoded or (found.direct and found.chunk_shape is None):
-                return  # nothing is decoded, and libhdf5 says what is missing
-            reader = file.reader_for(f"{layout.path}: column {layout.name!r} leads to {file.path}", name, library)
-            at_once = max(1, SPAN_BYTES // max(1, found.row_bytes) // found.chunk_rows) * found.chunk_rows
-            for part in np.split(rows, np.flatnonzero(np.diff(rows // at_once)) + 1):
-                for job in reader.jobs(request_of(part), np.empty((len(part), *found.row_shape), found.dtype), library):
-                    job(worker)
 
     def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
         with translated(path, f"reading the chunk index of column {layout.name!r}"):
@@ -461,31 +532,27 @@ class OpenFile(ABC):
         for cache in (FILES, OTHERS):
             cache.measure(self.access, self)
 
-    def reader(self, address: Address, library: OpenLibrary) -> ColumnReader:
-        """Return the reader of a column."""
+    def reader(self, address: Address, library: OpenLibrary, where: str = "") -> ColumnReader:
+        """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         if isinstance(address, (JoinedArray, TakenJoinedArray)):
             return self._joined_array_reader(address, library)
         with self._lock:
-            if address not in self._readers:
+            if (found := self._readers.get((where, address))) is None:
                 selection = Selection(address) if isinstance(address, str) else address
-                self._readers[address] = self._reader_of(selection, library)
-            return self._readers[address]
+                found = self._reader_of(selection, library, f"{where} leads to {self.path}" if where else self.path)
+                if not where or isinstance(address, str):  # there may be any number of others
+                    self._readers[where, address] = found
+            return found
 
     def _reader_of(
-        self, selection: Selection, library: OpenLibrary, where: str = ""
-    ) -> DirectColumn | BoxColumn | ConvertedColumn | H5pyColumn | SelectedThroughH5py:
-        """Return the reader of a selection; errors of a file that `where` leads to begin with it."""
+        self, selection: Selection, library: OpenLibrary, where: str
+    ) -> DirectColumn | BoxColumn | ConvertedColumn:
         layout = self.column(selection.name, library)
         if layout.file_type:
-            return self._converted(layout, selection, library)
-        if layout.direct:
-            return self._column_of(layout, selection, library, where or self.path)
-        column = self.through_h5py(layout, library)
-        if selection == Selection(selection.name):
-            return column
-        from ray_h5.read.through_h5py.selected_columns import selected_through_h5py
-
-        return selected_through_h5py(column, selection)
+            return self._converted(layout, selection, library, where)
+        if not layout.direct:
+            raise no_places(layout.where)
+        return self._column_of(layout, selection, library, where)
 
     def _column_of(
         self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
@@ -508,6 +575,25 @@ class OpenFile(ABC):
             self._joined_arrays[joined] = known
         stored, sources, converted, chunks = known
         return JoinedArrayColumn(self.path, stored, self.byte_source, sources, index_of, converted, chunks, taken)
+
+
+class _Plan:
+    """Where the values of the parts of a read are.
+
+    Attributes
+    ----------
+    own : dict of (str or int) to list of Part
+        The parts of this file; those that take fields, positions or boxes of one dataset together.
+    there : dict of OpenFile to list of Part
+        Those of other files.
+    jobs : list of callable
+        What is planned already.
+    """
+
+    def __init__(self) -> None:
+        self.own: dict[str | int, list[Part]] = {}
+        self.there: dict[OpenFile, list[Part]] = {}
+        self.jobs: list[Job] = []
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

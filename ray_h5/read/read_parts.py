@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
 from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, checked
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.read.held_chunks import HeldChunks
     from ray_h5.read.jobs import Job, ReadStats
     from ray_h5.storage.byte_source import Identity
@@ -30,11 +27,15 @@ Address: TypeAlias = str | Selection | JoinedArray | TakenJoinedArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A part of a read: rows of one column, and the array that they go to."""
+    """A part of a read: rows of one column, and the array that they go to.
+
+    `where` is the column that leads to this one, for messages, if one does.
+    """
 
     address: Address
     request: Request | RunRequest
     out: np.ndarray
+    where: str = ""
 
 
 def joined_of(address: Address) -> JoinedArray | None:
@@ -48,30 +49,6 @@ def name_of(address: Address) -> str | None:
     if isinstance(address, str):
         return address
     return address.name if isinstance(address, Selection) else None
-
-
-class ReadsParts(Protocol):
-    """Reads one column."""
-
-    @property
-    def takes_runs(self) -> bool:
-        """Whether it takes a `RunRequest`. For others, the rows are listed."""
-
-    def jobs(self, request: Any, out: np.ndarray, library: Any) -> list[Job]:
-        """Return the work that fills ``out[request.places]`` with ``request.rows``."""
-
-
-def jobs_of(reader: ReadsParts, part: Part, library: OpenLibrary) -> list[Job]:
-    """Return the work of a part of a read."""
-    listed = isinstance(part.request, RunRequest) and not reader.takes_runs
-    return reader.jobs(part.request.listed() if listed else part.request, part.out, library)
-
-
-class ChecksState(Protocol):
-    """An open file, as far as a read needs to know it when it is done."""
-
-    def check_unchanged(self) -> None:
-        """Raise if it has changed."""
 
 
 class RunsReads(Protocol):
@@ -90,8 +67,8 @@ class RunsReads(Protocol):
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a read."""
 
-    def jobs_of(self, read: FileRead, libraries: ExitStack) -> list[Job]:
-        """Return the work of a read; jobs that need libhdf5 have the file open until `libraries` is closed."""
+    def jobs_of(self, read: FileRead) -> list[Job]:
+        """Return the work of a read."""
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
@@ -123,10 +100,8 @@ class FileRead:
         What is left to do once all parts are read.
     after : list of callable
         What is left to do before that, of values in other files; the last one is done first.
-    others : dict
-        Other files that are read, in a store.
     sources : dict of str to (str, Identity)
-        Other files on a disk that rows come from, with a column and the state of the file when that was described.
+        Other files that rows come from, with a column and the state of the file when that was described.
     held : HeldChunks, optional
         The decoded chunks that stay in memory.
     """
@@ -135,7 +110,6 @@ class FileRead:
     parts: Sequence[Part]
     finish: Callable[[], None] | None = None
     after: list[Callable[[], None]] = field(default_factory=list)
-    others: dict[ChecksState, None] = field(default_factory=dict)
     sources: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
     held: HeldChunks | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,7 +69,7 @@ class RowReader:
 
     Each chunk that contains a requested row is fetched and decoded once a call, straight into the
     result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
-    so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
+    so readers in several threads do not wait for each other.
 
     `ray_h5.RowReader` adds rows of other kinds, and documents the parameters.
     """
@@ -516,24 +515,20 @@ class RowReader:
     def _read(self, read: FileRead) -> None:
         self.stats.add(run_together([read], self._times))
 
-    def jobs_of(self, read: FileRead, libraries: contextlib.ExitStack) -> list[Job]:
-        """Return the work of a read of this file; jobs that need libhdf5 have it open until `libraries` is closed."""
+    def jobs_of(self, read: FileRead) -> list[Job]:
+        """Return the work of a read of this file."""
         file, names = self._file(), _names(read)
-        read.after.clear()
-        read.sources.clear()
 
         def check(library: OpenLibrary) -> None:
             file.each(lambda name: file.column(name, library), names)
             self._check_sources(file, names)
             file.check_unchanged()
 
-        return file.jobs(read, check, libraries)
+        return file.jobs(read, check)
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
         self._file().check_unchanged(read.sources)
-        for other in read.others:
-            other.check_unchanged()
 
     def _file(self) -> OpenFile:
         if self._closed:

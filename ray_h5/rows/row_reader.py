@@ -17,7 +17,7 @@ class RowReader(reader.RowReader):
 
     Each chunk that contains a requested row is fetched and decoded once a call, straight into the
     result if the layout allows it. This needs neither the interpreter's lock nor that of libhdf5,
-    so readers in several threads do not wait for each other. Columns that h5py reads need both locks.
+    so readers in several threads do not wait for each other.
 
     Open files and chunk indexes stay in a cache of the process, so a second reader of the same file
     costs almost nothing. A reader can be pickled and used after a fork; it opens its file again in

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import CorruptChunkError, CorruptFileError, MissingSourceError
-from ray_h5.hdf5.columns.virtual_mappings import RowBlocks, VirtualMapping
-from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import FileOnDisk
+from ray_h5.errors import CorruptChunkError, CorruptFileError, UnsupportedColumnError
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
 
@@ -28,12 +25,6 @@ DAMAGES = {
     "bomb": ({"compression": "gzip"}, BOMB, "the deflate stream is damaged"),
     "not compressed": ({"compression": "lzf"}, b"??", "."),
 }
-
-
-@pytest.fixture(autouse=True)
-def through_h5py(monkeypatch):
-    """Read other files as what is not read without libhdf5 is read: the guard is for that."""
-    monkeypatch.setattr(FileOnDisk, "elsewhere_on_disk", lambda *_: None)
 
 
 def stored(path, filters, bad=None, maxshape=None, name="d"):
@@ -157,17 +148,6 @@ def test_fields_of_varying_length_are_counted_as_they_are_stored(tmp_path):
         RowReader(tmp_path / "a.h5").read(["x"])
 
 
-def test_only_the_sources_of_the_rows_are_opened(tmp_path, monkeypatch):
-    data = counted(tmp_path, {"compression": "gzip"}, None)
-    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    guarded = []
-    monkeypatch.setattr(
-        OpenFile, "_check_rows", lambda _, __, dataset, *___: guarded.append(dataset.file.filename[-4:])
-    )
-    assert_same(reader.read(["x"], [ROWS + 3, 2 * ROWS - 1])["x"], data[[ROWS + 3, 2 * ROWS - 1]])
-    assert guarded == ["1.h5"]
-
-
 def test_mappings_of_nothing(tmp_path):
     write(tmp_path / "s0.h5", {"d": np.arange(3)})
     write(tmp_path / "s1.h5", {"d": np.arange(0)})
@@ -180,21 +160,17 @@ def test_mappings_of_nothing(tmp_path):
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [0, 1, 2]
 
 
-def test_rows_that_no_blocks_describe_need_the_whole_source(tmp_path):
+def test_rows_that_no_blocks_describe(tmp_path):
     data = stored(tmp_path / "s.h5", {"compression": "gzip"}, zlib.compress(bytes(8)))
     layout = h5py.VirtualLayout((20, ROW), "i8")
-    layout[[1, 4, 5, 9]] = h5py.VirtualSource("s.h5", "d", data.shape)[[0, 2, 3, 11]]
+    layout[[1, 4, 5, 9]] = h5py.VirtualSource("s.h5", "d", data.shape)[[0, 2, 5, 11]]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_virtual_dataset("x", layout, fillvalue=-1)
     reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
     assert (reader.read(["x"], [0, 10, 19])["x"] == -1).all()
+    assert_same(reader.read(["x"], [1, 4, 9])["x"], data[[0, 2, 11]])
     with pytest.raises(CorruptChunkError, match="chunk 2"):
-        reader.read(["x"], [1])
-    (tmp_path / "s.h5").unlink()
-    stored(tmp_path / "s.h5", {"compression": "gzip"})
-    found = RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"]
-    assert_same(found, by_h5py(tmp_path / "a.h5", "x"))
-    assert_same(found[[1, 4, 5, 9]], data[[0, 2, 3, 11]])
+        reader.read(["x"], [5])
 
 
 @pytest.mark.parametrize("damaged", [None, 0, 2])
@@ -225,7 +201,7 @@ SHAPES = [(4,), (4, 2), (2, 2), (2, 4), (8,), (6,), (3,), (4, 3), (5, 2), (2, 4,
 @pytest.mark.parametrize("actual", SHAPES)
 @pytest.mark.parametrize("declared", [(4,), (4, 2)])
 def test_sources_of_another_shape_than_the_mapping_says(tmp_path, declared, actual, is_whole):
-    """libhdf5 then copies values one by one: no row is wrong, whatever chunk is damaged."""
+    """libhdf5 then copies values one by one: no row is wrong, and most are refused."""
     with h5py.File(tmp_path / "s.h5", "w") as file:
         data = np.arange(1, 1 + np.prod(actual)).reshape(actual)
         file.create_dataset("d", data=data, chunks=(1, *actual[1:]), compression="gzip")
@@ -247,10 +223,9 @@ def test_sources_of_another_shape_than_the_mapping_says(tmp_path, declared, actu
         for row in range(declared[0]):
             try:
                 found = RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"], [row])["x"]
-            except CorruptChunkError:
+            except (CorruptChunkError, CorruptFileError, UnsupportedColumnError):
                 continue
-            if expected[row] is not None:  # of rows that a source lacks libhdf5 says now this, now that
-                assert_same(found, expected[row])
+            assert_same(found, expected[row])
         with h5py.File(tmp_path / "s.h5", "r+") as file:
             file["d"].id.write_direct_chunk((damaged,) + (0,) * (len(actual) - 1), good)
 
@@ -262,34 +237,13 @@ def read_by_h5py(path, row):
         return None
 
 
-def test_only_the_mappings_of_the_rows_are_followed(tmp_path, monkeypatch):
-    layout = h5py.VirtualLayout((100 * ROWS, ROW), "i8")
-    data = [stored(tmp_path / f"s{i}.h5", {"compression": "gzip"}) for i in range(2)]
-    for i in range(100):
-        layout[i * ROWS : (i + 1) * ROWS] = h5py.VirtualSource(f"s{i % 2}.h5", "d", (ROWS, ROW))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_virtual_dataset("x", layout)
-    followed, plain = [], VirtualMapping.followed
-
-    def recording(self, rows):
-        followed.append(self.bounds)
-        return plain(self, rows)
-
-    monkeypatch.setattr(VirtualMapping, "followed", recording)
-    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    assert_same(reader.read(["x"], [5, 3 * ROWS, 99 * ROWS + 1])["x"], np.stack([data[0][5], data[1][0], data[1][1]]))
-    assert followed == [(i * ROWS, (i + 1) * ROWS) for i in (0, 3, 99)]
-
-
 def test_a_virtual_source_of_one_value(tmp_path):
     with h5py.File(tmp_path / "s.h5", "w") as file:
         file["d"] = 7
-    inner, outer = h5py.VirtualLayout((), "i8"), h5py.VirtualLayout((3,), "i8")
-    inner[()] = h5py.VirtualSource("s.h5", "d", ())
-    outer[1] = h5py.VirtualSource("v.h5", "d", ())
-    for name, layout, column in (("v.h5", inner, "d"), ("a.h5", outer, "x")):
-        with h5py.File(tmp_path / name, "w") as file:
-            file.create_virtual_dataset(column, layout, fillvalue=-1)
+    layout = h5py.VirtualLayout((3,), "i8")
+    layout[1] = h5py.VirtualSource("s.h5", "d", ())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=-1)
     assert RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"])["x"].tolist() == [-1, 7, -1]
 
 
@@ -319,25 +273,6 @@ def test_a_mapping_that_grows_with_its_source(tmp_path, damaged):
         assert_same(reader.read(["x"])["x"][3:], data)
 
 
-def test_a_source_that_goes_away_amid_a_read(tmp_path, monkeypatch):
-    """libhdf5 would fill in, and say nothing."""
-    over(tmp_path / "a.h5", "s.h5", stored(tmp_path / "s.h5", {"compression": "gzip"}))
-    reader = RowReader(tmp_path / "a.h5", allow_external=[tmp_path])
-    reader.read(["x"], [0])
-    plain = VirtualMapping.followed
-
-    def going(mapping, rows):
-        (tmp_path / "s.h5").unlink(missing_ok=True)
-        return plain(mapping, rows)
-
-    monkeypatch.setattr(VirtualMapping, "followed", going)
-    with pytest.raises(MissingSourceError, match=r"s\.h5"):
-        reader.read(["x"], [7])
-
-
-# What mappings select ------------------------------------------------------------------------
-
-
 @st.composite
 def mappings(draw):
     """A virtual column over one source, by blocks of rows or by single ones; and rows that are asked for."""
@@ -359,21 +294,6 @@ def selected(of, length=25):
 def listed(of):
     first, stride, count, block = of
     return [first + number * stride + row for number in range(count) for row in range(block)]
-
-
-@given(mappings())
-def test_rows_are_followed_through_mappings(mapping):
-    here, there, rows = mapping
-    ours, theirs = RowBlocks.of(selected(here)), RowBlocks.of(selected(there))
-    assert ours.rows == theirs.rows == len(listed(here))
-    leads = dict(zip(listed(here), listed(there), strict=True))
-    wanted = [leads[row] for row in rows if row in leads]
-    assert ours.moved_to(theirs, np.array(rows)).tolist() == wanted
-    assert ours.takes(np.array(rows)) == bool(wanted)
-    for number in ours.numbers(np.array(rows)).tolist():
-        alone = ours.only(number)
-        block = listed(here)[number * here[3] : (number + 1) * here[3]]
-        assert alone.moved_to(RowBlocks(0, 1, 1, here[3]), np.array(block)).tolist() == list(range(here[3]))
 
 
 @pytest.mark.slow

@@ -195,10 +195,6 @@ def test_rows_along_several_axes(server, every, bucket):
             whole = file[name][:]
             other["x"] = h5py.ExternalLink("m.h5", name)
         options = {"rows": ray_h5.Grid(2), "allow_external": "s3://bkt", "storage_options": options_of(server)}
-        if name == "an item each":
-            with pytest.raises(UnsupportedColumnError, match="lie along the first axis"):
-                H5Dataset(f"s3://bkt/{name}.h5", columns=["x"], **options).read(np.array([0]))
-            continue
         data = H5Dataset(f"s3://bkt/{name}.h5", columns=["x"], **options)
         flat = whole.reshape(-1, *whole.shape[2:])
         assert len(data) == len(flat)
@@ -425,15 +421,15 @@ def test_mappings_that_are_not_read(server, bucket):
     master(bucket, fill)
     reader = reader_of(server)
     refused = {name: type(error) for name, error in reader.layout.refused.items()}
-    says = dict.fromkeys(["endless", "numbered", "corner", "side by side"], "Copy its values")
+    says = dict.fromkeys(["endless", "numbered", "corner"], "Copy its values")
     says |= {"text outside": "raw files", "numbers outside": "raw files"}
-    says |= dict.fromkeys(["text as numbers", "rounded"], "another type")
     assert refused == dict.fromkeys(says, UnsupportedColumnError)
-    says |= dict.fromkeys(["over each other", "nested"], "same rows")
-    says["endless here"] = "Copy its values"
+    says |= dict.fromkeys(["text as numbers", "rounded"], "another type")
+    says |= dict.fromkeys(["over each other", "side by side", "nested"], "same values")
     for name, what in says.items():
         with pytest.raises(UnsupportedColumnError, match=what):
             reader.read([name])
+    same(reader.read(["endless here"])["endless here"], reader.read(["own"])["own"])
 
 
 def test_a_source_of_another_shape(server, bucket, raw, monkeypatch):

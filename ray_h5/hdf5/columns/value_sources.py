@@ -17,9 +17,8 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.columns.column import is_plain
-from ray_h5.hdf5.columns.remote_mappings import check_mappings
 from ray_h5.hdf5.columns.value_types import Shared, item_bytes
-from ray_h5.hdf5.columns.virtual_mappings import SourceNames, sources_named
+from ray_h5.hdf5.columns.virtual_mappings import SourceNames, check_mappings, sources_named
 from ray_h5.hdf5.files.file_bytes import Address, address_of, filename_of, gather
 from ray_h5.hdf5.files.links import Sources, Trail
 from ray_h5.messages import printable
@@ -179,12 +178,6 @@ def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Da
     for names, ndim in named:
         for source in _sources(trail, dataset, names, what):
             yield source
-            if trail.others is not None and source.dtype.newbyteorder("=") != dataset.dtype.newbyteorder("="):
-                raise UnsupportedColumnError(
-                    f"{trail.path}: {what} leads to {source.name!r} of {filename_of(source.file)}, which has values of "
-                    f"another type, and is not read in a file in a store: expected {dataset.dtype}, found "
-                    f"{source.dtype}. Write the virtual dataset again with the type of its sources."
-                )
             if ndim not in {None, source.ndim}:
                 # libhdf5 (2.0) may crash on such a mapping.
                 raise CorruptFileError(

@@ -1,86 +1,35 @@
-"""The mappings of a virtual dataset: row of the virtual dataset -> row of a source dataset."""
+"""The mappings of a virtual dataset: which values of which sources are which of its own.
+
+libhdf5 takes the selected values of a source in C order, and puts them where values are selected in the virtual
+dataset, in C order. Here a selection is one list of indices for each axis.
+"""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptFileError
+from ray_h5.errors import CorruptFileError, UnsupportedColumnError
+from ray_h5.manifest.selections import ENDLESS, Along, Selection, size_of
 
-Needed: TypeAlias = Callable[[tuple[int, ...]], np.ndarray]
-"""Returns the rows that are needed of a dataset of a given shape, ascending."""
+_LARGEST = 1 << 62
 
-_ENDLESS = 1 << 62
+_MOST_BLOCKS, _MOST_INDICES = 1 << 16, 1 << 22
+"""Blocks of a selection that are looked at, if they are not regular, and indices along an axis that are listed."""
+
+_COPY = (
+    "Copy its values: read the virtual dataset with h5py where its files are, and write it as one dataset; or write "
+    "one mapping for each source, of whole rows, with the shape that it has now."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class RowBlocks:
-    """The rows of a hyperslab selection: blocks of rows at equal distances.
-
-    Attributes
-    ----------
-    first, stride, block : int
-        Where the first block begins, the distance from one block to the next, and the rows of a block.
-    count : int, optional
-        How many blocks; None if they have no end.
-    """
-
-    first: int
-    stride: int
-    block: int
-    count: int | None
-
-    @classmethod
-    def of(cls, space: h5py.h5s.SpaceID) -> RowBlocks | None:
-        """Return the rows of a selection; None if it is not a regular hyperslab."""
-        if space.get_select_type() != h5py.h5s.SEL_HYPERSLABS or not space.is_regular_hyperslab():
-            return None
-        first, stride, count, block = (int(along[0]) for along in space.get_regular_hyperslab())
-        if block == h5py.h5s.UNLIMITED:
-            return cls(first, 1, 1, None)
-        # libhdf5 accepts any stride if there is one block.
-        return cls(first, max(stride, block), block, None if count == h5py.h5s.UNLIMITED else count)
-
-    @property
-    def rows(self) -> int | None:
-        """How many rows the blocks have; None if they have no end."""
-        return None if self.count is None else self.count * self.block
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The first row, and the last one plus one. Endless blocks end after all rows that a dataset can have."""
-        return self.first, _ENDLESS if self.count is None else self.first + (self.count - 1) * self.stride + self.block
-
-    def numbers(self, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of the blocks that contain rows, each once."""
-        return np.unique(self._places(rows) // self.block)
-
-    def takes(self, rows: np.ndarray) -> bool:
-        """Return whether any of `rows` is selected."""
-        return len(self._places(rows)) > 0
-
-    def only(self, number: int) -> RowBlocks:
-        """Return one block."""
-        return RowBlocks(self.first + number * self.stride, self.block, self.block, 1)
-
-    def moved_to(self, other: RowBlocks, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of another selection of the same length that correspond to the selected ones of `rows`."""
-        places = self._places(rows)
-        return other.first + places // other.block * other.stride + places % other.block
-
-    def _places(self, rows: np.ndarray) -> np.ndarray:
-        number, within = np.divmod(rows - self.first, self.stride)
-        taken = (number >= 0) & (within < self.block)
-        if self.count is not None:
-            taken &= number < self.count
-        return number[taken] * self.block + within[taken]
+Exists: TypeAlias = Callable[[str, str], bool]
+"""``exists(file, dataset)`` returns whether a source exists, named as the virtual dataset names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +58,41 @@ class SourceNames:
         return file_name, name
 
 
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One mapping of a virtual dataset.
+
+    Attributes
+    ----------
+    names : SourceNames
+        The source, or the numbered ones.
+    here : Selection
+        What is selected in the virtual dataset; of numbered sources, along one axis, a block for each of them.
+    there : Selection, optional
+        What is selected in a source; None for all of it.
+    """
+
+    names: SourceNames
+    here: Selection
+    there: Selection | None
+
+    def numbered(self, shape: Sequence[int], exists: Exists) -> Iterator[Mapping]:
+        """Yield the mappings of numbered sources up to the first that does not exist; else this one."""
+        axis = next((axis for axis, along in enumerate(self.here) if along.is_endless), None)
+        if axis is None or not self.names.is_numbered:
+            yield replace(self, names=SourceNames(*self.names.numbered(0)))
+            return
+        along = self.here[axis]
+        for number, first in enumerate(range(along.first, shape[axis], along.stride)):
+            if not exists(*(names := self.names.numbered(number))):
+                return
+            block = Along(first, along.block, 1, min(along.block, shape[axis] - first))
+            here = (*self.here[:axis], block, *self.here[axis + 1 :])
+            yield replace(self, names=SourceNames(*names), here=here)
+
+
 def sources_named(made: h5py.h5p.PropDCID, where: str) -> Iterator[tuple[SourceNames, int | None]]:
-    """Yield the sources that a virtual dataset names, and how many axes each has to have (as in `VirtualMapping`).
+    """Yield the sources that a virtual dataset names, and how many axes each has to have; None for any number.
 
     It needs the creation property list alone: libhdf5 opens the sources when the dataset is asked for its shape.
 
@@ -126,11 +108,12 @@ def sources_named(made: h5py.h5p.PropDCID, where: str) -> Iterator[tuple[SourceN
             yield names, None
         else:
             there = made.get_virtual_srcspace(number)
-            if max(_end_of(made.get_virtual_vspace(number)), _end_of(there)) > _ENDLESS:
+            if max(_end_of(made.get_virtual_vspace(number)), _end_of(there)) > _LARGEST:
                 raise CorruptFileError(
                     f"{where} has a mapping that selects more than any dataset has. Write the virtual dataset again."
                 )
-            yield names, _axes_selected(there)
+            # A selection of the whole source has no shape: only the source has it.
+            yield names, None if there.get_select_type() == h5py.h5s.SEL_ALL else len(there.shape)
 
 
 def _end_of(space: h5py.h5s.SpaceID) -> int:
@@ -147,82 +130,73 @@ def _end_of(space: h5py.h5s.SpaceID) -> int:
     return max(map(int, space.get_select_bounds()[1]))
 
 
-def _axes_selected(there: h5py.h5s.SpaceID) -> int | None:
-    # A selection of the whole source has no shape: only the source has it.
-    return None if there.get_select_type() == h5py.h5s.SEL_ALL else len(there.shape)
+def check_mappings(dataset: h5py.Dataset, where: str) -> None:
+    """Raise an `UnsupportedColumnError` if the mappings of a virtual dataset in a store are none that are mapped here.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VirtualMapping:
-    """One mapping of a virtual dataset, to one source or to many that are numbered.
-
-    Attributes
-    ----------
-    names : SourceNames
-        The source.
-    rows, source_rows : RowBlocks, optional
-        The rows that it selects in the virtual dataset and in the source; None if they are not blocks of rows.
-    bounds : (int, int)
-        The first row that it selects in the virtual dataset, and the last one plus one.
-    row_values : int
-        How many values of a row it selects.
-    source_ndim : int, optional
-        How many axes the source must have; None if the mapping selects all of it.
+    Its sources are not opened. `where` names it in messages.
     """
+    for mapping in _mappings(dataset, where, None):
+        if any(along.is_endless for along in (*mapping.here, *(mapping.there or ()))):
+            raise UnsupportedColumnError(
+                f"{where} has a mapping without an end (of numbered sources, or with an unlimited selection), which is "
+                f"not read in a file in a store. {_COPY}"
+            )
 
-    names: SourceNames
-    rows: RowBlocks | None
-    source_rows: RowBlocks | None
-    bounds: tuple[int, int]
-    row_values: int
-    source_ndim: int | None
 
-    @classmethod
-    def all_of(cls, dataset: h5py.Dataset) -> Iterator[VirtualMapping]:
-        """Yield the mappings of a virtual dataset. Its sources must have been checked (`ValueSources`)."""
-        made, shape = dataset.id.get_create_plist(), dataset.shape or (1,)
-        for number in range(made.get_virtual_count()):
-            here = made.get_virtual_vspace(number)
-            names = SourceNames(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
-            if here.get_select_type() == h5py.h5s.SEL_NONE:
-                yield cls(names, RowBlocks(0, 1, 1, 0), None, (0, 0), 0, None)
-            else:
-                yield cls._of(names, here, made.get_virtual_srcspace(number), shape)
+def mappings_of(dataset: h5py.Dataset, where: str, exists: Exists) -> Iterator[Mapping]:
+    """Yield the mappings of a virtual dataset that select something, each of one source, which has its own name."""
+    for mapping in _mappings(dataset, where, dataset.shape):
+        yield from mapping.numbered(dataset.shape, exists)
 
-    @classmethod
-    def _of(
-        cls, names: SourceNames, here: h5py.h5s.SpaceID, there: h5py.h5s.SpaceID, shape: tuple[int, ...]
-    ) -> VirtualMapping:
-        rows, bounds, row_values = RowBlocks.of(here), (0, shape[0]), math.prod(shape[1:])
-        if here.get_select_type() == h5py.h5s.SEL_ALL:
-            rows = RowBlocks(0, 1, 1, shape[0])
-        elif rows is None:
-            low, high = here.get_select_bounds()
-            bounds = int(low[0]), int(high[0]) + 1
-        else:
-            bounds = rows.bounds
-            _, _, counts, blocks = here.get_regular_hyperslab()
-            # Each numbered source has one block of a row.
-            times = [1 if count == h5py.h5s.UNLIMITED else int(count) for count in counts[1:]]
-            row_values = math.prod(times) * math.prod(map(int, blocks[1:]))
-        return cls(names, rows, RowBlocks.of(there), bounds, row_values, _axes_selected(there))
 
-    def followed(self, rows: np.ndarray) -> Iterator[tuple[int, Needed]]:
-        """Yield the number of each source that rows come from, and a function that returns its rows."""
-        if self.names.is_numbered and self.rows is not None and self.rows.count is None:
-            for number in self.rows.numbers(rows).tolist():
-                yield number, partial(self._there, self.rows.only(number), rows)
-        elif self.rows is None or self.rows.takes(rows):
-            # Numbered sources side by side: each has a part of every row.
-            for number in itertools.count() if self.names.is_numbered else (0,):
-                yield number, partial(self._there, self.rows, rows)
+def _mappings(dataset: h5py.Dataset, where: str, shape: Sequence[int] | None) -> Iterator[Mapping]:
+    made = dataset.id.get_create_plist()
+    for number in range(made.get_virtual_count()):
+        here = made.get_virtual_vspace(number)
+        if here.get_select_type() == h5py.h5s.SEL_NONE:
+            continue
+        names = SourceNames(made.get_virtual_filename(number), made.get_virtual_dsetname(number))
+        # Before it is known that no mapping is endless, a dataset has no shape: libhdf5 would open sources for it.
+        extents = tuple(here.get_simple_extent_dims() if shape is None else shape)
+        wanted = _selection(here, extents, where)
+        assert wanted is not None
+        yield Mapping(names, wanted, _selection(made.get_virtual_srcspace(number), None, where))
 
-    def _there(self, taken: RowBlocks | None, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the rows of a source of some shape that correspond to `rows`; all if it is not mapped row by row."""
-        source, alike = self.source_rows, True
-        if self.source_ndim is None:
-            # The source may have another shape now. libhdf5 then maps all of it value by value.
-            source, alike = RowBlocks(0, 1, 1, shape[0]), math.prod(shape[1:]) == self.row_values
-        if taken is None or source is None or source.rows != taken.rows or not alike:
-            return np.arange(shape[0])
-        return taken.moved_to(source, rows)
+
+def _selection(space: h5py.h5s.SpaceID, shape: Sequence[int] | None, where: str) -> Selection | None:
+    """Return a selection; None for everything, if the shape is not known."""
+    kind = space.get_select_type()
+    if kind == h5py.h5s.SEL_ALL:
+        return None if shape is None else tuple(map(Along.all_of, shape))
+    if kind == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab():
+        return tuple(itertools.starmap(_along, zip(*space.get_regular_hyperslab(), strict=True)))
+    found = _product(space) if kind == h5py.h5s.SEL_HYPERSLABS else None
+    if found is None:
+        raise UnsupportedColumnError(
+            f"{where} has a mapping whose selection is not one list of indices for each axis, so it is not read. "
+            f"{_COPY}"
+        )
+    return found
+
+
+def _along(first: int, stride: int, count: int, block: int) -> Along:
+    first, stride, count, block = (int(each) for each in (first, stride, count, block))
+    if block == h5py.h5s.UNLIMITED:
+        return Along(first, 1, ENDLESS, 1)
+    # libhdf5 accepts any stride if there is one block.
+    return Along(first, max(1, stride, block), ENDLESS if count == h5py.h5s.UNLIMITED else count, block)
+
+
+def _product(space: h5py.h5s.SpaceID) -> Selection | None:
+    """Return a selection of several blocks as one list of indices for each axis; None if it is none."""
+    if not 0 < space.get_select_hyper_nblocks() <= _MOST_BLOCKS:
+        return None
+    blocks = np.asarray(space.get_select_hyper_blocklist(), np.int64)  # (blocks, first and last corner, axes)
+    axes = []
+    for axis in range(blocks.shape[2]):
+        runs = np.unique(blocks[:, :, axis], axis=0)
+        if (runs[:, 1] - runs[:, 0] + 1).sum() > min(_MOST_INDICES, space.get_select_npoints()):
+            return None
+        indices = np.unique(np.concatenate([np.arange(low, high + 1) for low, high in runs.tolist()]))
+        axes.append(Along(0, 0, 0, 0, tuple(indices.tolist())))
+    return tuple(axes) if size_of(tuple(axes)) == space.get_select_npoints() else None

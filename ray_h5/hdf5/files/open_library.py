@@ -62,9 +62,6 @@ class OpenLibrary:
             self._datasets[name] = self.tree.dataset(name)
         return self._datasets[name]
 
-    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        return self.tree.source(dataset, file_name, name)
-
     def close(self) -> None:
         if self._tree is not None:
             self._tree.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
@@ -101,6 +101,10 @@ class OtherFiles(Generic[File]):
         """Return whether all files that were looked at have the same states now."""
         urls = list(self._states)
         return each_waiting(self._storage.identity, urls) == [self._states[url] for url in urls]
+
+    def opened(self, urls: Container[str]) -> list[File]:
+        """Return those of some files that were opened."""
+        return [file for (url, _), file in list(self._files.items()) if url in urls]
 
     @property
     def held(self) -> list[HeldBytes]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.columns.value_sources import ValueSources
     from ray_h5.hdf5.files.other_files import OtherFiles
     from ray_h5.hdf5.tree.hidden_datasets import Libraries
+    from ray_h5.manifest.known_columns import Elsewhere
 
 OF_MATLAB = ("#refs#", "#subsystem#")
 """Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
@@ -121,9 +122,11 @@ class H5Tree:
         found, trail = self._find(name)
         return found, trail.sources
 
-    def source(self, dataset: h5py.Dataset, file_name: str, name: str) -> h5py.Dataset:
-        """Return the source dataset of a mapping of a virtual dataset."""
-        return Trail(self.access, self.linked, others=self.others).source(dataset, file_name, name)
+    def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
+        """Return where the values of a dataset are that was described as a column."""
+        from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
+
+        return find_elsewhere(self.path, dataset, layout, Trail(self.access, self.linked, others=self.others))
 
     def column(self, name: str) -> ColumnLayout:
         """Describe column `name`. Every file that its values come from is checked first."""
@@ -303,9 +306,7 @@ class H5Tree:
                 properties=properties,
             )
             if sources and self.others is not None:
-                from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
-
-                find_elsewhere(self.path, as_object(found), layout, self.others)  # raises if they cannot be read
+                self.elsewhere(as_object(found), layout)  # raises if they cannot be read
             # With sources, another name may lead through other links, and so have other sources.
             if not sources and address is not None:
                 self._layouts[address] = layout

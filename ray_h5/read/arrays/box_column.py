@@ -26,7 +26,6 @@ from ray_h5.read.kernel.job_table import (
     Piece,
 )
 from ray_h5.read.kernel.run_tables import new_times, run_table
-from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 _GAP_BYTES = 4096
@@ -164,8 +163,6 @@ class BoxColumn:
         Which boxes.
     """
 
-    takes_runs = True
-
     def __init__(self, source: ChunkSource, selection: Selection) -> None:
         self.source = source
         self.selection = selection
@@ -180,8 +177,7 @@ class BoxColumn:
     def _geometry(self) -> _Geometry:
         return _Geometry.of(self.source, self.selection)
 
-    # `library` is for H5pyColumn, which has the same method.
-    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library | None = None) -> list[Job]:  # noqa: ARG002
+    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the boxes ``request.rows``.
 
         If `out` has another dtype than the values, they are cast about a mebibyte at a time.

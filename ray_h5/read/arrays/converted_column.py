@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ray_h5.errors import CorruptChunkError
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, replay
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
-from ray_h5.manifest.row_requests import Request, RowRequest
+from ray_h5.manifest.row_requests import Request, RowRequest, RunRequest
 from ray_h5.read.jobs import Asking, Job, ReadStats, Worker, ranges_of, staged
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.storage.byte_source import ByteSource
@@ -22,8 +22,8 @@ _MOST_ROWS = 1 << 14
 """Stored items that are in memory at the same time, and rows whose values are looked up together."""
 
 
-Reads: TypeAlias = Callable[[Any, np.ndarray, Any], list[Job]]
-"""``reads(request, items, library)`` returns the work that fills ``items[request.places]`` with ``request.rows``."""
+Reads: TypeAlias = Callable[[Any, np.ndarray], list[Job]]
+"""``reads(request, items)`` returns the work that fills ``items[request.places]`` with ``request.rows``."""
 
 Parts: TypeAlias = Callable[[Request, int], Iterator[Request]]
 """Yields parts of a request of about so many rows; no chunk is in two of them."""
@@ -97,16 +97,15 @@ class ConvertedColumn:
     heap: HeapReader
     parts: Parts | None = None
 
-    takes_runs: ClassVar[bool] = False
-
-    def jobs(self, request: Request, out: np.ndarray, library: object) -> list[Job]:
+    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``."""
         if not len(request) or not out.size:
             return []
+        request = request.listed() if isinstance(request, RunRequest) else request
         parts = [part.listed() for part in self._parts(request, out)]
         if self.heap.held is not None:
-            return [Asking(partial(self._ask, [self._planned(part, out, library) for part in parts], out))]
-        return [self._staged(part, out, library) for part in parts]
+            return [Asking(partial(self._ask, [self._planned(part, out) for part in parts], out))]
+        return [self._staged(part, out) for part in parts]
 
     def _shape(self, count: int, out: np.ndarray) -> tuple[int, ...]:
         """Return the shape of the items of some rows."""
@@ -119,21 +118,21 @@ class ConvertedColumn:
         row_bytes = self.items.layout.stored_dtype.itemsize * int(np.prod(self._shape(1, out)))
         yield from self.parts(request, max(1, min(_MOST_ROWS, _MOST_BYTES // max(1, row_bytes))))
 
-    def _staged(self, part: RowRequest, out: np.ndarray, library: object) -> Job:
+    def _staged(self, part: RowRequest, out: np.ndarray) -> Job:
         moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
         put = partial(self._put, part, out, self.heap.heap())
         return staged(
             self.byte_source,
-            lambda items: self.reads(moved, items, library),
+            lambda items: self.reads(moved, items),
             self._shape(len(part), out),
             self.items.layout.stored_dtype,
             put,
         )
 
-    def _planned(self, part: RowRequest, out: np.ndarray, library: object) -> tuple[RowRequest, np.ndarray, list[Job]]:
+    def _planned(self, part: RowRequest, out: np.ndarray) -> tuple[RowRequest, np.ndarray, list[Job]]:
         items = np.empty(self._shape(len(part), out), self.items.layout.stored_dtype)
         moved = RowRequest(part.rows, np.arange(len(part), dtype=np.int64)).packed()
-        return part, items, self.reads(moved, items, library)
+        return part, items, self.reads(moved, items)
 
     def _ask(self, parts: Sequence[tuple[RowRequest, np.ndarray, list[Job]]], out: np.ndarray) -> ReadStats:
         """Read parts from a store: first their items, and then what these refer to."""

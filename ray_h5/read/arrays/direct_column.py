@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
 from ray_h5.read.kernel.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 from ray_h5.storage.byte_source import ByteSource
-
-if TYPE_CHECKING:
-    from ray_h5.read.through_h5py.h5py_column import Library
 
 RowsAt: TypeAlias = Callable[[RunRequest], tuple[RunRequest, np.ndarray, "int | np.ndarray"]]
 """Returns where contiguous rows lie: runs that each lie in one place, their offsets, and their descriptors."""
@@ -43,8 +40,6 @@ class DirectColumn:
         Where the rows of a contiguous array lie, if it is put together of several.
     """
 
-    takes_runs = True
-
     def __init__(self, source: ChunkSource, rows_at: RowsAt | None = None) -> None:
         self.source = source
         self._rows_at = rows_at
@@ -56,8 +51,7 @@ class DirectColumn:
         """The bytes that its jobs fetch."""
         return self.source.byte_source
 
-    # `library` is for H5pyColumn, which has the same method.
-    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library | None = None) -> list[Job]:  # noqa: ARG002
+    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with ``request.rows``.
 
         If `out` has another dtype than the column, values are cast about a mebibyte at a time.

@@ -21,7 +21,6 @@ from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.selection import Selection
 from ray_h5.read.jobs import Job
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.read.through_h5py.h5py_column import Library
 from ray_h5.storage.byte_source import ByteSource
 
 IndexOf = Callable[[str], ChunkIndex]
@@ -74,14 +73,12 @@ class JoinedArrayColumn:
         self._chunks = chunks
         self._taken = taken
 
-    takes_runs = True
-
     @property
     def byte_source(self) -> ByteSource:
         """The bytes that its jobs fetch."""
         return self._byte_source
 
-    def jobs(self, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def jobs(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work that fills ``out[request.places]`` with the units ``request.rows``.
 
         Each run of a `RunRequest` is in one dataset.
@@ -89,27 +86,27 @@ class JoinedArrayColumn:
         if not len(request):
             return []
         if isinstance(request, RunRequest):
-            return self._run_jobs(request, out, library)
+            return self._run_jobs(request, out)
         if len(self._array.layouts) == 1:
-            return self._jobs_of(0, request, out, library)
+            return self._jobs_of(0, request, out)
         listed = request.listed()
         classes = self._array.class_of[self._array.datasets_of(listed.rows)]
         jobs: list[Job] = []
         for number, chosen in by_part(classes):
-            jobs += self._jobs_of(number, listed.select(chosen), out, library)
+            jobs += self._jobs_of(number, listed.select(chosen), out)
         return jobs
 
-    def _run_jobs(self, request: RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def _run_jobs(self, request: RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work for whole datasets, or parts of them."""
         if len(self._array.layouts) == 1:
-            return self._jobs_of(0, request, out, library)
+            return self._jobs_of(0, request, out)
         at = self._array.datasets_of(request.firsts) if request.datasets is None else request.datasets
         jobs: list[Job] = []
         for number, chosen in by_part(self._array.class_of[at]):
-            jobs += self._jobs_of(number, request.select(chosen), out, library)
+            jobs += self._jobs_of(number, request.select(chosen), out)
         return jobs
 
-    def _jobs_of(self, number: int, request: Request | RunRequest, out: np.ndarray, library: Library) -> list[Job]:
+    def _jobs_of(self, number: int, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         """Return the work for units of datasets of one class."""
         layout = self._array.layouts[number]
         if not layout.row_bytes:
@@ -118,22 +115,18 @@ class JoinedArrayColumn:
             items, heap = self._converted[number]
             reads = partial(self._stored_jobs, number)
             column = ConvertedColumn(self._path, items, reads, self._byte_source, heap)
-            return column.jobs(request.listed(), out, library)
-        return self._stored_jobs(number, request, out, library)
+            return column.jobs(request.listed(), out)
+        return self._stored_jobs(number, request, out)
 
     def _stored_jobs(
         self,
         number: int,
         request: Request | RunRequest,
         out: np.ndarray,
-        library: Library,  # noqa: ARG002  as other readers
     ) -> list[Job]:
         layout = self._array.layouts[number]
         if not layout.direct:
-            raise UnsupportedColumnError(
-                f"{self._path}: column {self._array.name!r} is in a file with a user block, for which this libhdf5 "
-                "does not say where chunks are. Install a newer h5py."
-            )
+            raise no_places(f"{self._path}: column {self._array.name!r}")
         if layout.storage == "chunked":
             return self._chunked_jobs(layout, request.listed(), out)
         if self._taken is not None:
@@ -214,6 +207,14 @@ class JoinedArrayColumn:
             dataset = int(of[start])
             part = request.select(slice(start, stop))
             yield dataset, RowRequest(part.rows - self._array.starts[dataset], part.places).packed()
+
+
+def no_places(where: str) -> UnsupportedColumnError:
+    """Return the error of a column whose chunks are not found."""
+    return UnsupportedColumnError(
+        f"{where} is in a file with a user block, for which this libhdf5 does not say where chunks are. Install a "
+        "newer h5py."
+    )
 
 
 def class_sources(path: str, joined: JoinedArray, byte_source: ByteSource) -> list[ChunkSource]:

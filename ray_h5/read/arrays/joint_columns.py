@@ -141,6 +141,9 @@ class JoinedFile(Protocol):
     def library(self) -> AbstractContextManager[OpenLibrary]:
         """Return what has libhdf5's view of the file until it ends."""
 
+    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        """Return the layout of a column."""
+
     def reader(self, address: str, library: OpenLibrary) -> object:
         """Return the reader of a column."""
 
@@ -153,7 +156,7 @@ def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
     found: list[DirectColumn] = []
     for file in files:
         with file.library() as library:
-            column = file.reader(name, library)
+            column = file.reader(name, library) if file.column(name, library).direct else None
         if not isinstance(column, DirectColumn) or not are_alike([column, *found[:1]]):
             return []
         found.append(column)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ray_h5.errors import OptionError, RayH5Error, UnsupportedColumnError
+from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
-from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
 from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
@@ -22,11 +21,8 @@ from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
-from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, SourceStates
-from ray_h5.read.jobs import Job
+from ray_h5.manifest.layout import LAYOUT_BYTES, SourceStates
 from ray_h5.read.open_file import NO_SOURCES, OpenFile, SourcesRead
-from ray_h5.read.read_parts import Part, jobs_of, joined_of, name_of
-from ray_h5.read.remote.elsewhere_reads import Spread, spread
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 if TYPE_CHECKING:
@@ -34,9 +30,6 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes
-    from ray_h5.read.read_parts import FileRead
-    from ray_h5.read.remote.elsewhere_reads import VirtualColumn
-    from ray_h5.read.through_h5py.h5py_column import H5pyColumn
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -58,7 +51,6 @@ class FileInStore(OpenFile):
             raise OptionError(f"{access.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
         super().__init__(access, found)
         self._known: dict[str, KnownColumn] = {}
-        self.virtual: dict[str, VirtualColumn] = {}
         self.held = HeldBytes(self.byte_source)
         self._owns_others = others is None
         self.others = others or OtherFiles(self, FileInStore)
@@ -97,50 +89,6 @@ class FileInStore(OpenFile):
         if self.headers() is None:
             with self.library() as library:
                 library.tree.enter()
-
-    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None], libraries: contextlib.ExitStack) -> list[Job]:  # noqa: ARG002  no job has the file open
-        """Return the work of a read; the other files that it reads are added to it."""
-
-        def planned() -> list[Job]:
-            read.after.clear()
-            read.others.clear()
-            with self.library() as library:
-                check(library)
-            return self._jobs_of_parts(read.parts, read)
-
-        return replay(planned)
-
-    def _jobs_of_parts(self, parts: Sequence[Part], read: FileRead) -> list[Job]:
-        """Return the work of parts of a read, and of those of the other files that have their values."""
-        there: dict[FileInStore, list[Part]] = {}
-        with self.library() as library:
-            spreads = [
-                each for found in gather(lambda part: self._spread(part, library, read.after), parts) for each in found
-            ]
-            given, own = {id(part) for part in parts}, []
-            for of, part in spreads:
-                if of is self and id(part) in given:
-                    own.append(part)
-                else:
-                    assert isinstance(of, FileInStore)
-                    there.setdefault(of, []).append(part)
-            jobs = [job for found in gather(lambda part: self._jobs_here(part, library), own) for job in found]
-        read.others.update(dict.fromkeys(of for of in there if of is not self))
-        for found in gather(lambda of: of._jobs_of_parts(there[of], read), there):
-            jobs += found
-        return jobs
-
-    def _spread(self, part: Part, library: OpenLibrary, after: list[Callable[[], None]]) -> list[Spread]:
-        if self.access.beside and (joined := joined_of(part.address)) is not None:
-            return [(self._file_of(joined), part)]
-        name = name_of(part.address)
-        elsewhere = None if name is None else self.elsewhere(name, library)
-        if elsewhere is None or name is None:
-            return [(self, part)]
-        return spread(self, part, elsewhere, self.column(name, library), after)
-
-    def _jobs_here(self, part: Part, library: OpenLibrary) -> list[Job]:
-        return jobs_of(self.reader(part.address, library), part, library)
 
     def _held(self) -> HeldBytes | None:
         return self.held
@@ -244,7 +192,6 @@ class FileInStore(OpenFile):
         return self.others.file(path, group)
 
     def _file_of(self, joined: JoinedArray) -> FileInStore:
-        """Return the one of two files that are read together in which datasets lie."""
         self.others.expect(joined.layouts[0].sources)
         return self.others.file(next((url for url, _ in joined.layouts[0].sources), self.path), self.access.group)
 
@@ -261,29 +208,12 @@ class FileInStore(OpenFile):
             if each.known is not None:
                 self.file_of(each.path).adopt({each.name: each.known})
 
-    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
-        """Return where the values of a column are, if they are in other files."""
-        layout = self.column(name, library)
-        with self._lock:
-            if not (layout.sources or layout.storage == "virtual" or name in self._elsewhere):
-                return None
-            if name not in self._elsewhere:
-                with translated(self.path, f"reading the header of column {name!r}"):
-                    self._elsewhere[name] = find_elsewhere(self.path, library.dataset(name), layout, self.others)
-            return self._elsewhere[name]
-
-    def through_h5py(self, layout: ColumnLayout, library: OpenLibrary) -> H5pyColumn:  # noqa: ARG002  it is not asked
-        """Refuse the column: libhdf5 would open other files, which it cannot."""
-        raise UnsupportedColumnError(
-            f"{layout.where} has values in other files, which cannot be read in this way in a file in a store. "
-            "Copy them into the file with h5repack."
-        )
-
     # States ----------------------------------------------------------------------------------
 
-    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:  # noqa: ARG002  each request says which state it wants
-        """Raise if the file has changed since it was described."""
-        check_identity(self.path, self.identity, self.byte_source.identity())
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
+        """Raise if the file, or another one that rows of a column come from, has changed since it was described."""
+        for file in (self, *self.others.opened(sources)):
+            check_identity(file.path, file.identity, file.byte_source.identity())
 
     def _check_unseen(self, name: str, expected: SourceStates) -> None:  # noqa: ARG002  each request says which state it wants
         self.others.expect(expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 from ray_h5.read.file_reads import jobs_of_reads, kinds_of, opened_together
@@ -12,9 +11,8 @@ from ray_h5.read.remote.coalesced_reads import cost_of
 
 
 def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
-    """Return what `run_reads` would ask a store for, without the columns that h5py reads."""
+    """Return what `run_reads` would ask a store for."""
     total = ReadStats()
     for together in opened_together(reads):
-        with contextlib.ExitStack() as libraries:
-            total.add(cost_of(kinds_of(jobs_of_reads(together, libraries))[0]))
+        total.add(cost_of(kinds_of(jobs_of_reads(together))[0]))
     return total

@@ -1,1 +1,0 @@
-"""Columns that h5py reads, and what is checked before libhdf5 gets their bytes."""

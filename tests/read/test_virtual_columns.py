@@ -1,0 +1,93 @@
+"""Virtual datasets of any mappings: rows, grids, blocks and reversed axes are what h5py reads."""
+
+import h5py
+import numpy as np
+import pytest
+
+import ray_h5
+from ray_h5 import Grid, Patches
+from ray_h5.errors import CastError, UnsupportedColumnError
+from ray_h5.torch_data import H5Dataset
+
+SHAPE = (9, 6, 8)
+STORED = {"contiguous": {}, "chunked": {"chunks": True, "compression": "gzip"}}
+
+
+def whole(shape=SHAPE, dtype="i4"):
+    return np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+
+
+# For each virtual dataset: what it has of which source. A source is made of these values of `whole()`.
+MAPPINGS = {
+    "tiles": [(np.s_[:, a : a + 3, b : b + 4], None) for a in (0, 3) for b in (0, 4)],
+    "modules": [(np.s_[:, a], None) for a in range(6)],
+    "frames": [(np.s_[a], None) for a in range(9)],
+    "columns of frames": [(np.s_[a, :, b : b + 4], None) for a in range(9) for b in (0, 4)],
+    "every other": [(np.s_[:, a::2], None) for a in range(2)],
+    "blocks of rows": [(np.s_[[0, 1, 4, 8]], None), (np.s_[[2, 3, 5]], None)],
+    "parts of a source": [(np.s_[:5, 1:4, 2:6], np.s_[2:7, :3, 4:8]), (np.s_[5:, :, 0], np.s_[:4, :, 3])],
+    "holes": [(np.s_[1:3], None), (np.s_[6, 2:4], None)],
+}
+
+
+def write(folder, name, stored, dtype="i4"):
+    """Write the sources and the virtual dataset; return the values as h5py reads them."""
+    layout = h5py.VirtualLayout(SHAPE, dtype)
+    for number, (here, there) in enumerate(MAPPINGS[name]):
+        values = whole()[here] if there is None else whole() + 1000
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=values, **stored)
+        source = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
+        layout[here] = source if there is None else source[there]
+    with h5py.File(folder / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=-3)
+        return file["x"][()]
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_rows_of_all_kinds(tmp_path, name, stored):
+    values = write(tmp_path, name, STORED[stored])
+    rng = np.random.default_rng(0)
+    options = {"allow_external": [tmp_path]}
+    with ray_h5.RowReader(tmp_path / "all.h5", **options) as reader:
+        for rows in (slice(None), slice(2, 7), [8, 0, 3, 3], rng.permutation(9)):
+            np.testing.assert_array_equal(reader.read(["x"], rows)["x"], values[rows])
+    for axes in (2, 3):
+        flat = values.reshape(-1, *SHAPE[axes:])
+        with ray_h5.RowReader(tmp_path / "all.h5", rows=Grid(axes), **options) as reader:
+            for rows in (slice(None), rng.integers(0, len(flat), 20)):
+                np.testing.assert_array_equal(reader.read(["x"], rows)["x"], flat[rows])
+    kind = Patches({"x": (4, 3, 5)}, stride=(3, 2, 4), pad="zero")
+    with ray_h5.RowReader(tmp_path / "all.h5", rows=kind, **options) as reader:
+        found = reader.read(["x", "corner"])
+        for block, corner in zip(found["x"], found["corner"], strict=True):
+            expected = np.zeros((4, 3, 5), "i4")
+            part = values[tuple(slice(c, c + n) for c, n in zip(corner, (4, 3, 5), strict=True))]
+            expected[tuple(map(slice, part.shape))] = part
+            np.testing.assert_array_equal(block, expected)
+    dataset = H5Dataset([str(tmp_path / "all.h5")], ["x"], axes="reversed", **options)
+    np.testing.assert_array_equal(dataset.read(np.array([7, 0, 3, 3]))["x"], values.T[[7, 0, 3, 3]])
+
+
+def test_values_of_other_types_are_converted_where_none_changes(tmp_path):
+    values = write(tmp_path, "tiles", {}, "f8")
+    reader = ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path])
+    found = reader.read(["x"], [3, 1])["x"]
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, values[[3, 1]])
+    with pytest.raises(CastError, match=r"column 'x', row 8.*uint8"):
+        reader.read_into({"x": np.empty((1, *SHAPE[1:]), "u1")}, [8])
+    write(tmp_path, "tiles", {}, "i2")
+    with pytest.raises(UnsupportedColumnError, match=r"0\.h5.*another type: expected int16, found int32"):
+        ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]).read(["x"])
+
+
+def test_many_sources_are_open_a_few_at_a_time(tmp_path, monkeypatch):
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 16))
+    values = write(tmp_path, "frames", {})
+    with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
+        np.testing.assert_array_equal(reader.read(["x"])["x"], values)
+        np.testing.assert_array_equal(reader.read(["x"], [8, 1, 1])["x"], values[[8, 1, 1]])
