@@ -529,21 +529,6 @@ def test_opening_that_fails_for_a_while(path, monkeypatch, code):
 
 
 @pytest.mark.usefixtures("no_waits")
-def test_columns_that_h5py_reads_are_tried_again_too(tmp_path, monkeypatch):
-    path, layout = tmp_path / "a.h5", h5py.VirtualLayout((3, 2), "f4")
-    with h5py.File(path, "w") as file:
-        file["there"] = np.ones((3, 2), "f4")
-        layout[:, :1], layout[:, 1:] = (h5py.VirtualSource(file["there"])[:, at : at + 1] for at in (0, 1))
-        file.create_virtual_dataset("s", layout)
-    flaky = Flaky(h5py.Dataset.__getitem__, 2, errno.EIO)
-    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *args: flaky(*args))  # noqa: PLW0108  bound
-    assert RowReader(path).read(["s"], [2, 0])["s"].tolist() == [[1, 1], [1, 1]]
-    flaky.left = 1000
-    with pytest.raises(TransientIOError, match="column 's'"):
-        RowReader(path).read(["s"])
-
-
-@pytest.mark.usefixtures("no_waits")
 def test_file_that_is_replaced_between_two_tries(tmp_path, monkeypatch):
     path = write(tmp_path / "a.h5", {"x": VALUES}, **GZIP)
     other = write(tmp_path / "b.h5", {"x": VALUES + 1}, **GZIP)

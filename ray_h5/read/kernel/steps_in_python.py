@@ -154,10 +154,11 @@ class _Steps:
 
     def _at(self, address: int, nbytes: int, job: int) -> np.ndarray:
         """Return the bytes at an address, which lie in one of the arrays of the table; `job` is for the error."""
-        begin, array = self._arrays[bisect_right(self._arrays, address, key=lambda each: each[0]) - 1]
-        if not 0 <= nbytes <= len(array) - (address - begin) or address < begin:
-            raise self._outside(job, nbytes)
-        return array[address - begin :][:nbytes]
+        last = bisect_right(self._arrays, address, key=lambda each: each[0])
+        for begin, array in reversed(self._arrays[:last] if nbytes >= 0 else ()):  # one may be a part of another
+            if nbytes <= len(array) - (address - begin):
+                return array[address - begin :][:nbytes]
+        raise self._outside(job, nbytes)
 
     def _outside(self, job: int, nbytes: int) -> StaleIndexError:
         path = self._table.origin_of(job)[0].source_of(self._jobs[Field.FILE][job]).path
