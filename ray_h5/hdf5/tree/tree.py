@@ -124,7 +124,7 @@ class H5Tree:
 
     def elsewhere(self, dataset: h5py.Dataset, layout: ColumnLayout) -> Elsewhere:
         """Return where the values of a dataset are that was described as a column."""
-        from ray_h5.hdf5.columns.values_elsewhere import find_elsewhere
+        from ray_h5.hdf5.columns.virtual_mappings import find_elsewhere
 
         return find_elsewhere(self.path, dataset, layout, Trail(self.access, self.linked, others=self.others))
 
