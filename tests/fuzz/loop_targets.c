@@ -46,6 +46,7 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   *(void **)&given.zstd_free = function(paths, "ZSTD_freeDCtx");
   *(void **)&given.lz4 = function(paths, "LZ4_decompress_safe");
   *(void **)&given.blosc = function(paths, "blosc_decompress_ctx");
+  *(void **)&given.bitunshuffle = function(paths, "bshuf_bitunshuffle");
   return 0;
 }
 
@@ -53,8 +54,9 @@ static void fuzz_decoders(void) {
   int64_t pipeline[PIPELINE_FIELDS] = {0}, decoded = (int64_t)take(2) % 5000;
   pipeline[0] = (int64_t)take(1) % 4;
   for (int i = 0; i < pipeline[0]; i++) {
-    pipeline[1 + 2 * i] = (int64_t)take(1) % (BLOSC + 2);
+    pipeline[1 + 2 * i] = (int64_t)take(1) % (BITSHUFFLE_ZSTD + 2);
     pipeline[2 + 2 * i] = (int64_t)take(1);
+    if (pipeline[1 + 2 * i] == BITSHUFFLE) pipeline[2 + 2 * i] |= 8 * (int64_t)take(1) << 32;
   }
   int64_t mask = (int64_t)take(1);
   size_t size = (size_t)(input_end - input);

@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import hdf5plugin
 import pytest
 
 from ray_h5.read.kernel.library import _brought
@@ -51,7 +52,8 @@ def test_the_loop(tmp_path):
     if made.returncode:
         pytest.skip(f"no libFuzzer: {made.stderr[-200:]}")
     names = ("libsnappy", "libdeflate", "libzstd", "liblz4", "libblosc")
-    decoders = ":".join(str(path) for name in names for path in _brought(name))
+    bits = Path(hdf5plugin.PLUGIN_PATH, "libh5bshuf.so")  # that of imagecodecs cannot be loaded without Python
+    decoders = ":".join(map(str, [*(path for name in names for path in _brought(name)), bits]))
     run(
         [program, SECONDS, "-max_len=4096", "-timeout=20", corpus(tmp_path, "loop")], tmp_path, RAY_H5_DECODERS=decoders
     )

@@ -632,7 +632,7 @@ static int64_t run_jobs(context *of, const table *jobs, int64_t first, int64_t s
       continue;
     }
     if (at > first && status[at - 1] == DONE && is_again(jobs, at)) { /* a row that was asked for several times */
-      memcpy((void *)(intptr_t)jobs->field[DESTINATION][at], (void *)(intptr_t)jobs->field[DESTINATION][at - 1],
+      memmove((void *)(intptr_t)jobs->field[DESTINATION][at], (void *)(intptr_t)jobs->field[DESTINATION][at - 1],
              (size_t)size[at]);
       status[at++] = DONE;
       continue;
