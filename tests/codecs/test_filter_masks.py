@@ -130,34 +130,6 @@ def test_partial_chunks_may_be_unfiltered(tmp_path, steps, chunk, few_values, dt
     assert_same(reader.read(["x"], [9, 0, 9])["x"], values[[9, 0, 9]])
 
 
-@pytest.mark.parametrize("user_block", [0, 512])
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("kind", ["strings", "lists", "compound", "arrays"])
-def test_partial_chunks_of_any_type_may_be_unfiltered(tmp_path, kind, libver, user_block):
-    texts = np.array([f"text {i}" for i in range(10)], object)
-    dtype, values = {
-        "strings": (h5py.string_dtype(), texts),
-        "lists": (h5py.vlen_dtype("i4"), [np.arange(i, dtype="i4") for i in range(10)]),
-        "compound": (np.dtype([("n", "i4"), ("t", h5py.string_dtype())]), list(enumerate(texts))),
-        "arrays": (np.dtype(("i4", (3,))), np.arange(30, dtype="i4").reshape(10, 3)),
-    }[kind]
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w", libver=libver, userblock_size=user_block) as file:
-        plist, type_id = (
-            partial_chunks_unfiltered(plist_with((4,), (DEFLATE,))),
-            h5py.h5t.py_create(dtype, logical=True),
-        )
-        dataset = dataset_with(file, "x", (10,), plist, type_id)
-        if kind == "lists":
-            for row, value in enumerate(values):
-                dataset[row] = value
-        else:
-            dataset[:] = np.array(values, dtype) if kind == "compound" else values
-    found = RowReader(path).read(["x"], [9, 0, 5, 9])["x"]
-    expected = by_h5py(path, "x", [9, 0, 5, 9])
-    assert list(map(repr, found)) == list(map(repr, expected))
-
-
 @pytest.mark.parametrize("size", [None, 95])
 def test_partial_chunks_are_unfiltered_where_libhdf5_lists_the_chunks_wrongly(tmp_path, size):
     values = random_rows((10, 6), "i4")

@@ -44,21 +44,6 @@ def file_with(path, fill):
 # Inside one file ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group", ["obs", "/obs", "obs/", "//obs//", "./obs", "link", "other/up"])
-def test_group(tmp_path, group):
-    def fill(file):
-        file["obs/image"] = ROWS + 1
-        file["obs/deep/x"] = ROWS + 2
-        file["link"] = h5py.SoftLink("/obs")
-        file.create_group("other")["up"] = file["obs"]
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill), group=group)
-    assert set(reader.columns) == {"image", "deep/x"}
-    assert reader.read(["deep/x"], [0])["deep/x"].tolist() == [2]
-    with pytest.raises(UnknownColumnError, match="no 'ok' below group"):
-        reader.column("ok")
-
-
 @pytest.mark.parametrize(
     ("group", "leaf", "message"),
     [
@@ -453,19 +438,6 @@ def test_groups_of_many_names_and_no_column(tmp_path, monkeypatch, end):
     assert_same(reader.read(["ok"])["ok"], ROWS)
 
 
-def test_groups_without_a_column_on_one_way_only(tmp_path):
-    # Below a/b there is nothing but the way back to a, where x is; by the other name of b that is a way on.
-    def fill(file):
-        file["a/b"] = file.create_group("b")
-        file["b/a"] = file["a"]
-        file["a/c/b"] = file["b"]
-        file["a/x"] = ROWS
-
-    path = file_with(tmp_path / "a.h5", fill)
-    assert set(RowReader(path).columns) == {"ok", "a/x", "b/a/x"}
-    assert set(RowReader(path, group="b").columns) == {"a/x"}
-
-
 @pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
 def test_names_that_no_file_can_hold(tmp_path, name):
     path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("obs/x", data=ROWS))
@@ -624,13 +596,6 @@ def test_a_source_that_comes_to_be_where_libhdf5_looks_first(places, monkeypatch
     write(places / ("absolute" if folder == "current" else folder) / "b.h5", {"x": ROWS + 1})
     with pytest.raises(StaleIndexError, match=r"b\.h5, which did not exist"):
         reader.read(["x"])
-
-
-def test_a_second_place_is_outside_too(places):
-    write(places / "real" / "b.h5", {"x": ROWS})
-    file_with(places / "real" / "a.h5", lambda file: file.create_virtual_dataset("x", virtual("b.h5", "x")))
-    with pytest.raises(ExternalDataError, match=r"real/b\.h5, which is outside"):
-        RowReader(places / "beside" / "a.h5", allow_external=[places / "beside"]).read(["x"])
 
 
 @pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXT_PREFIX", "HDF5_EXTFILE_PREFIX"])

@@ -8,7 +8,6 @@ import os
 import resource
 import socket
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from tests.hdf5.h5kit import assert_same, flip, in_fork, program, run_python, wr
 VALUES = np.arange(80, dtype="i4").reshape(20, 4)
 GZIP = {"chunks": (3, 4), "compression": "gzip"}
 NOBODY = 65534
-TICK_S = 0.02  # file systems count time in ticks of some milliseconds; a change within one cannot be seen
 
 
 @pytest.fixture
@@ -384,29 +382,6 @@ def test_threads_that_have_a_file_open_together(tmp_path):
 
 
 # Files that change -------------------------------------------------------------------------------
-
-
-def rewrite(path, values):
-    """Change a file in place."""
-    time.sleep(TICK_S)
-    with h5py.File(path, "r+") as file:
-        file["x"][:] = values
-
-
-@pytest.mark.parametrize("storage", [{}, {"chunks": (3, 4)}], ids=["contiguous", "chunked"])
-@pytest.mark.parametrize("read_before", [True, False])
-def test_file_that_changes_under_a_reader(tmp_path, storage, read_before):
-    path = write(tmp_path / "a.h5", {"x": VALUES}, **storage)
-    opened = RowReader(path)
-    if read_before:
-        opened.read(["x"])
-    rewrite(path, VALUES + 1)
-    for _ in range(2):  # it does not heal by itself
-        with pytest.raises(StaleIndexError) as caught:
-            opened.read(["x"])
-        assert str(caught.value).startswith(f"{path}: the file changed between planning and reading: expected")
-        assert "Make the dataset again" in str(caught.value)
-    assert_same(RowReader(path).read(["x"])["x"], VALUES + 1)
 
 
 @pytest.mark.parametrize("read_before", [True, False])

@@ -307,30 +307,6 @@ def test_a_source_that_appears_where_libhdf5_looks_first(tmp_path):
     assert rows_of(planned(world)) == {"x": (ROWS + 1).tolist()}
 
 
-@pytest.mark.parametrize("forget", [True, False])
-@pytest.mark.parametrize("before", ["empty group", "group without a dataset", "dataset that is no column"])
-def test_columns_that_appear_in_a_source_are_listed(tmp_path, forget, before):
-    def fill(file, name):
-        group = file.create_group(name)
-        if before == "dataset that is no column":
-            group["x"] = h5py.Empty("f4")
-        elif before == "group without a dataset":
-            group.create_group("deeper")
-
-    write(tmp_path / "s.h5", g=fill)
-    main = write(tmp_path / "a.h5", own=ROWS, g=link("s.h5", "g"))
-    world = SimpleNamespace(main=main, folder=tmp_path)
-
-    def columns():
-        if forget:
-            MEMORY.clear()
-        return [each.name for each in planned(world, None, index_dir=str(tmp_path / "index")).columns]
-
-    assert columns() == columns() == ["own"]
-    write(tmp_path / "s.h5", **{"g/x": ROWS})
-    assert columns() == ["g/x", "own"]
-
-
 def test_a_column_that_is_not_there_is_still_said_to_be(tmp_path):
     write(tmp_path / "s.h5", x=ROWS)
     main = write(tmp_path / "a.h5", own=ROWS, x=link("s.h5"), short=ROWS[:2])

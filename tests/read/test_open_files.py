@@ -194,33 +194,6 @@ def test_files_that_were_replaced_do_not_stay_open(path):
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_a_source_that_does_not_answer_holds_up_no_other_file(path, tmp_path, monkeypatch):
-    write(tmp_path / "source.h5", {"x": VALUES})
-    with h5py.File(tmp_path / "main.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("source.h5", "/x")
-    RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"])
-    asked, answer = threading.Event(), threading.Event()
-    stat = os.stat
-
-    def hanging(name, *args, **options):
-        if name == str(tmp_path / "source.h5"):
-            asked.set()
-            assert answer.wait(20)
-        return stat(name, *args, **options)
-
-    monkeypatch.setattr(os, "stat", hanging)
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(lambda: RowReader(tmp_path / "main.h5", allow_external=[tmp_path]).read(["x"]))
-        assert asked.wait(20)
-        try:
-            assert_same(pool.submit(lambda: RowReader(path).read(["x"])).result(20)["x"], VALUES)
-            assert not waiting.done()
-        finally:
-            answer.set()
-        assert_same(waiting.result(20)["x"], VALUES)
-
-
-@pytest.mark.usefixtures("empty_cache")
 def test_a_second_reader_opens_nothing(path, monkeypatch):
     RowReader(path).read(["x"])
     opened = []

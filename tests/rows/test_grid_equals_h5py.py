@@ -17,8 +17,6 @@ from ray_h5.tables.sidecar import Sidecar
 from ray_h5.torch_data import H5Dataset, between, where
 from tests.rows.kit import DTYPES, PIPELINES, assert_value, make_dataset, open_rows
 
-SHAPES = {2: (5, 7, 4, 3), 3: (3, 4, 5, 2)}
-
 
 @st.composite
 def grids(draw):
@@ -56,33 +54,6 @@ def test_rows_equal_h5py(tmp_path_factory, drawn):
             at = np.unravel_index(row, lengths)
             assert_value(found["u"][place], values[at], f"row {row}")
             assert [found[f"axis_{i}"][place] for i in range(axes)] == list(at)
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize(
-    ("axes", "chunks"),
-    [
-        (2, (1, 1, 4, 3)), (2, (1, 1, 2, 3)), (2, (1, 3, 4, 3)), (2, (2, 1, 4, 3)), (2, (2, 3, 2, 2)),
-        (2, (5, 1, 1, 3)), (2, (4, 7, 3, 1)), (2, (1, 7, 4, 3)), (2, (5, 7, 4, 3)), (3, (1, 1, 1, 2)),
-        (3, (2, 3, 2, 1)), (3, (1, 2, 5, 2)),
-        (3, (3, 1, 4, 2)), (3, (1, 1, 5, 2)),
-    ],
-)  # fmt: skip
-def test_each_chunk_is_decoded_once(tmp_path, axes, chunks, compression):
-    shape = SHAPES[axes]
-    values = np.arange(math.prod(shape), dtype="f4").reshape(shape)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("u", data=values, chunks=chunks, compression=compression)
-    rng = np.random.default_rng(0)
-    rows = rng.integers(0, math.prod(shape[:axes]), 11)
-    with open_rows(tmp_path / "a.h5", Grid(axes)) as reader:
-        found = reader.read(["u"], rows)["u"]
-        assert np.array_equal(found, values.reshape(-1, *shape[axes:])[rows])
-        at = np.unravel_index(rows, shape[:axes])
-        touched = {tuple(int(i) // c for i, c in zip(each, chunks, strict=False)) for each in zip(*at, strict=True)}
-        per_row = math.prod(-(-n // c) for n, c in zip(shape[axes:], chunks[axes:], strict=True))
-        if compression:
-            assert reader.stats.chunks_decoded == len(touched) * per_row
 
 
 # Which row axes a column has ------------------------------------------------------------------

@@ -408,28 +408,6 @@ def test_contiguous_blocks_read_the_lines_of_their_channels_once(tmp_path, axis,
     assert nbytes <= 10 * 2000 * 4 * 4 // least
 
 
-def test_parts_of_blocks_name_align_and_draw_channels(tmp_path):
-    rng, names = np.random.default_rng(0), ["t", "u", "v"]
-    values = []
-    for i in range(2):
-        order = rng.permutation(3)
-        stored = rng.integers(0, 99, (3, 6, 8)).astype("i2")
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file.create_dataset("x", data=stored, chunks=(1, 3, 4), compression="gzip")
-            file["x"].attrs["scale_factor"] = 0.5
-            file["names"] = np.array(names, object)[order]
-        values.append(stored[np.argsort(order)] * 0.5)
-    rows = Patches({"x": (3, 4)}, axes={"x": (1, 2)})
-    dataset = H5Dataset(tmp_path, [part("x", {0: ["v", "t"]}, names="names")], rows=rows, decode_cf=True)
-    np.testing.assert_array_equal(dataset[1]["x"], values[0][[2, 0], :3, 4:])
-    np.testing.assert_array_equal(dataset[6]["x"], values[1][[2, 0], 3:, :4])
-    whole = H5Dataset(tmp_path, ["x"], rows=rows)[list(range(8))]["x"].numpy()
-    drawn = H5Dataset(tmp_path, [part("x", random=2)], rows=rows)[list(range(8))]["x"].numpy()
-    for one, each in zip(whole, drawn, strict=True):
-        places = [[np.array_equal(a, b) for b in one].index(True) for a in each]
-        assert places == sorted(set(places))
-
-
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -405,34 +405,6 @@ def test_the_shortest_column_with_offsets_decides(tmp_path):
     assert [each["camera"].tolist() for each in samples] == [[0] * 20] * 4 + [[1] * 20] * 6
 
 
-@pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_windows_of_steps_whose_shape_differs_from_group_to_group(tmp_path, pad, compression):
-    rng = np.random.default_rng(0)
-    images = [rng.random((4 + i, 3 + i % 2, 2), dtype="f4") for i in range(4)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for i, values in enumerate(images):
-            chunks = (1, *values.shape[1:]) if compression else None
-            file.create_dataset(f"g{i}/image", data=values, chunks=chunks, compression=compression)
-    offsets = [-1, 0, 2]
-    expected = []
-    for values in images:
-        for t in range(len(values)):
-            wanted = t + np.array(offsets)
-            outside = (wanted < 0) | (wanted >= len(values))
-            if pad == "drop" and outside.any():
-                continue
-            window = values[np.clip(wanted, 0, len(values) - 1)]
-            window[outside & (pad == "zero")] = 0
-            expected.append(window)
-    with open_rows(tmp_path / "a.h5", Groups("g*"), Windows({"image": offsets}, pad=pad)) as reader:
-        order = rng.permutation(len(expected))
-        found = reader.read(["image"], order)["image"]
-        assert reader.num_rows == len(expected)
-    for value, row in zip(found, order.tolist(), strict=True):
-        np.testing.assert_array_equal(value, expected[row])
-
-
 @pytest.mark.parametrize(
     ("option", "values"),
     [

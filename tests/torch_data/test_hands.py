@@ -239,26 +239,6 @@ def test_loaders_use_what_a_subclass_does(path, kind, threads):
         assert (batch["x"] <= 0).all()
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_transforms_run_in_one_thread_in_order(path, threads):
-    # They may have a state: they draw from one generator, in one order.
-    used = set()
-
-    def batches(threads):
-        rng = np.random.default_rng(3)
-
-        def noisy(sample):
-            used.add(threading.get_ident())
-            return {"x": sample["x"] + rng.random()}
-
-        return torch.cat([batch["x"] for batch in loader(path, 4, transform=noisy, threads=threads)])
-
-    expected = batches(0)
-    used.clear()
-    assert torch.equal(batches(threads), expected)
-    assert used == {threading.get_ident()}
-
-
 def test_transforms_and_collate_functions_run_ahead_on_request(path):
     seen, ahead = [], threading.Event()
 

@@ -7,14 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ray_h5 import Groups, Patches, Shuffle, Windows, csr, ragged
+from ray_h5 import Patches, Shuffle
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.stop import Stop
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
-from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
 SHAPES = {"raw": (10, 10, 10), "label": (10, 10, 10)}
 CHUNKS = 3**3 * 2
@@ -178,31 +177,6 @@ def test_threads_decode_each_chunk_once(volume, request, threads, dtypes, compil
     for epoch in range(1, 4):
         assert check(batches, volume) == 125
         assert chunks_decoded(batches) == epoch * CHUNKS
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("kind", ["patches", "csr", "ragged"])
-def test_chunks_of_groups_are_decoded_once(tmp_path, kind, threads):
-    stored = {"chunks": (8,), "compression": "gzip"}
-    matrices = [random_matrix(30 + 5 * number, 40) for number in range(4)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, matrix in enumerate(matrices):
-            group = file.create_group(f"g{number}")
-            write_matrix(group.create_group("X"), matrix, stored)
-            group["offsets"] = matrix.indptr
-            group.create_dataset("x", data=matrix.data, **stored)
-            group.create_dataset("raw", data=np.arange(8000).reshape(20, 20, 20), chunks=(8, 8, 8), compression="gzip")
-    entries = sum(-(-len(matrix.data) // 8) for matrix in matrices)
-    options, expected = {
-        "patches": ({"rows": Patches({"raw": (10, 10, 10)}, stride=5, groups="g*"), "columns": ["raw"]}, 4 * 27),
-        "csr": ({"windows": Windows({"X": [-1, 0]}), "columns": [csr("X")]}, 2 * entries),
-        "ragged": ({"windows": Windows({"x": [0]}), "columns": [ragged("x", offsets="offsets")]}, entries),
-    }[kind]
-    options = {"rows": Groups("g*"), **options}
-    batches = loader(tmp_path / "a.h5", 4, shuffle="rows", kept_bytes=0, threads=threads, **options)
-    for epoch in (1, 2):
-        assert sum(1 for _ in batches) == -(-len(batches.dataset) // 4)
-        assert chunks_decoded(batches) == epoch * expected
 
 
 @given(

@@ -56,18 +56,6 @@ COLUMNS = ["image", "opaque", "padded"]
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_images_of_one_size_are_one_tensor(made, column):
-    samples = H5Dataset(made[0], [column, "label"], transform=DecodeImage(column, size=(24, 32)))
-    assert samples[3][column].shape == (3, 24, 32)
-    whole = samples[:][column]
-    assert (whole.shape, whole.dtype) == ((COUNT, 3, 24, 32), torch.uint8)
-    for i, image in enumerate(made[2]):
-        full = torch.from_numpy(np.array(Image.open(io.BytesIO(image)).convert("RGB"))).permute(2, 0, 1)[None]
-        expected = torch.nn.functional.interpolate(full, (24, 32), mode="bilinear", antialias=True)[0]
-        assert torch.equal(whole[i], expected)
-
-
-@pytest.mark.parametrize("column", COLUMNS)
 def test_loaders_deliver_the_same(made, column):
     options = {"columns": [column, "label"], "transform": DecodeImage(column, size=16)}
     whole = H5Dataset(made[0], **options)[:][column]
@@ -80,11 +68,6 @@ def test_loaders_deliver_the_same(made, column):
         assert torch.equal(torch.cat([batch[column] for batch in batches]), whole)
     shuffled = list(loader(made[0], 8, **options))
     assert all(torch.equal(batch[column][0], whole[batch["label"][0]]) for batch in shuffled)
-
-
-def test_images_of_their_own_sizes_are_a_list(made):
-    batch = H5Dataset(made[0], ["image"], transform=DecodeImage("image"))[:3]
-    assert [each.shape for each in batch["image"]] == [(3, 30, 40), (3, 31, 41), (3, 32, 42)]
 
 
 def test_options_of_the_result(made):
@@ -147,12 +130,6 @@ def test_a_batch_of_which_nothing_is_left_is_none(made):
         H5Dataset(made[1], **options)[[3, 4]]
 
 
-def test_images_that_cannot_be_decoded_are_zeros_that_are_marked(made):
-    batch = H5Dataset(made[1], ["image"], transform=DecodeImage("image", size=8, on_error="null"))[:]
-    assert np.flatnonzero(batch["image_is_null"]).tolist() == [3, 4]
-    assert not batch["image"][3].any()
-
-
 def test_images_of_each_step_of_an_episode(made, tmp_path):
     path = write(tmp_path / "episode.h5", made[2])
     windows = Windows({"padded": range(3)}, pad="drop")
@@ -160,11 +137,6 @@ def test_images_of_each_step_of_an_episode(made, tmp_path):
     assert samples[2]["padded"].shape == (3, 3, 9, 7)
     single = H5Dataset(path, ["padded"], transform=DecodeImage("padded", size=(9, 7)))
     assert torch.equal(samples[2]["padded"][1], single[3]["padded"])
-
-
-def test_several_columns(made):
-    batch = H5Dataset(made[0], ["image", "opaque"], transform=DecodeImage(["image", "opaque"], size=8))[:4]
-    assert torch.equal(batch["image"], batch["opaque"])
 
 
 def test_it_can_be_sent(made):

@@ -186,32 +186,6 @@ def recordings(tmp_path):
     return [str(tmp_path / "a.h5"), str(tmp_path / "b.h5")]
 
 
-@pytest.mark.parametrize("offsets", [None, [0], [-1, 0, 7]])
-@pytest.mark.parametrize(
-    ("rows", "column", "episodes"), [(None, "image", 1), (Groups("demo_*"), "image", 2), (Grid(2), "field", 2)]
-)
-def test_files_that_differ_in_the_shape_of_a_step(recordings, rows, column, episodes, offsets):
-    of = {"image": [0]} if offsets is None else {"image": offsets}
-    windows = Windows({"now": (column, [0]), "images": (column, of["image"])})
-    name = column if offsets is None else "images"
-    dataset = H5Dataset(recordings, [name, "now"], rows=rows, windows=windows)
-    expected = []
-    for i, (length, width) in enumerate([(4, 3), (6, 5)]):
-        stored = np.arange(length * width, dtype="u1").reshape(length, width) + i
-        for number in range(episodes):
-            at = np.clip(np.arange(length)[:, None] + of["image"], 0, length - 1)
-            expected += [*(stored + number if offsets is None else (stored + number)[at])]
-    assert [each[name].tolist() for each in dataset] == [each.tolist() for each in expected]
-    order = np.arange(len(dataset))[::-1]
-    batch = dataset.with_padding({name: 200, "now": 0}).collate(dataset.read(order))
-    assert batch[name].dtype == torch.uint8
-    for place, row in enumerate(order):
-        found = batch[name][place]
-        width = expected[row].shape[-1]
-        assert found[..., :width].tolist() == expected[row].tolist()
-        assert (found[..., width:] == 200).all()
-
-
 def test_a_grid_over_files_that_differ_in_the_shape_of_a_value(recordings):
     dataset = H5Dataset(recordings, ["field"], rows=Grid(2), dtypes={"field": "float32"})
     assert [each.field.shape for each in dataset] == [(3,)] * 8 + [(5,)] * 12

@@ -87,19 +87,6 @@ def test_it_has_no_limit_of_rows():
     assert max(found) < 2**24 + 5
 
 
-def test_a_generator_is_a_seed():
-    def epochs(**options):
-        sampler = WeightedSampler(WEIGHTS, 50, **options)
-        return [list(sampler) for _ in range(2)]
-
-    generator = torch.Generator().manual_seed(5)
-    before = generator.get_state()
-    assert epochs(generator=generator) == epochs(seed=5) != epochs(seed=6)
-    assert torch.equal(before, generator.get_state())
-    assert epochs() == epochs(seed=0)
-    assert epochs(generator=torch.Generator().manual_seed(-5))[0] != epochs()[0]
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_it_is_split_over_ranks_and_resumes_at_every_step(world_size):
     whole = list(WeightedSampler(WEIGHTS, 40, seed=3))

@@ -58,31 +58,6 @@ def decoding(count):
     return JobTable(jobs, NO_PIECES, NO_BOXES, [Origin(count, None, decoder, None)], [out, stored]), out, values
 
 
-def test_threads_run_one_after_the_other_in_a_pool_for_one():
-    pool, done = pool_of(1, 0), []
-
-    def run():
-        pool.enter()
-        table, out, values = decoding(20)
-        ready.wait()
-        began = time.thread_time()
-        run_table(table, new_times())
-        done.append(time.thread_time() - began)
-        assert (out == values).all()
-
-    ready = threading.Barrier(4, timeout=60)
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for each in threads:
-        each.start()
-    ready.wait()
-    began = time.perf_counter()
-    for each in threads:
-        each.join()
-    assert len(done) == 3
-    # Side by side they would take less time than the sum, on two cores; a busy machine makes it longer.
-    assert time.perf_counter() - began >= 0.9 * sum(done)
-
-
 @pytest.mark.parametrize(("threads", "helpers", "planners"), [(1, 0, 2), (2, 2, 1), (3, 2, 3), (2, 5, 4), (16, 13, 3)])
 def test_tables_of_a_pool_are_run_once_and_whole(threads, helpers, planners):
     pool = pool_of(threads, helpers)
@@ -112,33 +87,6 @@ def test_damaged_chunks_of_a_pool_are_named():
 
     with ThreadPoolExecutor(2, initializer=pool_of(2, 2).enter) as executor:
         assert list(executor.map(run, range(6))) == list(range(6))
-
-
-def test_a_thread_outside_of_pools_waits_for_none_and_pools_go_with_their_threads():
-    gc.collect()
-    before = _num_threads()
-    pools = [pool_of(1, 2) for _ in range(50)]
-
-    def run():
-        for each in pools:  # the last one counts
-            each.enter()
-        table, out, values = decoding(3)
-        run_table(table, new_times())
-        assert (out == values).all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    pools.clear()
-    gc.collect()
-    table, out, values = decoding(3)
-    run_table(table, new_times())
-    assert (out == values).all()
-    assert _num_threads() <= before
-
-
-def _num_threads():
-    return len(os.listdir("/proc/self/task"))
 
 
 def test_a_fork_goes_on_without_the_threads_of_a_pool():

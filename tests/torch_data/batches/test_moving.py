@@ -1,7 +1,6 @@
 import collections
 import copy
 import pickle
-from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -13,11 +12,6 @@ from ray_h5.torch_data import H5Dataset, OrderBatchSampler, Sample, create_optim
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
 META = torch.device("meta")
-
-
-class Point(NamedTuple):
-    x: Any
-    y: Any
 
 
 @pytest.fixture(scope="module")
@@ -39,32 +33,6 @@ def test_all_tensors_of_a_batch_move_and_text_stays(path):
     assert moved.name is batch.name
     assert batch.x.device.type == "cpu"
     assert next(iter(loader(path, 4))).to("cpu").x.device.type == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("transform", "tensors"),
-    [
-        (lambda sample: (sample.x, sample.y), list),
-        (lambda sample: {"a": sample.x, "b": {"c": [sample.y, "t"]}}, lambda batch: [batch["a"], batch["b"]["c"][0]]),
-        (lambda sample: Point(sample.x, (sample.y, "t")), lambda batch: [batch.x, batch.y[0]]),
-        (lambda sample: sample.x, lambda batch: [batch]),
-    ],
-)
-@pytest.mark.parametrize("threads", [0, 1])
-def test_batches_of_transforms_move_in_their_containers(path, transform, tensors, threads):
-    batch = next(iter(loader(path, 4, shuffle=False, transform=transform, threads=threads)))
-    if isinstance(batch, Point):  # a class of the user's
-        batch = Sample(whole=batch)
-        assert [each.device for each in tensors(batch.to(META).whole)] == [META, META]
-        assert type(batch.to(META).whole) is Point
-        return
-    moved = batch.to(META)
-    assert type(moved) is type(batch)
-    assert {each.device for each in tensors(moved)} == {META}
-    assert {each.device.type for each in tensors(batch)} == {"cpu"}
-    assert all(len(each) == 4 for each in tensors(moved))
-    if isinstance(batch, dict):
-        assert moved["b"]["c"][1] is batch["b"]["c"][1]
 
 
 def test_a_collate_function_keeps_its_type(path):

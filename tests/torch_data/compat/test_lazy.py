@@ -36,22 +36,6 @@ def test_dtypes_are_cast(pairs):
     assert [each.tolist() for each in next(iter(DataLoader(same, batch_size=5)))] == [[0, 1, 2, 3, 0]] * 2
 
 
-def test_transforms_get_numpy(pairs):
-    def flipped(image):
-        assert isinstance(image, np.ndarray)
-        return torch.from_numpy(image[:, ::-1].copy()).permute(2, 0, 1) / 255
-
-    dataset = H5LazyDataset(
-        pairs, "bytes", "labels", transform=flipped, target_transform=lambda y: torch.tensor(y, dtype=torch.long) + 1
-    )
-    inputs, targets = next(iter(DataLoader(dataset, batch_size=4)))
-    with h5py.File(pairs) as file:
-        expected = file["bytes"][:4][:, :, ::-1].transpose(0, 3, 1, 2) / 255
-    np.testing.assert_allclose(inputs.numpy(), expected, rtol=1e-6)
-    assert targets.tolist() == [1, 2, 3, 4]
-    assert torch.equal(dataset[2][0], inputs[2])
-
-
 def test_text_is_str(pairs):
     x, y = H5LazyDataset(pairs, "names", "names")[3]
     assert x == y == "n3"
