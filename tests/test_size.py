@@ -65,11 +65,11 @@ LIMITS: dict[str, Size] = {
     "rows": Size(4485, 19, 5, 0, 4, 5),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
-    "storage": Size(3680, 22, 9, 0, 3, 0),
+    "storage": Size(3654, 22, 5, 0, 3, 0),
     "tables": Size(1460, 9, 0, 0, 3, 2),
     "torch_data": Size(4862, 27, 6, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
-    "writing": Size(2890, 17, 0, 0, 6, 3),
+    "writing": Size(2886, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""
 

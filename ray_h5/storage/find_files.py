@@ -6,28 +6,20 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 from ray_h5.errors import OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.endings import Endings, Taken
+from ray_h5.storage.endings import Endings
 from ray_h5.storage.find_local_files import LocalSearch
+from ray_h5.storage.find_remote_files import RemoteSearch
 from ray_h5.storage.local import LOCAL, PathLike, natural_key
+from ray_h5.storage.missing_paths import missing_paths, nothing_found
 from ray_h5.storage.storage_of_path import Storage
 
-__all__ = ["PathLike", "expand_paths", "find_files", "is_local_only", "list_paths"]
-
-
-class Search(Protocol):
-    """Finds the files that paths of one storage name."""
-
-    def find(self, path: str) -> Taken | None:
-        """Return what a file, folder or glob names; None if it does not exist."""
-
-    def note(self, path: str) -> str:
-        """Return a path that does not exist, and what to say about it."""
+__all__ = ["PathLike", "find_files", "is_local_only", "list_paths"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +36,6 @@ class FoundFiles:
 
     paths: list[str]
     states: dict[str, ObjectIdentity]
-
-
-def expand_paths(
-    paths: PathLike | Sequence[PathLike],
-    file_extensions: Sequence[str] | None = DEFAULT_EXTENSIONS,
-    ignore_missing_paths: bool = False,
-    filesystem: object = None,
-) -> list[str]:
-    """Return the paths of `find_files`, of which none is remote."""
-    return find_files(paths, file_extensions, ignore_missing_paths, filesystem).paths
 
 
 def find_files(
@@ -101,22 +83,16 @@ def find_files(
     texts = [os.fspath(path) for path in list_paths(paths)]
     endings = Endings(file_extensions)
     local = LocalSearch(endings, "" if filesystem is None else _root_of(filesystem))
-    searches: dict[str, Search] = dict.fromkeys(texts, local)
+    searches: dict[str, LocalSearch | RemoteSearch] = dict.fromkeys(texts, local)
     if urls := [path for path in searches if is_url(path)]:
-        from ray_h5.storage.find_remote_files import RemoteSearch
-
         searches |= dict.fromkeys(urls, RemoteSearch(urls, storage, endings))
     found = {path: search.find(path) for path, search in searches.items()}
     taken = [files for files in found.values() if files is not None]
     states = {name: state for files in taken for name, state in files.files.items()}
     missing = [(path, searches[path].note) for path, files in found.items() if files is None]
     if missing and not ignore_missing_paths:
-        from ray_h5.storage.missing_paths import missing_paths
-
         raise missing_paths(missing, may_go_on=ignore_missing_paths is not None and bool(states))
     if not states:
-        from ray_h5.storage.missing_paths import nothing_found
-
         raise nothing_found(texts, sum(files.other_endings for files in taken), file_extensions, len(missing))
     return FoundFiles(
         sorted(states, key=natural_key), {name: state for name, state in states.items() if state is not None}

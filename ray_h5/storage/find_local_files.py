@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes
 from ray_h5.errors import NotReadableError, OptionError
 from ray_h5.storage.endings import Endings, Taken
 from ray_h5.storage.local import Listed, absolute_path, natural_key
+from ray_h5.storage.missing_paths import note_of_local_path
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,6 @@ class LocalSearch:
 
     def note(self, path: str) -> str:
         """Return a path that does not exist, and what to say about it."""
-        from ray_h5.storage.missing_paths import note_of_local_path
-
         return note_of_local_path(os.path.join(self.root, _spellings(path)[0]))
 
     def _find(self, path: str) -> Taken | None:

@@ -11,7 +11,7 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFile
 from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.find_files import expand_paths, find_files, is_local_only
+from ray_h5.storage.find_files import find_files, is_local_only
 from ray_h5.storage.local import natural_key
 
 
@@ -21,6 +21,10 @@ def folder(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
+
+
+def expand_paths(*args, **options):
+    return find_files(*args, **options).paths
 
 
 def names(found, folder):

@@ -179,9 +179,8 @@ class FileSystemStorage(InStore):
         top = self.url(folder) + ("/" if folder else "")
         for each in (*(each for each, _ in found), *below_it):
             check_listed(url, top, each)
-        return [Found(each, self.address(each).key, state) for each, state in found], [
-            self.address(each).key for each in below_it
-        ]
+        files_there = [Found(each, self.address(each).key, state) for each, state in found]
+        return files_there, [self.address(each).key for each in below_it]
 
     def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:  # noqa: ARG002
         """Return bytes of a file in the state that it has. This waits, also for Ctrl-C."""

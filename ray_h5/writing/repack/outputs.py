@@ -32,7 +32,7 @@ class Outputs:
     """
 
     def __init__(self, folder: Destination, names: Sequence[str], plan: str) -> None:
-        self.names, self._folder, self._plan = names, folder, plan
+        self.names, self.folder, self._plan = names, folder, plan
         self._done: dict[str, list[int]] = {}
         self._has_begun = False
 
@@ -51,12 +51,14 @@ class Outputs:
         OutputExistsError
             If one is there, or another repack writes to the same place.
         """
-        if resume and self._folder.journal is None:
+        if resume and self.folder.journal is None:
             raise OptionError("resume=True: files in a store cannot be resumed; write to a disk, and copy them")
-        self._folder.begin()
+        self.folder.begin()
         done = self._journal() if resume else {}
-        self._done = {name: done[name] for name in self.names if done.get(name) == _state(self.place(name)) != []}
-        there = [self.place(name) for name in self.names if name not in self._done and self._folder.has(name)]
+        self._done = {
+            name: done[name] for name in self.names if done.get(name) == _state(self.folder.place(name)) != []
+        }
+        there = [self.folder.place(name) for name in self.names if name not in self._done and self.folder.has(name)]
         if there and not overwrite:
             raise OutputExistsError(
                 f"{few([whole_path(each) for each in there])} exists already. Pass overwrite=True to replace it, "
@@ -66,30 +68,22 @@ class Outputs:
         self._has_begun = True
         self.kept = list(self._done)
 
-    def place(self, name: str) -> str:
-        """Return the path or URL of an output."""
-        return self._folder.place(name)
-
-    def temporary(self, name: str) -> str:
-        """Return the path of a new local file."""
-        return self._folder.temporary(name)
-
     def _journal(self) -> dict[str, list[int]]:
         try:
-            with open(self._folder.journal or "", "rb") as file:
+            with open(self.folder.journal or "", "rb") as file:
                 found = json.load(file)
             plan, done = found["plan"], dict(found["done"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
         if plan != self._plan:
             raise OptionError(
-                f"resume=True: {self._folder.path} was begun with other options, or the files changed since. Pass the "
+                f"resume=True: {self.folder.path} was begun with other options, or the files changed since. Pass the "
                 "same options; or overwrite=True to begin again."
             )
         return done
 
     def _write_journal(self) -> None:
-        if (path := self._folder.journal) is not None:
+        if (path := self.folder.journal) is not None:
             with writing(path), written_whole(path) as file:
                 file.write(json.dumps({"plan": self._plan, "done": self._done}).encode())
 
@@ -98,15 +92,15 @@ class Outputs:
         # First the list: a kill in between leaves a file that is not there, and not one that is not in the list.
         self._done[name] = _state(temporary)
         self._write_journal()
-        self._folder.publish({temporary: name})
+        self.folder.publish({temporary: name})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Remove what is not needed: all, or all but a list of complete files if it failed."""
-        is_resumable = bool(self._done) if self._has_begun else os.path.exists(self._folder.journal or "")
-        self._folder.abandon(keep_journal=kind is not None and is_resumable)
+        is_resumable = bool(self._done) if self._has_begun else os.path.exists(self.folder.journal or "")
+        self.folder.abandon(keep_journal=kind is not None and is_resumable)
 
 
 def _state(path: str) -> list[int]:

@@ -82,7 +82,9 @@ class Work:
         copies: list[Copied] = []
         for path, name in zip(self._paths, outputs.names, strict=True):
             if name not in outputs.kept:
-                local = path if path in self._on_disk else self._fetched(path, outputs.temporary(f"{name}.source"))
+                local = (
+                    path if path in self._on_disk else self._fetched(path, outputs.folder.temporary(f"{name}.source"))
+                )
                 try:
                     advance = partial(_advance, progress, before, total)
                     copies.append(self._copy_file(path, local, outputs, name, advance))
@@ -91,9 +93,9 @@ class Work:
                         Path(local).unlink()
             before += self._states[path].size
             progress(before, total)
-        there = [outputs.place(name) for name in outputs.kept]
+        there = [outputs.folder.place(name) for name in outputs.kept]
         return Repacked(
-            [outputs.place(name) for name in outputs.names],
+            [outputs.folder.place(name) for name in outputs.names],
             there,
             total,
             sum(each.file_bytes for each in copies) + sum(Path(path).stat().st_size for path in there),
@@ -125,7 +127,7 @@ class Work:
         """Write an output, look at it, and give it its name."""
         copy = self._copy(local)
         copy.survey()
-        temporary = outputs.temporary(name)
+        temporary = outputs.folder.temporary(name)
         page = cast("int | None", self._layout.page)
         with OutputFile(temporary, threads=self._threads, page=page, **self._creation(local)) as file:
             copy.write(file, progress)
