@@ -418,26 +418,6 @@ def chain(group, length):
     return group
 
 
-@pytest.mark.parametrize("end", ["empty", "up", "down and up"])
-def test_groups_of_many_names_and_no_column(tmp_path, monkeypatch, end):
-    opened = []
-    level = tree._level
-    monkeypatch.setattr(tree, "_level", lambda *args: opened.append(args) or level(*args))
-
-    def fill(file):
-        last = chain(file, 40)
-        if end != "empty":
-            last["up"] = file["a/a/a" if end == "down and up" else "a"]
-
-    reader = RowReader(file_with(tmp_path / "a.h5", fill))
-    with pytest.raises(
-        CorruptFileError, match=r"by another name too \(links\) below group '/'.*name the columns to read"
-    ):
-        reader.layout  # noqa: B018  it is found when asked for
-    assert len(opened) < 10_000
-    assert_same(reader.read(["ok"])["ok"], ROWS)
-
-
 @pytest.mark.parametrize("name", ["ok\0zzz", "\0", "ok\udcff", "\ud800/x", "obs/x\0"])
 def test_names_that_no_file_can_hold(tmp_path, name):
     path = file_with(tmp_path / "a.h5", lambda file: file.create_dataset("obs/x", data=ROWS))

@@ -6,9 +6,6 @@ import pytest
 
 from ray_h5.loading import row_source
 from ray_h5.loading.read_calls import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
-from ray_h5.loading.shares import Share
-from ray_h5.order.draws.shuffle import Shuffle
-from ray_h5.order.epoch_order import Order
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.stop import Stop
@@ -38,26 +35,6 @@ MIB = 1 << 20
 def test_the_first_call_is_small_and_others_grow_to_their_bounds(options, row_bytes, threads, expected):
     batches = [[0] * 64] * 40
     calls = CallSizes(lambda: row_bytes, **options).calls(iter(batches), len(batches), threads)
-    assert [len(call) for call in calls] == expected
-
-
-@pytest.mark.parametrize(
-    ("window", "done", "expected"),
-    [
-        (8, 0, [8, 8, 8, 8, 8]),
-        (8, 3, [5, 8, 8, 8, 8]),  # an epoch that goes on inside a window ends with it
-        (8, 16, [8, 8, 8]),
-        (10.24, 0, [10, 10, 10, 10]),
-        (10.24, 20, [10, 10]),
-        (1.0, 0, [1] * 40),
-        (1.5, 0, [1, 2] * 13 + [1]),
-        (100, 7, [33]),
-    ],
-)
-def test_a_call_is_a_window(window, done, expected):
-    order = Order(40 * 100, Shuffle("chunks", window_rows=round(100 * window)))
-    share = Share(order, 0, 40 * 100, rows=100 * done)
-    calls = CallSizes(lambda: 1, windows=lambda: share).calls(iter([[0] * 100] * (40 - done)), 40, 2)
     assert [len(call) for call in calls] == expected
 
 

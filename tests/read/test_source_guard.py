@@ -13,7 +13,6 @@ from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, random_rows, replace_once, write
 
 ROWS, ROW = 12, 16
-CHUNK_BYTES = 2 * ROW * 8
 BOMB = zlib.compress(bytes(200 << 20))
 
 # filters, what is stored in the place of the chunk of rows 4 and 5, what the message says
@@ -127,25 +126,6 @@ def test_a_source_whose_list_of_chunks_cannot_be_true(tmp_path, place):
     replace_once(path, second.to_bytes(8, "little"), first.to_bytes(8, "little"))
     with pytest.raises(CorruptFileError, match=r"s.h5: column 'd'.*two chunks that overlap"):
         RowReader(tmp_path / "a.h5", allow_external=[tmp_path]).read(["x"], [7])
-
-
-def test_fields_of_varying_length_are_counted_as_they_are_stored(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        dtype = np.dtype([("a", "i4"), ("s", h5py.string_dtype()), ("v", h5py.string_dtype(), (2,))])
-        rows = np.empty(6, dtype)
-        for i in range(6):
-            rows[i] = i, f"row {i}", np.array(["left", "right"], object)
-        dataset = file.create_dataset("x", data=rows, chunks=(2,), fletcher32=True)
-        size = len(dataset.id.read_direct_chunk((0,))[1])
-    reader = RowReader(tmp_path / "a.h5")
-    assert reader.columns["x"].chunk_bytes == size - 4 == 2 * (4 + 3 * 16)
-    assert [row["s"] for row in reader.read(["x"])["x"]] == [f"row {i}".encode() for i in range(6)]
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        file["x"].id.write_direct_chunk((2,), b"ab")
-    with pytest.raises(
-        CorruptChunkError, match=r"chunk 1 \(rows 2 to 3.*expected 104 bytes and a checksum of 4, found 2"
-    ):
-        RowReader(tmp_path / "a.h5").read(["x"])
 
 
 def test_mappings_of_nothing(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_h5.errors import OptionError, RayH5Error, StaleIndexError
+from ray_h5.errors import OptionError, RayH5Error
 from ray_h5.read.reader import RowReader
 from ray_h5.torch_data import H5Dataset
 from tests.remote.kit import ROWS, check_epoch, epoch_of, options_of, values_of, write
@@ -46,16 +46,6 @@ def test_a_file_that_is_written_again_is_read_again(server, cached, bucket):
     assert check_epoch(epoch_of(URL, server, storage_options=options), ALL, version=1) is None
     with RowReader("s3://bkt/run_0.h5", storage_options=options) as reader:
         np.testing.assert_array_equal(reader.read(["x"])["x"], values_of(range(ROWS), 1))
-
-
-@pytest.mark.usefixtures("files")
-def test_a_file_that_changes_before_its_bytes_are_there(server, cached, bucket):
-    batches = epoch_of(URL, server, storage_options=options_of(server, **cached))
-    write(bucket / "run_1.h5", ROWS, version=1)
-    assert isinstance(check_epoch(batches, ALL), (StaleIndexError, type(None)))
-    assert (
-        check_epoch(epoch_of("s3://bkt/run_0.h5", server, storage_options=options_of(server, **cached)), ROWS) is None
-    )
 
 
 @pytest.mark.usefixtures("files")

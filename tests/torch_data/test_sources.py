@@ -10,7 +10,6 @@ import pytest
 from ray_h5.errors import StaleIndexError
 from ray_h5.index.folds import kfold
 from ray_h5.predicates.criteria import where
-from ray_h5.torch_data.compat.combined import CombinedHDF5Dataset
 from ray_h5.torch_data.dataset import H5Dataset
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
@@ -106,23 +105,3 @@ def test_each_source_is_looked_at_once_a_batch(tmp_path, monkeypatch):
     dataset[:]
     assert looked.count(str(tmp_path / "labels.h5")) == 1
     assert len(dataset._source.plan.sources.paths) == 1
-
-
-@pytest.mark.parametrize("shape", [(40,), (40, 1)])
-def test_what_chose_the_samples_changes(tmp_path, shape):
-    """A label may be an array of one value a row, and is then read in another way."""
-    put(tmp_path / "labels.h5", (LABELS == 2).reshape(shape))
-    main = tmp_path / "a.h5"
-    with h5py.File(main, "w") as file:
-        file["fhr"] = np.arange(40.0)
-        file["cs_label"] = h5py.ExternalLink("labels.h5", "label")
-
-    def chosen():
-        return CombinedHDF5Dataset([main], ["fhr"], cs_label=True, allow_external=tmp_path)
-
-    dataset = chosen()
-    assert dataset[:]["fhr"].tolist() == np.flatnonzero(LABELS == 2).tolist()
-    put(tmp_path / "labels.h5", (LABELS == 3).reshape(shape))
-    with pytest.raises(StaleIndexError, match="column 'cs_label' leads to"):
-        dataset[:]
-    assert chosen()[:]["fhr"].tolist() == np.flatnonzero(LABELS == 3).tolist()

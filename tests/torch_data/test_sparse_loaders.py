@@ -106,18 +106,6 @@ def test_ragged_rows_are_padded_on_request(path):
     assert not batch["x"][lengths == 0].any()
 
 
-def test_values_of_a_position_that_repeats_are_added(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        group = file.create_group("X")
-        group.attrs.update({"encoding-type": "csr_matrix", "shape": (2, 4)})
-        group["indptr"], group["indices"], group["data"] = [0, 3, 4], [2, 0, 2, 3], np.float32([1, 2, 3, 4])
-    expected = [[2, 0, 4, 0], [0, 0, 0, 4]]
-    assert H5Dataset(tmp_path, [csr("X")])[:]["X"].tolist() == expected
-    found = H5Dataset(tmp_path, [csr("X", dense=False)])[:]["X"]
-    assert found.to_dense().tolist() == expected
-    assert found.col_indices().tolist() == [0, 2, 3]
-
-
 def test_files_that_differ_in_the_type_of_values(path, tmp_path):
     matrix = random_matrix(10, WIDTH, dtype=np.int64)
     with h5py.File(tmp_path / "b.h5", "w") as file:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler
@@ -103,11 +103,6 @@ def test_workers_that_are_no_number(workers):
             make(DATA, 10, num_workers=workers)
 
 
-def test_affinity_and_limits_count(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {3})
-    assert Machine.here().cpus == 1
-
-
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 40
@@ -149,14 +144,6 @@ def test_the_monitor_of_nothing():
     with pytest.raises(OptionError, match="num_batches=0"):
         monitor.time_batch_loading([1], 0)
     assert monitor.time_batch_loading([1, 2], 10)["batches"] == 2
-
-
-@pytest.mark.parametrize("none", [{"sampler": None}, {"batch_sampler": None}, {"shuffle": None}])
-def test_no_sampler_is_no_order(none):
-    training = OptimalDataLoaderFactory.create_training_loader(DATA, 10, num_workers=0, **none)
-    assert type(training.sampler) is RandomSampler
-    validation = OptimalDataLoaderFactory.create_validation_loader(DATA, 10, num_workers=0, **none)
-    assert type(validation.sampler) is SequentialSampler
 
 
 def test_a_rank_whose_samples_do_not_fill_a_batch_gets_one():
