@@ -16,8 +16,7 @@ from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, 
 from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.lookup import Lookup
 from ray_h5.index.row_index import RowIndex, build_index, columns_beside
-from ray_h5.messages import few
-from ray_h5.predicates.evaluate import check_names
+from ray_h5.messages import counted, few
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.column_types import spec_of
@@ -30,7 +29,7 @@ from ray_h5.tables.table_files import Table, open_table
 logger = logging.getLogger(__name__)
 
 _PLACES = ("path", "row", "row_id")
-_MAX_LISTED = 10
+_MAX_LISTED, _MAX_SHOWN = 10, 1000
 
 Columns = Mapping[str, tuple[str, ColumnSpec]]
 
@@ -253,19 +252,14 @@ def _by_place(
             is_used |= ~np.isin(encoded.indices.to_numpy(), of_files)
     surplus = np.flatnonzero(~is_used)
     if len(surplus):
-        what = "rows" if index.scope.windows is None else "steps"
-        texts = [tuple(key[line].as_py() for key in keys) for line in surplus[:_MAX_LISTED].tolist()]
+        what = counted(int(starts[-1]), "row" if index.scope.windows is None else "step")
+        names = ", ".join(map(repr, sidecar.keys))
+        shown = [_shown([key[line] for key in keys]) for line in surplus[:_MAX_LISTED].tolist()]
+        more = "" if len(shown) == len(surplus) else ", ..."
         logger.warning(
-            "%s: %d of %d lines are of no row, as the files have %d %s; their keys %s: %s%s",
-            table.name,
-            len(surplus),
-            len(is_used),
-            starts[-1],
-            what,
-            ", ".join(map(repr, sidecar.keys)),
-            ", ".join(repr(each[0] if len(each) == 1 else each) for each in texts),
-            "" if len(texts) == len(surplus) else ", ...",
-        )
+            "%s: %d of %d lines are of no row, as the files have %s; their keys %s: %s%s",
+            table.name, len(surplus), len(is_used), what, names, ", ".join(shown), more,
+        )  # fmt: skip
     return Lines(found[rows])
 
 
@@ -296,26 +290,22 @@ def _row_keys(index: RowIndex, name: str) -> RowKeys:
     """Return a part of the keys of rows: a column of the files or, if they have none of this name, a place."""
     files, kind = index.files, index.scope.rows
     try:
-        spec = index.find([name])[name]
+        values = one_array(index.values([name], stored=True)[name])
     except UnknownColumnError as exc:
         if name not in _PLACES:
             others = "on= also takes 'path', 'row', 'row_id', and 'group' with rows=Groups(...)"
             other_name = f"If {name!r} is the column of the table, write key={name!r} and what it names as on=."
             raise UnknownColumnError(f"Sidecar: on={name!r}: {exc} Besides columns, {others}. {other_name}") from None
     else:
-        check_names([name], {name: spec})
-        is_group = name == GROUP or (kind is not None and kind.has_groups and name == getattr(kind, "key", None))
-        values = one_array(index.values([name], stored=True)[name])
-        return RowKeys(name, values, "group" if is_group and not _is_own(index, name) else "value")
+        if name == GROUP:  # unless the groups have a dataset of this name
+            is_group = name not in index.columns
+        else:
+            is_group = kind is not None and kind.has_groups and name == getattr(kind, "key", None)
+        return RowKeys(name, values, "group" if is_group else "value")
     if name == "path":
         texts = [path.decode("utf-8", "backslashreplace") for path in files.paths.to_pylist()]
         return RowKeys(name, pa.array(texts, pa.large_string()), "path")
     return RowKeys(name, pa.array(_numbers(*index.rows_of_files())[name]), "number")
-
-
-def _is_own(index: RowIndex, name: str) -> bool:
-    """Return whether the groups have a dataset of this name."""
-    return name == GROUP and name in index.columns
 
 
 def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines) -> None:
@@ -334,10 +324,10 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
     keys = _shown_keys(index, sidecar, first)
     among = f"{len(keys)} of their keys" if len(keys) == _MAX_LISTED else "their keys"
     if count == total:
-        there = [one_array(table.column(key)).slice(0, 3).to_pylist() for key in sidecar.keys]
+        columns = [one_array(table.column(key)).slice(0, 3) for key in sidecar.keys]
         raise SchemaMismatchError(
             f"{table.name}: none of the {count} {what} has a line. Keys of the {what}: {few(keys)}. Keys of the table: "
-            f"{few([repr(each[0] if len(each) == 1 else each) for each in zip(*there, strict=True)])}."
+            f"{few([_shown(each) for each in zip(*columns, strict=True)])}."
         )
     raise SchemaMismatchError(
         f"{table.name}: {count} of {total} {what} have no line; {among}: {few(keys)}. Add lines for them; or "
@@ -348,15 +338,15 @@ def _check_missing(index: RowIndex, sidecar: Sidecar, table: Table, lines: Lines
 def _shown_keys(index: RowIndex, sidecar: Sidecar, rows: np.ndarray) -> list[str]:
     """Return the first different keys of some rows, or of files, as text."""
     columns = [_row_keys(index, name) for name in sidecar.row_keys]
-    by_file = all(part.kind == "path" for part in columns)
-    found: dict[str, None] = {}
-    for row in rows.tolist():
-        file = row if by_file else int(index.files.files_of(np.array([row]))[0])
-        parts = [part.values[file if part.kind == "path" else row].as_py() for part in columns]
-        found[repr(parts[0] if len(parts) == 1 else tuple(parts))] = None
-        if len(found) == _MAX_LISTED:
-            break
-    return list(found)
+    if not all(part.kind == "path" for part in columns):
+        columns = _of_rows(columns, index.files.starts)
+    found = dict.fromkeys(_shown([part.values[row] for part in columns]) for row in rows[:_MAX_SHOWN].tolist())
+    return list(found)[:_MAX_LISTED]
+
+
+def _shown(key: Sequence[pa.Scalar]) -> str:
+    parts = tuple(part.as_py() for part in key)
+    return repr(parts[0] if len(parts) == 1 else parts)
 
 
 def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> JoinedTable:

@@ -56,6 +56,7 @@ from ray_h5.rows.kinds.clock import check_any_row, steps_of_rows
 from ray_h5.rows.kinds.step_columns import check_steps
 from ray_h5.rows.kinds.times_of import check_widths
 from ray_h5.rows.patches import check_any_block
+from ray_h5.rows.row_view import FileReader
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
@@ -185,6 +186,11 @@ class RowIndex(ComparedByContent):
         starts = np.cumsum([0, *(table.num_steps for table in tables)], dtype=np.int64)
         steps = [steps_of_rows(table, windows) + first for table, first in zip(tables, starts, strict=False)]
         return np.concatenate([*steps, np.empty(0, np.int64)]), starts
+
+    def open(self, file: int) -> FileReader:
+        """Open a file, with what is known of it."""
+        table, known = self.tables[file] if self.tables else None, self.known[file] if self.known else None
+        return self.scope.open(self.files.path(file), FileState(self.files.identity(file)), table, known)
 
     def find(self, names: Sequence[str]) -> dict[str, ColumnSpec]:
         """Return the specs of columns. They may be virtual, or columns of the files that are not in `columns`.

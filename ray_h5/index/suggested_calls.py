@@ -14,7 +14,6 @@ from ray_h5.columns.user_columns import csr, joined, ragged
 from ray_h5.errors import RayH5Error, SchemaMismatchError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.suggestion import Suggestion
-from ray_h5.manifest.layout import FileState
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.windows import Windows
@@ -84,9 +83,7 @@ def _read_ends(index: RowIndex) -> None:
     ranges = [each for each in index.scope.columns if isinstance(each, Ragged) and index.scope.rows is None]
     for file, row in ((int(filled[0]), 0), (int(filled[-1]), int(counts[filled[-1]]) - 1)):
         table = index.tables[file] if index.tables else None
-        known = index.known[file] if index.known else None
-        state = FileState(index.files.identity(file))
-        with index.scope.open(index.files.path(file), state, table, known) as reader:
+        with index.open(file) as reader:
             reader.read(names, np.array([row]))
             for made in ranges:
                 # Offsets and ends are of all values: planning has compared them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ray_h5.likely_rows.shapes import main_columns
@@ -64,7 +64,9 @@ def _with_index(columns: Mapping[str, Seen], indexed: Sequence[str]) -> tuple[st
     taken = {each for name in beside for each in (name, f"{name}_index")}
     said = f"{first}_index has the end of each row of {first}, of {counted(columns[first].rows, 'value')}"
     ragged = (f"ray_h5.ragged({name!r}, ends={name + '_index'!r})" for name in beside)
-    return said, [*ragged, *_of_group(columns, _group(first), rows, taken)]
+    others = columns.keys() - taken
+    plain = [name for name in columns if name in others and (_group(name), columns[name].rows) == (_group(first), rows)]
+    return said, [*ragged, *map(repr, plain)]
 
 
 def _is_indexed(columns: Mapping[str, Seen], name: str) -> bool:
@@ -85,14 +87,6 @@ def _bounds(columns: Mapping[str, Seen]) -> Iterator[_Bounds]:
                 counts = COUNTS & {*words(last(other))} and _is_integer(seen, 1)
                 if counts and seen.rows == each.rows and _group(other) == _group(name):
                     yield _Bounds((name, other), f"starts={name!r}, counts={other!r}", each.rows)
-
-
-def _of_group(columns: Mapping[str, Seen], group: str, rows: int, without: Collection[str]) -> list[str]:
-    return [
-        repr(name)
-        for name, each in columns.items()
-        if _group(name) == group and each.rows == rows and name not in without
-    ]
 
 
 def _group(name: str) -> str:

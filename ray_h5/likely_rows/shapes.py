@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ray_h5.likely_rows.tree import Seen
-from ray_h5.likely_rows.words import OF_IMAGES, OF_VOLUMES, TIMES, last, words
+from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, TIMES, last, words
 
 _IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
 """Least columns of an image and pixels of a side; most times that one side is the other, and channels."""
@@ -29,6 +29,12 @@ def is_image(columns: Mapping[str, Seen]) -> bool:
 
 def _has_channels(shape: Sequence[int | None]) -> bool:
     return len(shape) == len("HWC") and (shape[2] or 0) <= _IMAGE_CHANNELS
+
+
+def is_bag(columns: Mapping[str, Seen]) -> bool:
+    """Return whether the columns of a file are likely one bag of features, without a label a row."""
+    is_labelled = any(len(each.shape) == 1 for each in columns.values())
+    return not is_labelled and any(FEATURES & {*words(name)} for name in columns)
 
 
 def block_of(columns: Mapping[str, Seen], *, differ: bool = False) -> dict[str, tuple[int, ...]]:

@@ -11,12 +11,7 @@ from itertools import islice
 from ray_h5.likely_rows.alike import likely_samples
 from ray_h5.likely_rows.ranges import ragged_columns
 from ray_h5.likely_rows.samples import UNPADDED, WINDOW, of_steps, samples, side_by_side
-from ray_h5.likely_rows.shapes import (
-    along_last_axis,
-    block_of,
-    is_image,
-    time_axis,
-)
+from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
 from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.likely_rows.words import ENDS, EPISODE_LENGTHS, EPISODE_STARTS, EPISODES, FLAGS, last
@@ -32,18 +27,8 @@ def suggestions(tree: FileTree) -> list[Suggestion]:
     everywhere = tree.of_all_files()
     if pairs := [*side_by_side(everywhere)]:
         return pairs
-    rules = (
-        _sparse,
-        _times,
-        _reversed,
-        _ragged,
-        _files,
-        _volumes,
-        _episodes,
-        _cf,
-    )
-    found = [*samples(everywhere)]
-    found += [each for rule in rules for each in rule(tree)]
+    rules = (_sparse, _times, _reversed, _ragged, _files, _volumes, _main, _episodes, _cf)
+    found = [*samples(everywhere), *(each for rule in rules for each in rule(tree))]
     whole = "rows=ray_h5.Files()"
     if len(tree.lengths) > 1 and not any(each.options == whole for each in found):
         said = f"first axes of {counted(len(tree.lengths), 'length')}"
@@ -105,8 +90,7 @@ def _reversed(tree: FileTree) -> Iterator[Suggestion]:
     found = along_last_axis(tree.columns, any_of=tree.of_matlab)
     if found is not None:
         rows, names = found
-        some = len(names) < len(tree.columns)
-        columns = f", columns={sorted(names)!r}" if some else ""
+        columns = f", columns={sorted(names)!r}" if len(names) < len(tree.columns) else ""
         said = f"{few(names, FEW)}: the last axes have one length, {rows}, and the first ones several"
         yield Suggestion(said, "if rows lie along the last axis", f"axes='reversed'{columns}", True)
 
@@ -121,10 +105,11 @@ def _ragged(tree: FileTree) -> Iterator[Suggestion]:
 
 def _files(tree: FileTree) -> Iterator[Suggestion]:
     """Yield files as rows."""
-    columns, several = tree.columns, tree.files > 1
-    surprise = True
+    columns, several, surprise = tree.columns, tree.files > 1, True
     if several and is_image(columns):
         said = "each file looks like one image, whose lines are no samples"
+    elif several and tree.rows_differ and is_bag(columns):
+        said = "each file looks like one bag of features, whose rows are parts of a sample"
     elif several and block_of(columns, differ=tree.rows_differ):
         said = "each file looks like one volume, whose planes are no samples"
     elif several and len(tree.lengths) > 1 and not likely_samples(tree.whole):
@@ -143,6 +128,18 @@ def _volumes(tree: FileTree) -> Iterator[Suggestion]:
         name = next(iter(shapes))
         said = f"{name} of {tree.columns[name].shape} looks like a volume"
         yield Suggestion(said, "if blocks of it are samples", f"rows=ray_h5.Patches({shapes!r})", True)
+
+
+def _main(tree: FileTree) -> Iterator[Suggestion]:
+    """Yield the columns of one length that have the most values, where lengths differ."""
+    if len(tree.lengths) < 2 or any(_sparse(tree)):
+        return
+    rows, names = main_columns(tree.columns)
+    if len(names) <= MAX_COPIED and not likely_samples(tree.whole):
+        yield Suggestion(
+            f"{few(sorted(names), FEW)}: of {counted(rows, 'row')}, these have the most values",
+            "for these rows", f"columns={sorted(names)!r}",
+        )  # fmt: skip
 
 
 def _episodes(tree: FileTree) -> Iterator[Suggestion]:

@@ -44,6 +44,9 @@ TARGETS = _words_of(
 OF_VOLUMES = _words_of("raw volume volumes vol em ct mri tomogram stack")
 """What arrays are called of which samples are blocks."""
 
+FEATURES = _words_of("feature features feat feats embedding embeddings")
+"""What the columns of a bag are called, as of a slide."""
+
 SPLITS = ("train", "training", "tr", "valid", "validation", "val", "dev", "test", "testing", "te")
 
 OFFSETS = _words_of("offset offsets indptr ptr splits seqlens")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,12 +18,8 @@ _Length = TypeVar("_Length", int, int | None)
 _PIECE_BYTES = 16 << 20
 
 
-class ColumnShape(NamedTuple):
-    """Name, kind and shape of a column, as `any_equal` checks them."""
-
-    name: str
-    kind: str
-    row_shape: tuple[int, ...]
+_Form = tuple[str, tuple[int, ...]]
+"""Kind of a column, and the shape of its rows."""
 
 
 def compute(reader: FileReader, num_rows: int, column: str, criterion: Derived) -> np.ndarray:
@@ -61,14 +57,13 @@ def occurs(values: np.ndarray, valid: np.ndarray | None, column: str, criterion:
     PredicateError
         As `compute` does.
     """
-    steps = ColumnShape(column, _kind(values), values.shape[1:])
-    other = None if valid is None else ColumnShape(criterion.valid or "", _kind(valid), valid.shape[1:])
-    _check_shapes("", steps, other, criterion)
+    forms = [_form(each) for each in (values, valid) if each is not None]
+    _check_shapes(f"any_equal({criterion.value!r}): column {column!r}", forms, criterion)
     return _occurs(values, valid, criterion.value)
 
 
-def _kind(values: np.ndarray) -> str:
-    return "number" if values.dtype.kind in "biuf" else str(values.dtype)
+def _form(values: np.ndarray) -> _Form:
+    return "number" if values.dtype.kind in "biuf" else str(values.dtype), values.shape[1:]
 
 
 def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqual) -> np.ndarray:
@@ -76,11 +71,8 @@ def _any_equal(reader: FileReader, num_rows: int, column: str, criterion: AnyEqu
     layouts = reader.find(names)
     dtypes = {name: np.dtype(dtype) for name, dtype, _ in criterion.casts}
     casting = {name: casting for name, _, casting in criterion.casts}
-    steps = {
-        name: ColumnShape(name, "number" if name in dtypes else layout.kind, layout.row_shape)
-        for name, layout in layouts.items()
-    }
-    _check_shapes(f"{reader.path}: ", steps[column], steps.get(criterion.valid or ""), criterion)
+    forms = [("number" if name in dtypes else layouts[name].kind, layouts[name].row_shape) for name in names]
+    _check_shapes(f"{reader.path}: any_equal({criterion.value!r}): column {column!r}", forms, criterion)
     for layout in layouts.values():
         if layout.num_rows != num_rows:
             raise PredicateError(
@@ -115,21 +107,21 @@ def step_shape(shape: tuple[_Length, ...]) -> tuple[_Length, ...]:
     return shape[:1] if shape[1:] == (1,) else shape
 
 
-def _check_shapes(where: str, column: ColumnShape, valid: ColumnShape | None, criterion: AnyEqual) -> None:
-    shape = step_shape(column.row_shape)
-    where = f"{where}any_equal({criterion.value!r}): column {column.name!r}"
-    if column.kind not in {"number", "bool"} or len(shape) > 2:
-        held = (
-            "rows that differ in length" if column.kind == "ragged" else f"{column.kind} values of shape {shape} a row"
-        )
+def _check_shapes(where: str, forms: Sequence[_Form], criterion: AnyEqual) -> None:
+    """Raise unless `any_equal` compares a column of a form, and the second one, if any, marks its steps."""
+    (kind, row_shape), *marks = forms
+    shape = step_shape(row_shape)
+    if kind not in {"number", "bool"} or len(shape) > 2:
+        held = "rows that differ in length" if kind == "ragged" else f"{kind} values of shape {shape} a row"
         raise PredicateError(f"{where} holds {held}; expected numbers of shape (T,), or one-hot of shape (T, C)")
     if len(shape) == 2 and not (float(criterion.value).is_integer() and 0 <= criterion.value < shape[1]):
         raise PredicateError(f"{where} is one-hot of {shape[1]} classes; expected a class from 0 to {shape[1] - 1}")
-    if valid is not None and (step_shape(valid.row_shape) != shape[:1] or valid.kind not in {"number", "bool"}):
-        raise PredicateError(
-            f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {valid.name!r}, found "
-            f"{valid.kind} values of shape {valid.row_shape}"
-        )
+    for kind, row_shape in marks:
+        if step_shape(row_shape) != shape[:1] or kind not in {"number", "bool"}:
+            raise PredicateError(
+                f"{where} has {shape[:1]} time steps a row; expected numbers of that shape in {criterion.valid!r}, "
+                f"found {kind} values of shape {row_shape}"
+            )
 
 
 def _row_mask(reader: FileReader, num_rows: int, column: str) -> np.ndarray:

@@ -103,21 +103,13 @@ Derived = AnyEqual | RowMask | Compared | RowFold | FileFold | Length
 """A criterion that is a column of its own: one boolean a row, or its length, computed from the files."""
 
 
-_KINDS: dict[str, type[Any]] = {
-    "row_mask": RowMask,
-    "length": Length,
-    "compared": Compared,
-    "file_fold": FileFold,
-    "row_fold": RowFold,
-    "any_equal": AnyEqual,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KINDS = {each.__name__: each for each in (AnyEqual, RowMask, Compared, RowFold, FileFold, Length)}
 
 
 def virtual_name(column: str, criterion: Derived) -> str:
     """Return the name of the virtual column that a criterion stands for."""
     parts = [getattr(criterion, each.name) for each in fields(criterion)]
-    return _PREFIX + json.dumps([_NAMES[type(criterion)], column, *map(_as_json, parts)])
+    return _PREFIX + json.dumps([type(criterion).__name__, column, *map(_as_json, parts)])
 
 
 @lru_cache(maxsize=256)

@@ -12,14 +12,10 @@ from ray_h5.columns.schema import NULLABLE_KINDS, TENSOR_KINDS, Cast, ColumnSpec
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.columns.dtypes import as_dtype
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.facts.schema_errors import disagreement, mismatch
+from ray_h5.index.facts.schema_errors import ENCODED_KINDS, Schema, disagreement, mismatch
 from ray_h5.index.file_opener import Scope
 
 logger = logging.getLogger(__name__)
-
-_ENCODED_KINDS = frozenset({"category", "optional"})
-
-Schema = Mapping[str, ColumnSpec]
 
 
 def common_columns(
@@ -137,7 +133,7 @@ def _with_common_values(
     without it.
     """
     kinds = {spec.kind for spec in specs}
-    if len(kinds) == 1 or not kinds & _ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
+    if len(kinds) == 1 or not kinds & ENCODED_KINDS or not all(spec.is_scalar for spec in specs):
         return specs
     _check_codes(name, facts, cast)
     if len({spec.value_type for spec in specs}) > 1:

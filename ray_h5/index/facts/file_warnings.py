@@ -15,7 +15,7 @@ from ray_h5.likely_rows.shapes import block_of
 from ray_h5.likely_rows.suggestions import suggestions
 from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.lru import first_time
-from ray_h5.manifest.layout import ColumnNotes, FileState
+from ray_h5.manifest.layout import ColumnNotes
 from ray_h5.messages import counted, few, printable
 from ray_h5.rows.windows import IS_PAD
 from ray_h5.storage.storage_of_path import storage_of
@@ -166,9 +166,7 @@ def _of_packing(index: RowIndex) -> str:
 
 
 def _notes(index: RowIndex, file: int, names: Sequence[str]) -> Mapping[str, ColumnNotes]:
-    known = index.known[file] if index.known else None
-    state = FileState(index.files.identity(file))
-    with index.scope.open(index.files.path(file), state, index.tables[file] if index.tables else None, known) as reader:
+    with index.open(file) as reader:
         return reader.notes(names)
 
 
@@ -222,9 +220,8 @@ def _has_names(made: object) -> bool:
 
 def _names_of_variables(index: RowIndex, file: int) -> tuple[str, list[str]] | None:
     """Return the dataset that has the names of variables, and these; None for files that have none."""
-    path, state = index.files.path(file), FileState(index.files.identity(file))
-    known = index.known[file] if index.known else None
-    with index.scope.reader(path, state, known) as reader:
+    with index.open(file) as opened:
+        reader = opened.base
         encoding = reader.encoding("var") if reader.form == "anndata" else None
         if encoding is None or not encoding.index:
             return None

@@ -19,7 +19,7 @@ from ray_h5.likely_rows.tree import FileTree, Seen
 from ray_h5.messages import common_pattern, few
 
 _MAX_LISTED = 10
-_ENCODED_KINDS = frozenset({"category", "optional"})
+ENCODED_KINDS = frozenset({"category", "optional"})
 
 Enum = tuple[tuple[str, int], ...]
 Schema = Mapping[str, ColumnSpec]
@@ -136,7 +136,7 @@ def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
         if others and all(_differ_in_dtype(spec, other) for other in others):
             held = [each.element or each.dtype for each in {spec, *others}]
             # Codes are integers, and floats alone can say that a value is missing.
-            is_encoded = any(each.kind in _ENCODED_KINDS for each in {spec, *others})
+            is_encoded = any(each.kind in ENCODED_KINDS for each in {spec, *others})
             casts[name] = np.result_type(*held, *([np.float32] if is_encoded else [])).name
     return casts
 
@@ -144,6 +144,6 @@ def _casts(expected: Schema, wrong: Sequence[Schema]) -> dict[str, str]:
 def _differ_in_dtype(one: ColumnSpec, other: ColumnSpec) -> bool:
     if one.kind == other.kind == "sparse":
         return one.ragged_shape == other.ragged_shape and one.element != other.element
-    if {one.kind, other.kind} & _ENCODED_KINDS:
+    if {one.kind, other.kind} & ENCODED_KINDS:
         return all(each.is_scalar and (each.element or each.dtype).kind in "biuf" for each in (one, other))
     return {one.kind, other.kind} <= TENSOR_KINDS and one.row_shape == other.row_shape
