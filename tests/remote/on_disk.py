@@ -33,7 +33,7 @@ IN_MEMORY = "what is in memory is of the state that was planned; to look at the 
 NAMES = "it asks for the path of a file"
 FORKS = "a process that was forked after a read from a store cannot read from one"
 THE_REPORT = "of files in a store, inspect says more; remote/test_inspect.py has that"
-WRITES = "it writes to a disk, and reads that; remote/test_writing.py writes to a store"
+WRITES = "it writes to a disk, and reads that; remote/test_moto.py writes to a store"
 BLOCKS = "what Ray does with blocks is the same; remote/test_ray.py has tasks that read from a store"
 
 LOCAL = {
