@@ -32,6 +32,7 @@ from ray_h5.hdf5.tree.tree import lost_fields
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import ColumnLayout, Encoding, FileLayout, Form
 from ray_h5.messages import near_names
+from ray_h5.read.length_errors import groups_with, pattern_of_groups
 from ray_h5.read.reader import RowReader
 
 _CLASS = "MATLAB_class"
@@ -206,6 +207,17 @@ class FileColumns(Columns):
             return self.single(name) is not None or bool(self.reader.find([name], missing_ok=True))
         except UnsupportedColumnError:
             return False
+
+    def groups_with(self, name: str) -> tuple[list[str], str]:
+        """Return the groups of the file that have a column of this name below them, and a pattern of them."""
+        known = self.listing().names
+        groups = groups_with(name, known)
+        return groups, pattern_of_groups(groups, known) if groups else ""
+
+    def group_table(self, pattern: str | Mapping[str, str], names: Sequence[str]) -> GroupTable:
+        """Return the groups that match a pattern, or a pattern of each column, with their datasets of these names."""
+        given = pattern if isinstance(pattern, str) else tuple(pattern.items())
+        return self.reader.group_table(GroupPattern(given), names)[0]
 
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]

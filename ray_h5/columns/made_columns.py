@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -287,6 +287,18 @@ Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
 """What ``columns=`` takes."""
 
 _MADE = (Ragged, Csr, Fields, RowPart, JoinedColumn)
+
+
+def below(column: MadeColumn, path_of: Callable[[str], str]) -> Fields | RowPart:
+    """Return a column of one group of a file, as one of the file; `path_of` returns the name of a dataset there."""
+    assert isinstance(column, (Fields, RowPart)), "blocks have no other columns"
+    called = path_of(column.called) if column.called else ""
+    if isinstance(column, Fields):
+        return replace(column, compound=path_of(column.compound), called=called)
+    of = replace(column.of, compound=path_of(column.of.compound)) if isinstance(column.of, Fields) else column.of
+    of = path_of(of) if isinstance(of, str) else of
+    names = None if column.names is None else path_of(column.names)
+    return replace(column, of=of, names=names, called=called)
 
 
 def is_range(column: MadeColumn) -> bool:

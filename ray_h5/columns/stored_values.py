@@ -19,7 +19,7 @@ from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import RowRequest, request_of
 from ray_h5.messages import near_names
-from ray_h5.read.arrays.selection import Selection, TakenJoinedArray, runs_of_positions
+from ray_h5.read.arrays.selection import Selection, TakenJoinedArray, layout_of_boxes, runs_of_positions
 from ray_h5.read.read_parts import Address, Part
 
 _ITEM = re.compile(r"(?P<field>.+)\[(?P<at>\d{1,9})\]")
@@ -129,6 +129,18 @@ class Stored(OneAxis):
         if self._is_reversed or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
+
+    def boxes(
+        self, axes: tuple[int, ...], shape: tuple[int, ...], taken: tuple[np.ndarray | None, ...]
+    ) -> Stored:  # fmt: skip
+        """Return boxes of a dataset, of a shape along `axes`; `taken` has positions along other axes.
+
+        Units are the places of their corners along these axes, in C order.
+        """
+        assert isinstance(self.address, str), "a plain dataset"
+        runs = tuple(None if at is None else runs_of_positions(at) for at in taken)
+        address = Selection(self.address, axes, shape, runs)
+        return replace(self, layout=layout_of_boxes(self.layout, address), address=address)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         if not self._is_part:

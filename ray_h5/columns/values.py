@@ -20,6 +20,7 @@ from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.layout import ColumnLayout, Kind
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RunRequest, request_of
+from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import OBJECT_BYTES, RowReader
 
@@ -271,6 +272,15 @@ def flattened(layout: ColumnLayout, axes: int) -> ColumnLayout:
     """Return a layout whose first axis is the first `axes` axes of another."""
     shape = (math.prod(layout.shape[:axes]), *layout.shape[axes:])
     return replace(layout, shape=shape, chunk_shape=None, fill=None, offset=None)
+
+
+def rows_of_chunks(layout: ColumnLayout, axes: int) -> int:
+    """Return how many rows hold whole chunks, if the first axes of an array are rows, in C order."""
+    if layout.chunk_shape is None:
+        return 1
+    if rows_in_order(layout, axes) is not None:
+        return layout.chunk_shape[axes - 1]
+    return layout.chunk_shape[0] * math.prod(layout.shape[1:axes])
 
 
 def read_all(reader: RowReader, values: Values) -> np.ndarray:

@@ -12,11 +12,10 @@ from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts
 from ray_h5.columns.file_columns import FileColumns, is_single
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.values import InMemory
+from ray_h5.columns.values import InMemory, rows_of_chunks
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.messages import few
-from ray_h5.read.arrays.selection import rows_in_order
 from ray_h5.rows.groups_and_grids import Grid
 from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Episodes
@@ -169,7 +168,7 @@ class GridRows(Episodes):
         axes = self._axes_of(values.array)
         if len(axes) == self._kind.axes:
             over = self.columns.of_units(name, values.over(len(axes)))
-            return RowColumn(name, over, None, self._chunk_rows(values.array))
+            return RowColumn(name, over, None, rows_of_chunks(values.array, self._kind.axes))
         if not axes:
             return RowColumn(name, self.columns.of_units(name, InMemory.constant(self.columns.reader, values)))
         return RowColumn(
@@ -229,15 +228,6 @@ class GridRows(Episodes):
             f"{layout.where} has shape {layout.shape}, where the row axes have {lengths} entries: it may have the row "
             f"axes {others}. Say which with Grid({count}, of={{{layout.name!r}: {example}}}); () stands for a constant."
         )
-
-    def _chunk_rows(self, layout: ColumnLayout) -> int:
-        """Return the rows, in C order, that hold whole chunks."""
-        if layout.chunk_shape is None:
-            return 1
-        axes = self._kind.axes
-        if rows_in_order(layout, axes) is not None:
-            return layout.chunk_shape[axes - 1]
-        return layout.chunk_shape[0] * math.prod(self.lengths[1:])
 
     # Episodes: one index of all row axes but the last ------------------------------------
 

@@ -1,429 +1,338 @@
-"""Rows that are blocks of arrays: on a grid, or drawn."""
+"""Rows that are blocks of arrays of a file, or of several groups of it, which may differ in shape."""
 
 from __future__ import annotations
 
-import math
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
+from ray_h5.columns.end_to_end import EndToEnd
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.made_columns import below
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import InMemory, Taken, Values, read_units
+from ray_h5.columns.values import InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
-from ray_h5.hashing import below, mix, word_at
-from ray_h5.manifest.file_table import digest_of
-from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.messages import few
-from ray_h5.read.arrays.selection import Selection, layout_of_boxes, runs_of_positions
-from ray_h5.read.length_errors import groups_with, pattern_of_groups
-from ray_h5.read.reader import RowReader
+from ray_h5.manifest.joined_arrays import GroupTable
+from ray_h5.manifest.row_requests import by_part
+from ray_h5.rows.kinds.patch_blocks import Blocks
 from ray_h5.rows.kinds.whole_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
-from ray_h5.rows.row_kinds import RowsOfKind
-
-_CELLS = 4
-"""Along each axis, a block is as long as so many of the cells that `where_any` looks at."""
-
-_PART_VALUES = 1 << 20
-"""Values that `where_any` looks at together."""
-
-
-def tried(
-    names: Iterable[str], column: Callable[[str], object], kind: Patches
-) -> tuple[list[str], dict[str, RayH5Error]]:
-    """Return the columns that can be read, and the errors of the others; that of an array of `kind` is raised."""
-    columns: list[str] = []
-    refused: dict[str, RayH5Error] = {}
-    for name in names:
-        try:
-            column(name)
-        except RayH5Error as exc:
-            if name in kind.shapes:
-                raise
-            refused[name] = exc
-        else:
-            columns.append(name)
-    return columns, refused
+from ray_h5.rows.row_kinds import EpisodeRows, RowsOfKind
 
 
 class PatchRows(RowsOfKind):
-    """Blocks of the arrays of one file, or of one group of it.
+    """Blocks of the arrays of one file, which is one part; see `PatchesOfGroups`.
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
     columns : FileColumns
-        Its columns.
+        The columns of the file.
     kind : Patches
         Which blocks.
-    chosen : numpy.ndarray, optional
-        The blocks or cells that hold a class, if they are known.
+    table : RowTable, optional
+        What is known.
     name : str
         The name of the file, which draws depend on.
-    group : str
-        The group that names are relative to, if `kind` has several.
     """
 
-    def __init__(
-        self,
-        reader: RowReader,
-        columns: FileColumns,
-        kind: Patches,
-        chosen: np.ndarray | None,
-        name: str,
-        group: str = "",
-    ) -> None:
-        self._reader = reader
+    def __init__(self, columns: FileColumns, kind: Patches, table: RowTable | None, name: str) -> None:
         self._columns = columns
         self._kind = kind
-        self._known = chosen
         self._name = name
-        self._group = group
-        self._path = f"{reader.path}: group {group!r}" if group else reader.path
-        self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
+        self._known = RowTable() if table is None else table
+
+    @cached_property
+    def _parts(self) -> list[Blocks]:
+        """The blocks of each part."""
+        return [Blocks(self._columns, self._kind, self._known.chosen, self._name)]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The first row of each part, and the number of rows: int64."""
+        counts = [0, *self._of_each(lambda part: part.num_rows)]
+        return np.cumsum(np.array(counts, np.int64))
 
     @property
     def num_rows(self) -> int:
-        if self._kind.per_file is None:
-            return math.prod(self._counts) if self._kind.where_any is None else len(self.chosen)
-        if not math.prod(self._arrays[1]):
-            return 0
-        return self._kind.per_file if self._kind.where_any is None or len(self.chosen) else 0
+        return int(self._starts[-1])
 
     @property
     def table(self) -> RowTable:
-        chosen = None if self._kind.where_any is None else self.chosen
-        return self._columns.table(chosen=chosen, entries=self.drawn_in)
+        drawn_in = {said: count for part in self._parts for said, count in part.drawn_in.items()}
+        if self._kind.where_any is None:
+            return self._columns.table(entries=drawn_in)
+        return self._columns.table(entries=drawn_in, chosen=np.concatenate([part.chosen for part in self._parts]))
 
-    @property
-    def drawn_in(self) -> dict[str, int]:
-        """The arrays that blocks are drawn in, with their lengths, and how many blocks; empty on a grid."""
-        if self._kind.per_file is None:
-            return {}
-        where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self._kind.arrays))} of {self._arrays[1]}"
-        if self._kind.where_any is not None:
-            where += f" at places of digest {digest_of(self.chosen.data)}"
-        return {where + (f" in chunks of {self._aligned_to.tolist()}" if self._kind.align else ""): self.num_rows}
+    def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
+        """Return something of each part."""
+        return [of(part) for part in self._parts]
 
-    def listing(self) -> Listing:
-        found = self._columns.listing()
-        own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
-        if doubles := [name for name in own if name in {*found.names, *found.refused}]:
-            raise OptionError(
-                f"{self._path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
-                "another key=, or choose a group without that dataset with group=."
-            )
-        known = dict.fromkeys([*found.names, *found.refused, *self._kind.shapes])
-        names = (each for array in known for each in self._fields(array) or [array])
-        columns, refused = tried(names, self.column, self._kind)
-        return Listing((*own, *columns), refused)
+    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the part of each row, and its number there; rows of a later draw follow those of the one before."""
+        draws, rows = np.divmod(rows, max(self.num_rows, 1))
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        return parts, rows - self._starts[parts] + draws * np.diff(self._starts)[parts]
 
-    def column(self, name: str) -> RowColumn:
-        if name == Patches.corner:
-            shape = (len(self._kind.block),)
-            return RowColumn(name, InMemory.of(name, "number", self.corners, np.dtype(np.int64), shape))
-        if name == self._kind.key:
-            return name_column(name, self._reader.path, self._kind, np.zeros_like)
-        if (single := self._columns.single(name)) is not None:
-            return RowColumn(name, self._columns.of_units(name, single), np.zeros_like)
-        if (of := self._array_of(name.strip("/"))) is not None:
-            return RowColumn(name, self._blocks(name.strip("/"), of), self.units)
-        array = self._values(name).array
-        raise UnsupportedColumnError(
-            f"{array.where} has shape {array.shape}, and is not in shapes= of Patches; name it there with the shape of "
-            "a block, or leave it out with columns=[...]"
-        )
+    def _of_parts(self, rows: np.ndarray, of: Callable[[int, np.ndarray], np.ndarray], *shape: int) -> np.ndarray:
+        """Return numbers of rows, which `of` returns for a part and rows of it: int64."""
+        if len(self._parts) == 1:
+            return of(0, rows)
+        found = np.empty((len(rows), *shape), np.int64)
+        parts, own = self.places(rows)
+        for part, places in by_part(parts):
+            found[places] = of(part, own[places])
+        return found
 
     def episode_names(self) -> np.ndarray:
         return objects([b""])
 
-    def has_single(self, name: str) -> bool:
-        """Return whether a dataset has a single value."""
-        return self._columns.single(name) is not None
+    # Columns --------------------------------------------------------------------------------------
 
-    def dataset_of(self, name: str) -> str:
-        """Return the dataset that a column is of."""
-        return self._columns.dataset_of(name).strip("/")
-
-    @property
-    def axes(self) -> Mapping[str, tuple[int, ...]]:
-        """The axes of each array that blocks cut."""
-        return self._arrays[0]
-
-    def _values(self, name: str) -> Values:
-        try:
-            return self._columns.values(name)
-        except UnknownColumnError:
-            known = () if self._group else self._columns.listing().names
-            if not (groups := groups_with(name, known)):
-                raise
-            raise UnknownColumnError(
-                f"{self._path}: no {name!r} below the group that is read. The groups {few(groups)} have it: for blocks "
-                f"of all of them, pass groups={pattern_of_groups(groups, known)!r} to Patches; for those of one, pass "
-                f"group={groups[0]!r}."
-            ) from None
-
-    # Arrays ---------------------------------------------------------------------------------------
-
-    def _fields(self, name: str) -> list[str]:
-        """Return the columns of an array of compound values that blocks cut; none for other names."""
-        if name not in self._kind.shapes:
-            return []
-        array = self._values(name).array
-        return [f"{name}/{each}" for each in array.dtype.names or ()] if array.kind == "struct" else []
-
-    def _array_of(self, name: str) -> str | None:
-        """Return the array in `shapes` that a column is of: the one of its dataset; None if it is of none."""
-        if name in self._kind.shapes:
-            return name
-        own = self._dataset_of(name)
-        return next((each for each in self._kind.shapes if self._dataset_of(each) == own), None)
-
-    def _dataset_of(self, name: str) -> str:
-        stored = _stored(self._values(name))
-        return (self._columns.dataset_of(name) if stored is None else stored.layout.name).strip("/")
-
-    def _blocks(self, name: str, of: str) -> Values:
-        """Return the values of a column, `of` being the array in `shapes`."""
-        values = self._values(name)
-        stored = _stored(values)
-        if stored is None or not isinstance(stored.address, str) or values.array.kind not in {"number", "bool"}:
-            fields = self._fields(name)
-            raise UnsupportedColumnError(
-                f"{values.array.where} holds {values.array.kind} values; blocks are of arrays of numbers or booleans"
-                + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
-            )
-        axes, layout = self._arrays[0][of], stored.layout
-        taken, drawn = self._columns.of_blocks(name, values.array, axes)
-        own = len(layout.shape)  # fields add others
-        runs = tuple(None if at is None else runs_of_positions(at) for at in taken[:own])
-        address = Selection(stored.address, axes, self._kind.block, runs)
-        cut = replace(stored, layout=layout_of_boxes(layout, address), address=address)
-        blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
-        if not taken[own:] and drawn is None:
-            return blocks
-        return Taken(blocks, (*[None] * own, *taken[own:]) if taken[own:] else (), drawn)
-
-    @property
-    def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        """The axes of each array that blocks cut, and their lengths."""
-        if self._found is None:
-            names = [*self._kind.shapes]
-            if self._kind.where_any is not None and self._array_of(self._kind.where_any[0]) is None:
-                names.append(self._kind.where_any[0])
-            values = {name: self._values(name) for name in names}
-            # Fields add axes, which are no axes of the array.
-            stored = {name: _stored(each) for name, each in values.items()}
-            self._found = self._matched(
-                {name: values[name].array if each is None else each.layout for name, each in stored.items()}
-            )
-        return self._found
-
-    def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, given = self._path, len(self._kind.block), self._kind.axes or {}
-        axes = {name: tuple(each) for name, each in given.items()}
-        for name, each in layouts.items():
-            if len(each.shape) < count or (name in given and max(given[name]) >= len(each.shape)):
-                raise SchemaMismatchError(
-                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have the shape {self._kind.block}"
-                    + (f" along its axes {given[name]}" if name in given else "")
-                )
-            if len(each.shape) == count:
-                axes.setdefault(name, tuple(range(count)))
-        if not axes:
-            name, each = next(iter(layouts.items()))
-            last = tuple(range(len(each.shape) - count, len(each.shape)))
+    def listing(self) -> Listing:
+        names = self._names()
+        own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
+        if doubles := [name for name in own if name in names]:
             raise OptionError(
-                f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have {count} axes. Say which of "
-                f"its axes they cut: axes={{{name!r}: {last}}} for the last ones"
+                f"{self._columns.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
+                "another key=, or choose a group without that dataset with group=."
             )
-        first = next(iter(axes))
-        extents = tuple(layouts[first].shape[axis] for axis in axes[first])
-        for name, each in layouts.items():
-            fits = [
-                some
-                for some in combinations(range(len(each.shape)), count)
-                if tuple(each.shape[axis] for axis in some) == extents and axes.get(name, some) == some
-            ]
-            if not fits:
-                raise SchemaMismatchError(
-                    f"{path}: Patches: {first!r} has the lengths {extents} along the axes that blocks cut; {name!r} "
-                    f"has shape {each.shape}. Choose arrays of one shape"
-                    + (", or say which axes blocks cut with axes=" if len(each.shape) > count else "")
-                )
-            if len(fits) > 1:
-                raise OptionError(
-                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks may cut the axes {fits[0]} or "
-                    f"{fits[1]}: say which with axes={{{name!r}: {fits[0]}}}"
-                )
-            axes[name] = fits[0]
-        if self._kind.pad == "inside" and any(n < size for n, size in zip(extents, self._kind.block, strict=True)):
-            raise SchemaMismatchError(
-                f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self._kind.block}. "
-                "Pass pad='zero' for zeros past its end, smaller blocks, or leave the file out."
-            )
-        return axes, extents
-
-    # Corners --------------------------------------------------------------------------------------
-
-    @property
-    def _strides(self) -> tuple[int, ...]:
-        stride = self._kind.stride
-        return self._kind.block if stride is None or isinstance(stride, int) else tuple(stride)
-
-    @property
-    def _counts(self) -> tuple[int, ...]:
-        """Blocks of the grid along each axis."""
-        sizes = zip(self._arrays[1], self._kind.block, self._strides, strict=True)
-        # With strides longer than blocks, the last one may be past the end: it is moved inside, or it is none.
-        most = math.inf if self._kind.pad == "inside" else 0
-        return tuple(int(min(1 + max(0, -(-(n - size) // step)), max(-(-n // step), most))) for n, size, step in sizes)
-
-    @property
-    def _last(self) -> np.ndarray:
-        """The last corner along each axis whose block is inside the array; 0 if none is."""
-        return np.maximum(np.array(self._arrays[1]) - self._kind.block, 0)
-
-    def corners(self, rows: np.ndarray) -> np.ndarray:
-        """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
-        if self._kind.per_file is not None:
-            return self._drawn(rows)
-        along = np.unravel_index(rows if self._kind.where_any is None else self.chosen[rows], self._counts)
-        return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)
-
-    def _corners_along(self, axis: int) -> np.ndarray:
-        """Return the indices along an axis at which the blocks of the grid begin."""
-        corners = np.arange(self._counts[axis]) * self._strides[axis]
-        return np.minimum(corners, self._last[axis]) if self._kind.pad == "inside" else corners
-
-    def _drawn(self, rows: np.ndarray) -> np.ndarray:
-        axes, last = len(self._kind.block), self._last
-        low, counts = np.zeros_like(last), last + 1
-        if self._kind.align:
-            step = self._aligned_to
-            return below(self._hashes(rows, axes), last // step + 1) * step
-        if self._kind.where_any is None:
-            return below(self._hashes(rows, axes), counts)
-        hashes = self._hashes(rows, axes + 1)
-        picked = self.chosen[below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
-        cell = self._cell
-        begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
-        ends = np.minimum(begins + cell, self._arrays[1])
-        low = np.maximum(ends - self._kind.block, 0)
-        return low + below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
-
-    def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
-        name = zlib.crc32(self._name.encode("utf-8", "surrogateescape"))
-        name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
-        first, second = word_at(np.array([self._kind.seed, name], np.uint64), np.ones(2))
-        words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
-        return mix(word_at(first, words) ^ second)
-
-    @property
-    def _aligned_to(self) -> np.ndarray:
-        name = next(iter(self._kind.shapes))
-        axes = self._arrays[0][name]
-        chunk = self._values(name).array.chunk_shape
-        return np.array([1 if chunk is None else chunk[axis] for axis in axes])
-
-    def units(self, rows: np.ndarray) -> np.ndarray:
-        """Return the corners of blocks as numbers, their places along the axes that blocks cut in C order."""
-        corners = self.corners(rows)
-        return np.asarray(np.ravel_multi_index(tuple(corners.T), self._arrays[1]), np.int64)
-
-    # Blocks that hold a class ---------------------------------------------------------------------
-
-    @property
-    def _cell(self) -> np.ndarray:
-        return np.maximum(np.array(self._kind.block) // _CELLS, 1)
-
-    @property
-    def _cells(self) -> tuple[int, ...]:
-        return tuple((-(-np.array(self._arrays[1]) // self._cell)).tolist())
-
-    @property
-    def chosen(self) -> np.ndarray:
-        """The blocks of the grid that hold a class, or the cells: int64."""
-        if self._known is None:
-            self._known = self._holding()
-        return self._known
-
-    def _holding(self) -> np.ndarray:
-        assert self._kind.where_any is not None
-        name, classes = self._kind.where_any
-        values = self._values(name)
-        if values.array.kind not in {"number", "bool"}:
-            raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
-        self._reader.check_claim([values.array], math.prod(values.array.shape))
-        axes, extents = self._arrays[0][self._array_of(name) or name], self._arrays[1]
-        if self._kind.per_file is not None:
-            sizes, lows = self._cell, [np.arange(n) * size for n, size in zip(self._cells, self._cell, strict=True)]
-        else:
-            sizes, lows = np.array(self._kind.block), [self._corners_along(axis) for axis in range(len(axes))]
-        windows = [(low, np.minimum(low + n, end)) for low, n, end in zip(lows, sizes, extents, strict=True)]
-        return np.flatnonzero(any_in_windows(self._of_classes(values, classes, axes), windows))
-
-    def _of_classes(self, values: Values, classes: Sequence[int], axes: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield which values are of a class, for some indices after the other along the first axis that blocks cut."""
-        array, whole = values.array, None
-        rows = max(1, _PART_VALUES // max(1, math.prod(array.row_shape)))
-        rows = -(-rows // array.chunk_rows) * array.chunk_rows
-        others = tuple(axis for axis in range(len(array.shape)) if axis not in axes)
-        for first in range(0, array.num_rows, rows):
-            part = read_units(self._reader, values, min(rows, array.num_rows - first), first)
-            is_wanted: np.ndarray = np.logical_or.reduce(np.isin(part, classes), axis=others)
-            if 0 in axes:
-                yield is_wanted
+        columns, refused = [*own], dict[str, Exception]()
+        first, known = self._parts[0], dict.fromkeys([*names, *self._kind.shapes])
+        for name in (each for array in known for each in first.fields(array) or [array]):
+            try:
+                self.column(name)
+            except RayH5Error as exc:
+                if name in self._kind.shapes:
+                    raise
+                refused[name] = exc
             else:
-                whole = is_wanted if whole is None else whole | is_wanted
-        if whole is not None:
-            yield whole
+                columns.append(name)
+        return Listing((*columns,), refused)
+
+    def _names(self) -> list[str]:
+        """Return the names of what may be columns."""
+        found = self._columns.listing()
+        return [*found.names, *found.refused]
+
+    def column(self, name: str) -> RowColumn:
+        if name == Patches.corner:
+            axes = len(self._kind.block)
+
+            def corners(rows: np.ndarray) -> np.ndarray:
+                return self._of_parts(rows, lambda part, own: self._parts[part].corners(own), axes)
+
+            return RowColumn(name, InMemory.of(name, "number", corners, np.dtype(np.int64), (axes,)))
+        if name == self._kind.key:
+            return self._names_of_parts(name)
+        if (single := self._single(name)) is not None:
+            return RowColumn(name, single, lambda rows: self.places(rows)[0])
+        found = self._blocks(name)
+        starts = np.cumsum(np.array([0, *(each.array.num_rows for each in found)], np.int64))
+
+        def units_of(rows: np.ndarray) -> np.ndarray:
+            return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
+
+        return RowColumn(name, EndToEnd(name, (*found,), starts) if len(found) > 1 else found[0], units_of)
+
+    def _names_of_parts(self, name: str) -> RowColumn:
+        return name_column(name, self._columns.path, self._kind, np.zeros_like)
+
+    def _blocks(self, name: str) -> list[Values]:
+        """Return the blocks of each part."""
+        return self._of_each(lambda part: part.values(name))
+
+    def _single(self, name: str) -> Values | None:
+        """Return a dataset with a single value in each part; None for others."""
+        return self._parts[0].single(name)
 
 
-def _stored(values: Values) -> Stored | None:
-    """Return values as they are stored; None for those of several datasets."""
-    stored = values.values if isinstance(values, CF) else values
-    return stored if isinstance(stored, Stored) else None
-
-
-def any_in_windows(parts: Iterable[np.ndarray], windows: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Return which boxes of a grid hold a true value.
+class PatchesOfGroups(EpisodeRows, PatchRows):
+    """Blocks of the arrays of the groups of one file: those of a group follow those of the group before.
 
     Parameters
     ----------
-    parts : iterable of numpy.ndarray
-        An array of bool, in parts along its first axis.
-    windows : sequence of (numpy.ndarray, numpy.ndarray)
-        Where boxes begin and end along each axis, ascending.
+    columns, kind, table, name
+        As for `PatchRows`.
     """
-    (low, high), *others = windows
-    found = [np.zeros((0, *(len(each) for each, _ in others)), bool)]
-    kept, begin, done = found[0], 0, 0  # of the boxes that are not done, from index `begin` on
-    for part in parts:
-        held = part
-        for axis, (lows, highs) in enumerate(others, start=1):
-            held = _any_along(held, axis, lows, highs)
-        kept = np.concatenate([kept, held])
-        ready = int(np.searchsorted(high, begin + len(kept), side="right"))
-        found.append(_any_along(kept, 0, low[done:ready] - begin, high[done:ready] - begin))
-        passed = len(kept) if ready == len(low) else min(int(low[ready]) - begin, len(kept))
-        kept, begin, done = kept[passed:], begin + passed, ready
-    return np.concatenate(found)
 
+    def __init__(self, columns: FileColumns, kind: Patches, table: RowTable | None, name: str) -> None:
+        super().__init__(columns, kind, table, name)
+        self._table = self._known.groups
+        self._made = dict(columns.made)
 
-def _any_along(is_wanted: np.ndarray, axis: int, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-    """Return whether there is a true value from each low index to each high one along an axis."""
-    before = np.zeros([n + (at == axis) for at, n in enumerate(is_wanted.shape)], np.int32)
-    np.cumsum(is_wanted, axis=axis, out=before.swapaxes(0, axis)[1:].swapaxes(0, axis))
-    found: np.ndarray = before.take(highs, axis) > before.take(lows, axis)
-    return found
+    @property
+    def _groups(self) -> GroupTable:
+        if self._table is None:
+            table = self._found([*self._mapping])
+            if table.columns and not self._mapping:
+                name = next(iter(self._kind.arrays))
+                raise UnsupportedColumnError(
+                    f"{self._columns.path}: Patches: groups={self._kind.groups!r} matches datasets, such as "
+                    f"{table.names[0]!r}; expected a pattern of groups, whose datasets are named in shapes=. For "
+                    f"blocks of these datasets, pass groups={ {name: self._kind.groups}!r}"
+                )
+            self._table = table
+        return self._table
+
+    @property
+    def _mapping(self) -> Mapping[str, str]:
+        """The patterns of datasets, by name; empty if a pattern is of groups."""
+        return self._kind.groups if isinstance(self._kind.groups, Mapping) else {}
+
+    def _found(self, names: Sequence[str]) -> GroupTable:
+        """Return the groups with their datasets of these names."""
+        assert self._kind.groups is not None
+        try:
+            return self._columns.group_table(self._kind.groups, names)
+        except SchemaMismatchError as exc:  # None stands for no value of a row, and blocks have all of them
+            said, given, _ = str(exc).partition("; or pass missing=")
+            if not given:
+                raise
+            raise SchemaMismatchError(f"{said}.") from None
+
+    @cached_property
+    def _parts(self) -> list[Blocks]:
+        """The blocks of each group."""
+        names = list(self._groups.names)
+        joined = {name: self._groups.columns[name] for name in self._mapping}
+        paths = [{name: each.paths[row] for name, each in joined.items()} for row in range(len(names))]
+        if self._columns.reader.learns:  # what a store is asked of all groups is asked together
+            with contextlib.suppress(RayH5Error):  # reported for each group
+                asked = [
+                    of_group.get(each, f"{name}/{each}")
+                    for name, of_group in zip(names, paths, strict=True)
+                    for each in self._kind.arrays
+                ]
+                self._columns.reader.find(asked, missing_ok=True)
+        chosen: Sequence[np.ndarray | None] = [None] * len(names)
+        if self._known.chosen is not None and self._known.chosen_counts is not None:
+            chosen = np.split(self._known.chosen, np.cumsum(self._known.chosen_counts)[:-1])
+        return [self._part(*each) for each in zip(names, paths, chosen, strict=True)]
+
+    def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
+        part = Blocks(self._columns, self._kind, chosen, self._name, group, paths)
+        made = [below(each, part.path_of) for each in self._made.values()]
+        self._columns.made.update({each.name: each for each in made})
+        return part
+
+    def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
+        found = []
+        for part in self._parts:
+            try:
+                found.append(of(part))
+            except UnknownColumnError as exc:
+                if not found:
+                    raise
+                raise SchemaMismatchError(f"{exc} Choose groups that agree with groups= of Patches.") from None
+        return found
+
+    @property
+    def table(self) -> RowTable:
+        table = replace(super().table, groups=self._groups)
+        if self._kind.where_any is None:
+            return table
+        return replace(table, chosen_counts=np.array([len(part.chosen) for part in self._parts], np.int64))
+
+    def episodes_of(self, rows: np.ndarray) -> np.ndarray:
+        return self.places(rows)[0]
+
+    def episode_names(self) -> np.ndarray:
+        return self._groups.names.groups.take(np.arange(len(self._groups)))
+
+    # Columns --------------------------------------------------------------------------------------
+
+    def listing(self) -> Listing:
+        found = super().listing()
+        others = {} if self._mapping else self._of_others(found)
+        return Listing(
+            found.names, {**found.refused, **{name: self._error_of(name, at) for name, at in others.items()}}
+        )
+
+    def _names(self) -> list[str]:
+        layout, first = self._columns.reader.layout, self._parts[0]
+        paths = [*layout.columns, *layout.refused]
+        if self._mapping:
+            return [name for name in self._mapping if first.path_of(name) in paths]
+        begin = first.path_of("")
+        return [path[len(begin) :] for path in paths if path.startswith(begin)]
+
+    def _of_others(self, first: Listing) -> dict[str, int]:
+        """Return the names of what other groups have and the first one lacks, and the first group with each."""
+        known, numbers = {*first.names, *first.refused}, {group: at for at, group in enumerate(self._groups.names)}
+        found: dict[str, int] = {}
+        layout = self._columns.reader.layout
+        for path in (*layout.columns, *layout.refused):
+            at = path.find("/")
+            while at >= 0 and path[:at] not in numbers:
+                at = path.find("/", at + 1)
+            if at < 0 or (name := path[at + 1 :]) in known:
+                continue
+            if not any(each.startswith(f"{name}/") for each in known):  # compound values, of which fields are columns
+                found.setdefault(name, numbers[path[:at]])
+        return found
+
+    def _error_of(self, name: str, group: int) -> RayH5Error:
+        try:
+            _ = self._parts[group].single(name) or self._parts[group].values(name)
+        except RayH5Error as exc:
+            return exc
+        names = self._groups.names
+        return SchemaMismatchError(
+            f"{self._columns.path}: group {names[0]!r} lacks {name!r}, which group {names[group]!r} has. Choose "
+            "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
+        )
+
+    def _names_of_parts(self, name: str) -> RowColumn:
+        names = self._groups.names.groups
+        return RowColumn(name, InMemory.of(name, "string", names.take, np.dtype(object)), self.episodes_of)
+
+    def _single(self, name: str) -> Values | None:
+        made = self._made.get(name.strip("/"))
+        dataset = (name if made is None else made.dataset).strip("/")
+        if dataset in self._mapping and not self._groups.columns[dataset].single:
+            return None
+        if dataset not in self._groups.columns:
+            if self._parts[0].single(name) is None:  # a part of a single value is an error
+                return None
+            self._table = self._groups.merged(self._found([dataset]))
+        found = self._groups.columns.get(dataset)
+        if found is None or not found.single:
+            raise UnsupportedColumnError(
+                f"{self._columns.path}: {name!r} has a single value in group {self._groups.names[0]!r}, and not in all "
+                "others. Choose groups that agree with groups= of Patches, or leave it out with columns=[...]."
+            )
+        return Stored.of(found)
+
+    def _blocks(self, name: str) -> list[Values]:
+        found = super()._blocks(name)
+        self._check_alike(name, found)
+        return found
+
+    def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
+        """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
+        first, names = blocks[0].array, self._groups.names
+        is_decoded = first.kind == "number" and any(isinstance(each, CF) for each in blocks)
+        for group, column in enumerate(blocks):
+            each, axes = column.array, self._parts[group].axes
+            if axes != self._parts[0].axes:
+                other = next(array for array in axes if axes[array] != self._parts[0].axes[array])
+                raise OptionError(
+                    f"{self._columns.path}: Patches: blocks cut the axes {self._parts[0].axes[other]} of {other!r} in "
+                    f"group {names[0]!r}, and {axes[other]} in {names[group]!r}: say which with "
+                    f"axes={{{other!r}: {self._parts[0].axes[other]}}}"
+                )
+            same = each.kind == first.kind and each.row_shape == first.row_shape and each.enum == first.enum
+            if not same or (each.dtype != first.dtype and not is_decoded):
+                raise SchemaMismatchError(
+                    f"{self._columns.path}: column {name!r}: group {names[0]!r} has blocks of {first.dtype} of shape "
+                    f"{first.row_shape}, and group {names[group]!r} of {each.dtype} of shape {each.row_shape}. Choose "
+                    "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
+                )
