@@ -10,7 +10,7 @@ import numpy as np
 
 from ray_h5.columns.made_columns import JoinedColumn
 from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, keyed, keys_in
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, keys_in
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.manifest.row_requests import by_part
@@ -54,10 +54,6 @@ class EndToEnd(OneAxis):
             fill=None,
             offset=None,
         )
-
-    def take(self, taken: tuple[np.ndarray | None, ...]) -> Taken:
-        """Return the values at some positions along the axes of a unit."""
-        return Taken(self, taken)
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted = units.listed()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -16,16 +16,17 @@ from ray_h5.read.arrays.selection import runs_of_positions
 
 
 class _OfDataset:
-    """A column of a dataset or a group. It has its name, unless the user calls it otherwise."""
+    """A column of a dataset or a group, its first field. It has its name, unless the user calls it otherwise."""
 
     __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     called: str
 
     @property
     def dataset(self) -> str:
         """The dataset, or the group."""
-        raise NotImplementedError
+        return str(getattr(self, next(iter(self.__dataclass_fields__))))
 
     @property
     def name(self) -> str:
@@ -33,8 +34,16 @@ class _OfDataset:
 
     @property
     def _said(self) -> str:
-        """How the column is made, as the user writes it."""
-        raise NotImplementedError
+        """How the column is made, as the user writes it: values without their names, and options."""
+        shown = []
+        for name, field in self.__dataclass_fields__.items():
+            value = getattr(self, name)
+            text = repr(list(value) if isinstance(value, tuple) and name != "shape" else value)
+            if field.default is MISSING:
+                shown.append(text)
+            elif value != field.default and name != "called":
+                shown.append(f"{name}={text}")
+        return f"{type(self).__name__.lower()}({', '.join(shown)})"
 
     def __repr__(self) -> str:
         return f"{self.called!r}: {self._said}" if self.called else self._said
@@ -55,10 +64,6 @@ class Ragged(_OfDataset):
     called: str = ""
 
     @property
-    def dataset(self) -> str:
-        return self.content
-
-    @property
     def given(self) -> dict[str, str]:
         """The datasets that say where rows begin and end, by option."""
         options = ("offsets", "starts", "counts", "ends", "bounds")
@@ -70,12 +75,6 @@ class Ragged(_OfDataset):
         counted = f"\n{self.base}\n{self.inclusive}" if self.base or self.inclusive else ""
         return "\n".join(name if option in {"starts", "counts"} and self.starts is not None else f"{option} {name}"
                          for option, name in self.given.items()) + counted  # fmt: skip
-
-    @property
-    def _said(self) -> str:
-        counted = {name: value for name, value in (("base", self.base), ("inclusive", self.inclusive)) if value}
-        shown = [f"{option}={value!r}" for option, value in {**self.given, **counted}.items()]
-        return f"ragged({', '.join([repr(self.content), *shown])})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,24 +89,9 @@ class Csr(_OfDataset):
     called: str = ""
 
     @property
-    def dataset(self) -> str:
-        return self.group
-
-    @property
     def rows(self) -> Ragged:
         """What says where the rows of the matrix begin and end."""
         return Ragged(f"{self.group}/indices", offsets=f"{self.group}/indptr")
-
-    @property
-    def _said(self) -> str:
-        given = {
-            "dense": None if self.dense else False,
-            "take": self.take and list(self.take),
-            "names": self.names,
-            "shape": self.shape,
-        }
-        options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-        return f"csr({', '.join([repr(self.group), *options])})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,14 +101,6 @@ class Fields(_OfDataset):
     compound: str
     names: tuple[str, ...]
     called: str = ""
-
-    @property
-    def dataset(self) -> str:
-        return self.compound
-
-    @property
-    def _said(self) -> str:
-        return f"fields({self.compound!r}, {list(self.names)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,18 +263,6 @@ Columns: TypeAlias = Sequence[ColumnLike] | Mapping[str, ColumnLike]
 """What ``columns=`` takes."""
 
 _MADE = (Ragged, Csr, Fields, RowPart, JoinedColumn)
-
-
-def below(column: MadeColumn, path_of: Callable[[str], str]) -> Fields | RowPart:
-    """Return a column of one group of a file, as one of the file; `path_of` returns the name of a dataset there."""
-    assert isinstance(column, (Fields, RowPart)), "blocks have no other columns"
-    called = path_of(column.called) if column.called else ""
-    if isinstance(column, Fields):
-        return replace(column, compound=path_of(column.compound), called=called)
-    of = replace(column.of, compound=path_of(column.of.compound)) if isinstance(column.of, Fields) else column.of
-    of = path_of(of) if isinstance(of, str) else of
-    names = None if column.names is None else path_of(column.names)
-    return replace(column, of=of, names=names, called=called)
 
 
 def is_range(column: MadeColumn) -> bool:

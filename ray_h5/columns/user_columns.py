@@ -126,7 +126,7 @@ def csr(
     group = as_path("csr: group", group)
     if not isinstance(dense, (bool, np.bool_)):
         raise OptionError(f"csr({group!r}): dense={dense!r}: expected True or False")
-    chosen = None if take is None else _as_take(group, take)
+    chosen = None if take is None else _as_list(f"csr({group!r}): take", take)
     by_name = chosen is not None and isinstance(chosen[0], str)
     if by_name and names is None:
         raise OptionError(
@@ -148,13 +148,9 @@ def _as_shape(group: str, shape: Any) -> tuple[int | None, int]:
     raise OptionError(f"csr({group!r}): shape={shape!r}: expected (rows, columns), such as (None, 2000)")
 
 
-def _as_take(group: str, take: Any) -> tuple[Any, ...]:
-    if isinstance(take, (str, bytes)) or not isinstance(take, Iterable):
-        raise OptionError(f"csr({group!r}): take={take!r}: expected a list of positions, or of names")
-    return _as_list(f"csr({group!r}): take", take)
-
-
 def _as_list(what: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise OptionError(f"{what}={given!r}: expected a list of positions or names")
     found = tuple(given.tolist() if isinstance(given, np.ndarray) else given)
     if not found:
         raise OptionError(f"{what}: expected one position or more, found an empty list")
@@ -316,6 +312,4 @@ def _as_positions(what: str, given: Any) -> Positions:
         if not all(each is None or is_integer(each) for each in parts) or given.step == 0:
             raise OptionError(f"{what}: {given!r}: expected a slice of integers")
         return Cut(*(None if each is None else int(each) for each in parts))
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise OptionError(f"{what}: {given!r}: expected a list of positions or names, or a slice")
     return _as_list(what, given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.file_columns import FileColumns
+from ray_h5.columns.made_columns import Fields, MadeColumn, RowPart
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
@@ -331,6 +332,18 @@ def _stored(values: Values) -> Stored | None:
     """Return values as they are stored; None for those of several datasets."""
     stored = values.values if isinstance(values, CF) else values
     return stored if isinstance(stored, Stored) else None
+
+
+def as_in_file(column: MadeColumn, path_of: Callable[[str], str]) -> Fields | RowPart:
+    """Return a column of one group of a file, as one of the file; `path_of` returns the name of a dataset there."""
+    assert isinstance(column, (Fields, RowPart)), "blocks have no other columns"
+    called = path_of(column.called) if column.called else ""
+    if isinstance(column, Fields):
+        return replace(column, compound=path_of(column.compound), called=called)
+    of = replace(column.of, compound=path_of(column.of.compound)) if isinstance(column.of, Fields) else column.of
+    of = path_of(of) if isinstance(of, str) else of
+    names = None if column.names is None else path_of(column.names)
+    return replace(column, of=of, names=names, called=called)
 
 
 def any_in_windows(parts: Iterable[np.ndarray], windows: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

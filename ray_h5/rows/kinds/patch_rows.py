@@ -14,14 +14,13 @@ from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.end_to_end import EndToEnd
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.made_columns import below
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Values
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable
 from ray_h5.manifest.row_requests import by_part
-from ray_h5.rows.kinds.patch_blocks import Blocks
+from ray_h5.rows.kinds.patch_blocks import Blocks, as_in_file
 from ray_h5.rows.kinds.whole_rows import name_column
 from ray_h5.rows.patches import Patches
 from ray_h5.rows.row_columns import RowColumn
@@ -219,7 +218,7 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
 
     def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
         part = Blocks(self._columns, self._kind, chosen, self._name, group, paths)
-        made = [below(each, part.path_of) for each in self._made.values()]
+        made = [as_in_file(each, part.path_of) for each in self._made.values()]
         self._columns.made.update({each.name: each for each in made})
         return part
 
