@@ -153,10 +153,6 @@ class FileColumns(Columns):
             )
         return found
 
-    def has_one_value(self, name: str) -> bool:
-        """Return whether a dataset has a single value that is delivered."""
-        return self.single(name) is not None or self.bytes_of(name) is not None
-
     def bytes_of(self, name: str) -> JoinedArray | None:
         """Return a single opaque value as the array of its bytes; None if it is none."""
         return None if self.single(name) is not None else self._bytes.get(self.dataset_of(name))
@@ -258,13 +254,6 @@ class FileColumns(Columns):
         if column != name and name in self.chunked:
             self.chunked[column] = self.chunked[name]
         return found
-
-    def by_column(self, said: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return what is said of datasets, also for the columns of these that have names of their own."""
-        return {
-            **{name: said[made.dataset] for name, made in self.made.items() if made.dataset in said},
-            **said,
-        }
 
     def _named(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""

@@ -102,7 +102,7 @@ class RowReader:
         self.learns = not storage_of(self.path, self._storage).has_writers
         self._asked: dict[str, None] = {}
         self.group = group
-        self._beside = zip_file
+        self.zip_file = zip_file
         self.threads = as_integer("threads", threads, 1)
         self.stats = ReadStats()
         self._policy = ExternalPolicy.of(allow_external)
@@ -544,7 +544,7 @@ class RowReader:
 
                 make = FileInStore
             opened = open_file(
-                self.path, self.group, self._policy, self._swmr, storage, expect, sources, make, self._beside
+                self.path, self.group, self._policy, self._swmr, storage, expect, sources, make, self.zip_file
             )
             opened.adopt(self._known.columns)
             if self._expect is not None:

@@ -128,3 +128,34 @@ def test_files_that_pair_up_are_refused_with_the_way_to_read_them(tmp_path):
     with pytest.raises(SchemaMismatchError) as raised:
         H5Dataset(tmp_path)
     assert "zip_files" not in str(raised.value)
+
+
+def write_cells(path, kinds):
+    """Write a file of AnnData with a category for each cell."""
+    with h5py.File(path, "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        table = file.create_group("obs")
+        table.attrs.update({"encoding-type": "dataframe", "_index": "_index", "column-order": ["kind"]})
+        table["_index"] = np.array([f"cell {i}" for i in range(len(kinds))], object)
+        column = table.create_group("kind")
+        column.attrs["encoding-type"] = "categorical"
+        names, codes = np.unique(kinds, return_inverse=True)
+        column["codes"], column["categories"] = codes.astype("i1"), names.astype(object)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("names", [None, ["x", "obs/kind"]])
+def test_encoded_columns_are_those_of_either_file(tmp_path, is_first, names):
+    """A file of AnnData has its columns, and the plain one beside it has all of its own."""
+    kinds = ["B", "T", "B", "NK"]
+    write_cells(tmp_path / "cells.h5ad", kinds)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(4.0)
+    files = [tmp_path / "cells.h5ad", tmp_path / "x.h5"]
+    path, other = files if is_first else files[::-1]
+    dataset = H5Dataset(path, names, zip_files=other)
+    assert sorted(dataset.columns) == (["obs/_index", "obs/kind", "x"] if names is None else ["obs/kind", "x"])
+    batch = dataset[[3, 0, 2]]
+    assert list(batch["obs/kind"]) == ["NK", "B", "B"]
+    np.testing.assert_array_equal(batch["x"], [3, 0, 2])
+    assert len(H5Dataset(path, names, zip_files=other, predicate=where(**{"obs/kind": "B"}))) == 2

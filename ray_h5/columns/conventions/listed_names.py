@@ -17,6 +17,9 @@ EncodingOf: TypeAlias = "Callable[[str], Encoding | None]"
 OF_ROWS = ("layers", "obs", "obsm", "obsp")
 """The groups of an AnnData file whose members have a row for each observation."""
 
+_OF_FORM = {"10x": {"matrix"}, "anndata": {"X", "raw", "raw.X", "var", "varm", "varp", "uns", *OF_ROWS}}
+"""The groups of such a file. The other columns are those of a plain file that is read with it."""
+
 _OF_CELLS = ("matrix", "layers", "col_attrs")
 """The groups of a loom file whose members have a row for each cell."""
 
@@ -26,8 +29,9 @@ _HIDDEN = "__categories"
 def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[str]:
     """Return the names of what may be columns of a file; `form` is the kind of file."""
     names = _paths(reader)
+    plain = [name for name in names if reader.zip_file and name.split("/")[0] not in _OF_FORM.get(form, {})]
     if form == "10x":
-        return ["matrix", "matrix/barcodes"]
+        return ["matrix", "matrix/barcodes", *plain]
     if form == "pandas":
         return _of_pandas(names, encoding)
     if form == "loom":
@@ -35,7 +39,8 @@ def listed_names(reader: RowReader, form: Form, encoding: EncodingOf) -> list[st
     if form == "ray_h5":
         return list(dict.fromkeys(_encoded_above(name, encoding) for name in names))
     if form == "anndata":
-        return [each for name in _of_observations(reader, names) for each in _members(name, names, encoding)]
+        found = (each for name in _of_observations(reader, names) for each in _members(name, names, encoding))
+        return [*found, *plain]
     return names
 
 

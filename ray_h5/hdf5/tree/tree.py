@@ -138,18 +138,18 @@ class H5Tree:
 
         identifier, trail = self._located(name)
         found = as_object(identifier)
-        if trail.sources or not isinstance(found, (h5py.Group, h5py.Dataset)):
+        if {*trail.sources} - {self.access.beside} or not isinstance(found, (h5py.Group, h5py.Dataset)):
             return None
         return encoding_of(found, name.strip("/"), self.path, self.group)
 
     @property
     def form(self) -> Form:
-        """What kind of file it is."""
+        """What kind of file it is, or else the one that is read beside it."""
         from ray_h5.hdf5.tree.encodings import form_of
 
         try:
             with translated(self.path, "looking at what its groups are"):
-                return form_of(self.enter()[0])
+                return next(filter(None, (form_of(root) for root, *_ in self.roots())), "")
         except TransientIOError:
             raise
         except RayH5Error:

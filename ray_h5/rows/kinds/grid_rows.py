@@ -38,7 +38,10 @@ class GridRows(Episodes):
     def __init__(self, columns: FileColumns, kind: Grid) -> None:
         self.columns: FileColumns = columns
         self._kind = kind
-        self._row_axes = columns.by_column(kind.row_axes)
+        said = kind.row_axes  # of datasets, and so of the columns of these that have names of their own
+        self._row_axes = {
+            name: said[each.dataset] for name, each in columns.made.items() if each.dataset in said
+        } | said
         self._lengths: tuple[int, ...] | None = None
         self._value_shapes: set[tuple[int, ...]] = set()
 

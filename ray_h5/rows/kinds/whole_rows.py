@@ -77,7 +77,7 @@ class WholeRows(Episodes):
         columns, refused = list(found.names), dict(found.refused)
         for name in [*found.names, *found.refused]:
             try:
-                if name in refused and not self.columns.has_one_value(name):
+                if name in refused and self.columns.single(name) is None and self.columns.bytes_of(name) is None:
                     continue
                 if not self._has_steps_of_rows(name):
                     self.column(name)
