@@ -28,6 +28,7 @@ from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
+from ray_h5.rows.kinds.patch_blocks import Blocks
 from ray_h5.rows.kinds.patch_rows import PatchesOfGroups, PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
@@ -448,7 +449,8 @@ def _rows_of_file(
         looks_first=kind is None and windows is None,
     )
     if isinstance(kind, Patches):
-        return (PatchesOfGroups if kind.has_groups else PatchRows)(found, kind, table, name)
+        whole = Blocks(found, kind, None if table is None else table.chosen, name)
+        return (PatchesOfGroups if kind.has_groups else PatchRows)(whole, table)
     rows: Episodes
     if isinstance(kind, Groups):
         of_steps, key = windows is not None, kind.key

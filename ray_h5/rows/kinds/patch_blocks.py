@@ -52,14 +52,18 @@ class Blocks:
         self, columns: FileColumns, kind: Patches, chosen: np.ndarray | None, name: str,
         group: str = "", paths: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._columns = columns
-        self._kind = kind
+        self.columns = columns
+        self.kind = kind
         self._known = chosen
         self._name = name
         self._group = group
         self._paths = paths or {}
         self._path = f"{columns.path}: group {group!r}" if group else columns.path
         self._found: tuple[dict[str, tuple[int, ...]], tuple[int, ...]] | None = None
+
+    def of_group(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
+        """Return the blocks of one group of the file."""
+        return Blocks(self.columns, self.kind, chosen, self._name, group, paths)
 
     def path_of(self, name: str) -> str:
         """Return the name of a column in the file, given that in the group."""
@@ -68,21 +72,21 @@ class Blocks:
 
     @property
     def num_rows(self) -> int:
-        if self._kind.per_file is None:
-            return math.prod(self._counts) if self._kind.where_any is None else len(self.chosen)
+        if self.kind.per_file is None:
+            return math.prod(self._counts) if self.kind.where_any is None else len(self.chosen)
         if not math.prod(self._arrays[1]):
             return 0
-        return self._kind.per_file if self._kind.where_any is None or len(self.chosen) else 0
+        return self.kind.per_file if self.kind.where_any is None or len(self.chosen) else 0
 
     @property
     def drawn_in(self) -> dict[str, int]:
         """The arrays that blocks are drawn in, with their lengths, and how many blocks; empty on a grid."""
-        if self._kind.per_file is None:
+        if self.kind.per_file is None:
             return {}
-        where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self._kind.arrays))} of {self._arrays[1]}"
-        if self._kind.where_any is not None:
+        where = f"{self._group}{':' * bool(self._group)}{', '.join(map(repr, self.kind.arrays))} of {self._arrays[1]}"
+        if self.kind.where_any is not None:
             where += f" at places of digest {digest_of(self.chosen.data)}"
-        return {where + (f" in chunks of {self._aligned_to.tolist()}" if self._kind.align else ""): self.num_rows}
+        return {where + (f" in chunks of {self._aligned_to.tolist()}" if self.kind.align else ""): self.num_rows}
 
     @property
     def axes(self) -> Mapping[str, tuple[int, ...]]:
@@ -91,9 +95,9 @@ class Blocks:
 
     def _values(self, name: str) -> Values:
         try:
-            return self._columns.values(self.path_of(name))
+            return self.columns.values(self.path_of(name))
         except UnknownColumnError:
-            groups, pattern = ([], "") if self._group else self._columns.groups_with(name)
+            groups, pattern = ([], "") if self._group else self.columns.groups_with(name)
             if not groups:
                 raise
             raise UnknownColumnError(
@@ -106,26 +110,26 @@ class Blocks:
     def single(self, name: str) -> Values | None:
         """Return a dataset that has a single value, as one unit; None for others."""
         path = self.path_of(name)
-        single = self._columns.single(path)
-        return None if single is None else self._columns.of_units(path, single)
+        single = self.columns.single(path)
+        return None if single is None else self.columns.of_units(path, single)
 
     def fields(self, name: str) -> list[str]:
         """Return the columns of an array of compound values that blocks cut; none for other names."""
-        if name not in self._kind.shapes:
+        if name not in self.kind.shapes:
             return []
         array = self._values(name).array
         return [f"{name}/{each}" for each in array.dtype.names or ()] if array.kind == "struct" else []
 
     def _array_of(self, name: str) -> str | None:
         """Return the array in `shapes` that a column is of: the one of its dataset; None if it is of none."""
-        if name in self._kind.shapes:
+        if name in self.kind.shapes:
             return name
         own = self._dataset_of(name)
-        return next((each for each in self._kind.shapes if self._dataset_of(each) == own), None)
+        return next((each for each in self.kind.shapes if self._dataset_of(each) == own), None)
 
     def _dataset_of(self, name: str) -> str:
         stored = _stored(self._values(name))
-        return (self._columns.dataset_of(self.path_of(name)) if stored is None else stored.layout.name).strip("/")
+        return (self.columns.dataset_of(self.path_of(name)) if stored is None else stored.layout.name).strip("/")
 
     def values(self, name: str) -> Values:
         """Return the blocks of a column. Their units are places along the axes that blocks cut; see `units`."""
@@ -143,9 +147,9 @@ class Blocks:
                 + (f". Name its fields: columns=[{fields[0]!r}]" if fields else "")
             )
         axes, layout = self._arrays[0][of], stored.layout
-        taken, drawn = self._columns.of_blocks(self.path_of(name), values.array, axes)
+        taken, drawn = self.columns.of_blocks(self.path_of(name), values.array, axes)
         own = len(layout.shape)  # fields add others
-        cut = stored.boxes(axes, self._kind.block, taken[:own])
+        cut = stored.boxes(axes, self.kind.block, taken[:own])
         blocks: Values = replace(values, values=cut) if isinstance(values, CF) else cut
         if not taken[own:] and drawn is None:
             return blocks
@@ -155,9 +159,9 @@ class Blocks:
     def _arrays(self) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
         """The axes of each array that blocks cut, and their lengths."""
         if self._found is None:
-            names = [*self._kind.shapes]
-            if self._kind.where_any is not None and self._array_of(self._kind.where_any[0]) is None:
-                names.append(self._kind.where_any[0])
+            names = [*self.kind.shapes]
+            if self.kind.where_any is not None and self._array_of(self.kind.where_any[0]) is None:
+                names.append(self.kind.where_any[0])
             values = {name: self._values(name) for name in names}
             # Fields add axes, which are no axes of the array.
             stored = {name: _stored(each) for name, each in values.items()}
@@ -167,12 +171,12 @@ class Blocks:
         return self._found
 
     def _matched(self, layouts: Mapping[str, ColumnLayout]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        path, count, given = self._path, len(self._kind.block), self._kind.axes or {}
+        path, count, given = self._path, len(self.kind.block), self.kind.axes or {}
         axes = {name: tuple(each) for name, each in given.items()}
         for name, each in layouts.items():
             if len(each.shape) < count or (name in given and max(given[name]) >= len(each.shape)):
                 raise SchemaMismatchError(
-                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have the shape {self._kind.block}"
+                    f"{path}: Patches: {name!r} has shape {each.shape}, and blocks have the shape {self.kind.block}"
                     + (f" along its axes {given[name]}" if name in given else "")
                 )
             if len(each.shape) == count:
@@ -204,9 +208,9 @@ class Blocks:
                     f"{fits[1]}: say which with axes={{{name!r}: {fits[0]}}}"
                 )
             axes[name] = fits[0]
-        if self._kind.pad == "inside" and any(n < size for n, size in zip(extents, self._kind.block, strict=True)):
+        if self.kind.pad == "inside" and any(n < size for n, size in zip(extents, self.kind.block, strict=True)):
             raise SchemaMismatchError(
-                f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self._kind.block}. "
+                f"{path}: Patches: {first!r} has the lengths {extents}, shorter than a block of {self.kind.block}. "
                 "Pass pad='zero' for zeros past its end, smaller blocks, or leave the file out."
             )
         return axes, extents
@@ -215,61 +219,61 @@ class Blocks:
 
     @property
     def _strides(self) -> tuple[int, ...]:
-        stride = self._kind.stride
-        return self._kind.block if stride is None or isinstance(stride, int) else tuple(stride)
+        stride = self.kind.stride
+        return self.kind.block if stride is None or isinstance(stride, int) else tuple(stride)
 
     @property
     def _counts(self) -> tuple[int, ...]:
         """Blocks of the grid along each axis."""
-        sizes = zip(self._arrays[1], self._kind.block, self._strides, strict=True)
+        sizes = zip(self._arrays[1], self.kind.block, self._strides, strict=True)
         # With strides longer than blocks, the last one may be past the end: it is moved inside, or it is none.
-        most = math.inf if self._kind.pad == "inside" else 0
+        most = math.inf if self.kind.pad == "inside" else 0
         return tuple(int(min(1 + max(0, -(-(n - size) // step)), max(-(-n // step), most))) for n, size, step in sizes)
 
     @property
     def _last(self) -> np.ndarray:
         """The last corner along each axis whose block is inside the array; 0 if none is."""
-        return np.maximum(np.array(self._arrays[1]) - self._kind.block, 0)
+        return np.maximum(np.array(self._arrays[1]) - self.kind.block, 0)
 
     def corners(self, rows: np.ndarray) -> np.ndarray:
         """Return the corners of blocks; rows of a later draw are numbered after those of the one before."""
-        if self._kind.per_file is not None:
+        if self.kind.per_file is not None:
             return self._drawn(rows)
-        along = np.unravel_index(rows if self._kind.where_any is None else self.chosen[rows], self._counts)
+        along = np.unravel_index(rows if self.kind.where_any is None else self.chosen[rows], self._counts)
         return np.stack([self._corners_along(axis)[each] for axis, each in enumerate(along)], axis=-1)
 
     def _corners_along(self, axis: int) -> np.ndarray:
         """Return the indices along an axis at which the blocks of the grid begin."""
         corners = np.arange(self._counts[axis]) * self._strides[axis]
-        return np.minimum(corners, self._last[axis]) if self._kind.pad == "inside" else corners
+        return np.minimum(corners, self._last[axis]) if self.kind.pad == "inside" else corners
 
     def _drawn(self, rows: np.ndarray) -> np.ndarray:
-        axes, last = len(self._kind.block), self._last
+        axes, last = len(self.kind.block), self._last
         low, counts = np.zeros_like(last), last + 1
-        if self._kind.align:
+        if self.kind.align:
             step = self._aligned_to
             return below(self._hashes(rows, axes), last // step + 1) * step
-        if self._kind.where_any is None:
+        if self.kind.where_any is None:
             return below(self._hashes(rows, axes), counts)
         hashes = self._hashes(rows, axes + 1)
         picked = self.chosen[below(hashes[:, :1], np.array([len(self.chosen)]))[:, 0]]
         cell = self._cell
         begins = np.stack(np.unravel_index(picked, self._cells), axis=-1) * cell
         ends = np.minimum(begins + cell, self._arrays[1])
-        low = np.maximum(ends - self._kind.block, 0)
+        low = np.maximum(ends - self.kind.block, 0)
         return low + below(hashes[:, 1:], np.minimum(begins, last) - low + 1)
 
     def _hashes(self, rows: np.ndarray, count: int) -> np.ndarray:
         """Return random words for rows: uint64 of shape (rows, count). They depend on the names of file and group."""
         name = zlib.crc32(self._name.encode("utf-8", "surrogateescape"))
         name = zlib.crc32(self._group.encode("utf-8", "surrogateescape"), name)
-        first, second = word_at(np.array([self._kind.seed, name], np.uint64), np.ones(2))
+        first, second = word_at(np.array([self.kind.seed, name], np.uint64), np.ones(2))
         words = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
         return mix(word_at(first, words) ^ second)
 
     @property
     def _aligned_to(self) -> np.ndarray:
-        name = next(iter(self._kind.shapes))
+        name = next(iter(self.kind.shapes))
         axes = self._arrays[0][name]
         chunk = self._values(name).array.chunk_shape
         return np.array([1 if chunk is None else chunk[axis] for axis in axes])
@@ -283,7 +287,7 @@ class Blocks:
 
     @property
     def _cell(self) -> np.ndarray:
-        return np.maximum(np.array(self._kind.block) // _CELLS, 1)
+        return np.maximum(np.array(self.kind.block) // _CELLS, 1)
 
     @property
     def _cells(self) -> tuple[int, ...]:
@@ -297,17 +301,17 @@ class Blocks:
         return self._known
 
     def _holding(self) -> np.ndarray:
-        assert self._kind.where_any is not None
-        name, classes = self._kind.where_any
+        assert self.kind.where_any is not None
+        name, classes = self.kind.where_any
         values = self._values(name)
         if values.array.kind not in {"number", "bool"}:
             raise UnsupportedColumnError(f"{values.array.where} holds {values.array.kind} values; expected classes")
-        self._columns.reader.check_claim([values.array], math.prod(values.array.shape))
+        self.columns.reader.check_claim([values.array], math.prod(values.array.shape))
         axes, extents = self._arrays[0][self._array_of(name) or name], self._arrays[1]
-        if self._kind.per_file is not None:
+        if self.kind.per_file is not None:
             sizes, lows = self._cell, [np.arange(n) * size for n, size in zip(self._cells, self._cell, strict=True)]
         else:
-            sizes, lows = np.array(self._kind.block), [self._corners_along(axis) for axis in range(len(axes))]
+            sizes, lows = np.array(self.kind.block), [self._corners_along(axis) for axis in range(len(axes))]
         windows = [(low, np.minimum(low + n, end)) for low, n, end in zip(lows, sizes, extents, strict=True)]
         return np.flatnonzero(any_in_windows(self._of_classes(values, classes, axes), windows))
 
@@ -318,7 +322,7 @@ class Blocks:
         rows = -(-rows // array.chunk_rows) * array.chunk_rows
         others = tuple(axis for axis in range(len(array.shape)) if axis not in axes)
         for first in range(0, array.num_rows, rows):
-            part = read_units(self._columns.reader, values, min(rows, array.num_rows - first), first)
+            part = read_units(self.columns.reader, values, min(rows, array.num_rows - first), first)
             is_wanted: np.ndarray = np.logical_or.reduce(np.isin(part, classes), axis=others)
             if 0 in axes:
                 yield is_wanted

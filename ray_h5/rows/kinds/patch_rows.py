@@ -13,7 +13,6 @@ import numpy as np
 from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.end_to_end import EndToEnd
-from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Values
@@ -32,26 +31,21 @@ class PatchRows(RowsOfKind):
 
     Parameters
     ----------
-    columns : FileColumns
-        The columns of the file.
-    kind : Patches
-        Which blocks.
+    whole : Blocks
+        The blocks of the whole file.
     table : RowTable, optional
         What is known.
-    name : str
-        The name of the file, which draws depend on.
     """
 
-    def __init__(self, columns: FileColumns, kind: Patches, table: RowTable | None, name: str) -> None:
-        self._columns = columns
-        self._kind = kind
-        self._name = name
+    def __init__(self, whole: Blocks, table: RowTable | None) -> None:
+        self._whole = whole
+        self._columns, self._kind = whole.columns, whole.kind
         self._known = RowTable() if table is None else table
 
     @cached_property
     def _parts(self) -> list[Blocks]:
         """The blocks of each part."""
-        return [Blocks(self._columns, self._kind, self._known.chosen, self._name)]
+        return [self._whole]
 
     @cached_property
     def _starts(self) -> np.ndarray:
@@ -158,14 +152,14 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
 
     Parameters
     ----------
-    columns, kind, table, name
+    whole, table
         As for `PatchRows`.
     """
 
-    def __init__(self, columns: FileColumns, kind: Patches, table: RowTable | None, name: str) -> None:
-        super().__init__(columns, kind, table, name)
+    def __init__(self, whole: Blocks, table: RowTable | None) -> None:
+        super().__init__(whole, table)
         self._table = self._known.groups
-        self._made = dict(columns.made)
+        self._made = dict(whole.columns.made)
 
     @property
     def _groups(self) -> GroupTable:
@@ -217,7 +211,7 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
         return [self._part(*each) for each in zip(names, paths, chosen, strict=True)]
 
     def _part(self, group: str, paths: Mapping[str, str], chosen: np.ndarray | None) -> Blocks:
-        part = Blocks(self._columns, self._kind, chosen, self._name, group, paths)
+        part = self._whole.of_group(group, paths, chosen)
         made = [as_in_file(each, part.path_of) for each in self._made.values()]
         self._columns.made.update({each.name: each for each in made})
         return part
