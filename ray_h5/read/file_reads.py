@@ -10,7 +10,8 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.casting import LostValue
-from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Unplanned, run_jobs
+from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Unplanned, Worker, run_jobs
+from ray_h5.read.kernel.library import threads_of_loop
 from ray_h5.read.kernel.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
@@ -115,20 +116,24 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
 
 def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:
-    """Run all jobs of a read.
+    """Run all jobs of a read, and return what they cost.
 
     A range of a file on a disk is read when its job runs. Ranges in a store are fetched, many at once, and a job runs
-    when its own have arrived. Parameters and results are those of `run_jobs`.
+    when its own have arrived. The compiled loop decodes in up to `threads` threads. `times` has how often reads of
+    these files waited.
     """
     fetched, asking, others = kinds_of(jobs)
-    stats = run_jobs(others, threads, times)
-    if fetched:
-        from ray_h5.read.remote.coalesced_reads import run_fetched
+    worker = Worker(new_times() if times is None else times)
+    with threads_of_loop(threads):
+        run_jobs(others, worker)
+        if fetched:
+            from ray_h5.read.remote.coalesced_reads import run_fetched
 
-        stats.add(run_fetched(fetched, threads))
-    for cost in _each(bool(asking), lambda job: job.ask(), asking):
-        stats.add(cost)
-    return stats
+            run_fetched(fetched, worker)
+        if asking:
+            for cost in _each(True, lambda job: job.ask(), asking):
+                worker.stats.add(cost)
+    return worker.stats
 
 
 def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Asking], list[Job]]:

@@ -178,10 +178,9 @@ class _State:
 
 def _keys(job: TableJob) -> tuple[np.ndarray, list[Key]]:
     """Return which jobs decode chunks that are held, and their keys."""
-    table, jobs = job.table, job.table.jobs[:, job.first : job.stop]
+    table, jobs = job.table, job.table.jobs
     counts = np.diff([each.stop for each in table.origins], prepend=0)
     columns = np.repeat([-1 if each.held is None else each.held.number for each in table.origins], counts)
-    columns = columns[job.first : job.stop]
     # Chunks that are decoded into their places are needed once.
     is_decoded = (jobs[Field.PIPELINE] != RAW) & (jobs[Field.DESTINATION] == 0) & (jobs[Field.FILE] >= 0)
     at = np.flatnonzero(is_decoded & (columns >= 0))
@@ -192,7 +191,7 @@ def _planned(
     job: TableJob, at: np.ndarray, keys: Sequence[Key], state: _State, max_bytes: int
 ) -> tuple[TableJob, list[tuple[_Block, list[int]]]]:
     """Return the work with the chunks that are held copied from there, and others decoded to where they can stay."""
-    table, jobs = job.table, job.table.jobs[:, job.first : job.stop]
+    table, jobs = job.table, job.table.jobs
     found = state.find(keys)
     held = [place for place in found if place is not None]
     is_held = np.array([place is not None for place in found], bool)

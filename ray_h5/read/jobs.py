@@ -1,25 +1,17 @@
-"""Runs the jobs of a read in threads, and counts what they cost."""
+"""The work of a read: tables of jobs, and steps in Python around them; and what it costs."""
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
-from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, Field, JobTable
+from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
 from ray_h5.read.kernel.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span
-
-_PARTS_A_THREAD = 4
-_PART_BYTES = 256 << 10
-"""A table of jobs is cut into so many parts a thread, of at least so many bytes: threads end at about the same time."""
 
 
 @dataclass(slots=True)
@@ -32,14 +24,11 @@ class ReadStats:
         Reads of bytes from the file, and the bytes that they returned.
     chunks_decoded : int
         Chunks that were decoded here.
-    h5py_reads : int
-        Calls to h5py that read rows.
     """
 
     requests: int = 0
     bytes_read: int = 0
     chunks_decoded: int = 0
-    h5py_reads: int = 0
 
     def since(self, before: ReadStats) -> ReadStats:
         """Return what was counted since there were these counts."""
@@ -51,7 +40,6 @@ class ReadStats:
             self.requests += other.requests
             self.bytes_read += other.bytes_read
             self.chunks_decoded += other.chunks_decoded
-            self.h5py_reads += other.h5py_reads
 
 
 _STATS_LOCK = PerProcess(threading.Lock)
@@ -60,7 +48,7 @@ _STATS_LOCK = PerProcess(threading.Lock)
 
 @dataclass(slots=True)
 class Worker:
-    """A thread that runs jobs: what it counts, and what it knows of the files.
+    """What runs jobs: what it counts, and what it knows of the files.
 
     Attributes
     ----------
@@ -75,23 +63,6 @@ class Worker:
     times: np.ndarray = field(default_factory=new_times)
     stats: ReadStats = field(default_factory=ReadStats)
     arrived: Mapping[int, memoryview] | None = None
-    _buffers: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def fetch(self, byte_source: ByteSource, offset: int, buffer: np.ndarray) -> None:
-        """Fill `buffer` with the bytes at `offset`."""
-        self.stats.requests += 1
-        self.stats.bytes_read += len(buffer)
-        byte_source.read_into(offset, buffer.data)
-
-    def buffer(self, name: str, nbytes: int) -> np.ndarray:
-        """Return `nbytes` bytes of the buffer called `name`; they are valid until the next call with this name."""
-        if len(held := self._buffers.get(name, np.empty(0, np.uint8))) < nbytes:
-            held = self._buffers[name] = empty((nbytes,), np.dtype(np.uint8))
-        return held[:nbytes]
-
-    def between(self, slot: int, nbytes: int) -> np.ndarray:
-        """Return a buffer for the result of one codec and the input of the next."""
-        return self.buffer(f"between{slot}", nbytes)
 
 
 Job = Callable[[Worker], None]
@@ -100,11 +71,9 @@ Job = Callable[[Worker], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableJob:
-    """Jobs of a table, from `first` to `stop`."""
+    """Jobs of a table."""
 
     table: JobTable
-    first: int = 0
-    stop: int | None = None
 
     @property
     def byte_source(self) -> ByteSource:
@@ -128,19 +97,10 @@ class TableJob:
         table = self.table
         if worker.arrived is not None:
             table = table.in_memory(range(len(table)), [worker.arrived[offset] for offset, _ in table.ranges])
-        counts = run_table(table, worker.times, first=self.first, stop=self.stop)
+        counts = run_table(table, worker.times)
         worker.stats.requests += int(counts[REQUESTS])
         worker.stats.bytes_read += int(counts[BYTES_READ])
         worker.stats.chunks_decoded += int(counts[CHUNKS_DECODED])
-
-    def parts(self, threads: int) -> list[TableJob]:
-        """Return the same jobs in parts of about as many bytes, for several threads."""
-        jobs = self.table.jobs[:, self.first : self.stop]
-        ends = np.cumsum(jobs[Field.SIZE] + jobs[Field.DECODED])
-        count = int(min(threads * _PARTS_A_THREAD, max(1, ends[-1] // _PART_BYTES), len(ends)))
-        cuts = np.unique(np.searchsorted(ends, ends[-1] * np.arange(1, count) // count) + 1).tolist()
-        edges = [self.first + each for each in [0, *(cut for cut in cuts if cut < len(ends)), len(ends)]]
-        return [TableJob(self.table, low, high) for low, high in itertools.pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,17 +149,6 @@ def staged(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InTurn:
-    """Jobs for one thread: they hold a lock most of the time."""
-
-    jobs: Sequence[Job]
-
-    def __call__(self, worker: Worker) -> None:
-        for job in self.jobs:
-            job(worker)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Asking:
     """A job that asks a store itself, and waits for the answers."""
 
@@ -214,65 +163,12 @@ def ranges_of(jobs: Sequence[Job]) -> list[Span]:
     return [each for job in jobs if isinstance(job, (TableJob, Unplanned)) for each in job.ranges]
 
 
-def run_jobs(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:
-    """Run jobs in up to `threads` threads; their ranges are read as they run.
-
-    Parameters
-    ----------
-    jobs : sequence of callable
-        The jobs.
-    threads : int
-        Threads that run them.
-    times : numpy.ndarray, optional
-        How often reads of these files waited.
-
-    Returns
-    -------
-    ReadStats
-        What the jobs have cost.
-    """
-    times = new_times() if times is None else times
+def run_jobs(jobs: Sequence[Job], worker: Worker) -> None:
+    """Run jobs whose ranges are read as they run; tables are one."""
     tables = [job.table for job in jobs if isinstance(job, TableJob)]
-    others = [job for job in jobs if not isinstance(job, TableJob)]
-    joined = [TableJob(JobTable.join(tables))] if tables else []
-    if joined and threads > 1:
-        joined = joined[0].parts(threads)
-    in_turn = [job for job in others if isinstance(job, InTurn)]
-    shared: deque[Job] = deque([*joined, *(job for job in others if not isinstance(job, InTurn))])
-    # A thread without a job would only cost its start.
-    threads = min(threads, len(shared) + bool(in_turn))
-    if threads <= 1:
-        worker = Worker(times)
-        _work(in_turn, shared, worker)
-        return worker.stats
-    total = ReadStats()
-    own: list[Sequence[Job]] = [in_turn, *[[]] * (threads - 1)]  # the first thread alone runs the jobs for one thread
-    workers = [Worker(times) for _ in own]
-    with ThreadPoolExecutor(threads, thread_name_prefix="ray_h5") as pool:
-        try:
-            for stats in pool.map(_work, own, [shared] * threads, workers):
-                total.add(stats)
-        except BaseException:
-            shared.clear()  # an error, or Ctrl-C: the other threads end after their current job
-            raise
-    return total
-
-
-def _work(own: Sequence[Job], shared: deque[Job], worker: Worker) -> ReadStats:
-    """Run the jobs in `own`, then jobs that all threads share until none is left."""
-    try:
-        for job in own:
-            job(worker)
-        while (other := _next(shared)) is not None:
-            other(worker)
-    except BaseException:
-        shared.clear()  # the read has failed: no thread starts another job
-        raise
-    return worker.stats
-
-
-def _next(shared: deque[Job]) -> Job | None:
-    try:
-        return shared.popleft()
-    except IndexError:
-        return None
+    if tables:
+        TableJob(JobTable.join(tables))(worker)
+    if len(tables) < len(jobs):
+        for job in jobs:
+            if not isinstance(job, TableJob):
+                job(worker)

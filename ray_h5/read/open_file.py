@@ -357,16 +357,21 @@ class OpenFile(ABC):
 
     def _place(self, part: Part, read: FileRead, plan: _Plan, library: OpenLibrary) -> None:
         """Find out which file has the values of a part."""
-        name, joined = name_of(part.address), joined_of(part.address) if self.access.beside else None
-        if joined is not None:
+        name = name_of(part.address)
+        if name is None:
+            joined = joined_of(part.address) if self.access.beside else None
+            if joined is None:
+                plan.own[id(part)] = [part]
+                return
             read.add_sources(joined.name, joined.layouts[0].sources)
             plan.there.setdefault(self._file_of(joined), []).append(part)
-        if name is None:
-            plan.own.update({} if joined is not None else {id(part): [part]})
             return
         layout = self.column(name, library)
-        read.add_sources(name, layout.sources if layout.storage != "virtual" else ())
-        if (elsewhere := self.elsewhere(name, library)) is None:
+        elsewhere = None
+        if layout.sources or layout.storage == "virtual":
+            read.add_sources(name, layout.sources if layout.storage != "virtual" else ())
+            elsewhere = self.elsewhere(name, library)
+        if elsewhere is None:
             plan.own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
         elif elsewhere.how == "link":
             path, piece = linked(part, elsewhere, layout)

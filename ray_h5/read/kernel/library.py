@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
@@ -92,6 +93,11 @@ class Loop:
         self._contexts.value.pool = pool  # as long as the context
         self.library.ray_h5_use_pool(context, pool.address, number)
 
+    def leave(self) -> None:
+        """Let the calling thread run jobs alone again."""
+        self.library.ray_h5_use_pool(self.context, None, 0)
+        self._contexts.value.pool = None
+
     @property
     def is_pooled(self) -> bool:
         """Whether the calling thread runs jobs in a pool."""
@@ -168,6 +174,20 @@ def pool_of(threads: int, helpers: int) -> Pool | None:
     """Return a pool; None without the compiled loop."""
     loop = compiled_loop()
     return None if loop is None else Pool(loop, threads, helpers)
+
+
+@contextlib.contextmanager
+def threads_of_loop(threads: int) -> Iterator[None]:
+    """Let so many threads run the jobs of the calling thread, if the loop is compiled, and it is in no pool."""
+    loop = compiled_loop() if threads > 1 else None
+    if loop is None or loop.is_pooled:
+        yield
+        return
+    Pool(loop, threads, threads - 1).enter()
+    try:
+        yield
+    finally:
+        loop.leave()
 
 
 @functools.cache

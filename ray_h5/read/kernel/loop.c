@@ -855,9 +855,10 @@ void ray_h5_use_pool(context *of, pool *used, int64_t number) {
   of->number = number;
 }
 
-/* Gives a table to a pool, and runs jobs there until it is done. Its first bytes arrive while those of others are read. */
+/* Gives a table to a pool, and runs jobs there until it is done, or for a while. Its first bytes arrive while those of
+ * others are read. `given->stop` is then the first job that was not begun. */
 static void run_in_pool(pool *in, context *mine, task *given) {
-  int64_t ahead = 0;
+  int64_t ahead = 0, began = now();
   give_hints(given->jobs, given->next, given->stop, &ahead, given->counts, given->times);
   pthread_mutex_lock(&in->lock);
   task **at = &in->first;
@@ -866,7 +867,11 @@ static void run_in_pool(pool *in, context *mine, task *given) {
   *at = given;
   pthread_cond_broadcast(&in->given);
   while (!is_done(given)) {
-    if (has_part(in))
+    if (given->next < given->stop && now() - began > SLICE_NS) {
+      for (at = &in->first; *at != given;) at = &(*at)->later;
+      *at = given->later;
+      given->stop = given->next;
+    } else if (has_part(in))
       run_part(in, mine);
     else
       pthread_cond_wait(&in->freed, &in->lock);
@@ -875,7 +880,7 @@ static void run_in_pool(pool *in, context *mine, task *given) {
   pthread_mutex_unlock(&in->lock);
 }
 
-/* As `run_jobs`, but in a pool all jobs are run. The arrays are `array_count` addresses and sizes.
+/* As `run_jobs`, by all threads of the context's pool. The arrays are `array_count` addresses and sizes.
  * Returns -1, and runs nothing, if a job reads or writes outside of them. */
 int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, const int64_t *piece_table,
                    int64_t pieces_stride, const int64_t *pipelines, const int64_t *boxes, const int64_t *bounds,
@@ -888,7 +893,8 @@ int64_t ray_h5_run(context *of, const int64_t *job_table, int64_t jobs_stride, c
   if (of->pool != NULL && slice_end(&jobs, first, stop) < stop) { /* else it is not worth it to wake a thread */
     task given = {&jobs, first, stop, 0, status, counts, times, .number = of->number};
     run_in_pool(of->pool, of, &given);
-    first = stop;
+    shrink_all(of);
+    return given.stop;
   }
   int64_t at = run_jobs(of, &jobs, first, stop, stop, status, counts, times);
   shrink_all(of);

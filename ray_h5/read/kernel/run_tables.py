@@ -21,14 +21,8 @@ def new_times() -> np.ndarray:
     return np.zeros(5, np.int64)
 
 
-def run_table(
-    table: JobTable,
-    times: np.ndarray,
-    *,
-    first: int = 0,
-    stop: int | None = None,
-) -> np.ndarray:
-    """Run jobs of a table in this thread.
+def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
+    """Run the jobs of a table; return once all are done.
 
     Parameters
     ----------
@@ -36,8 +30,6 @@ def run_table(
         The jobs.
     times : numpy.ndarray
         How often reads of these files waited, from `new_times`. Threads may share it.
-    first, stop : int
-        Which jobs.
 
     Returns
     -------
@@ -51,17 +43,16 @@ def run_table(
     StaleIndexError
         If a job would read or write outside of the arrays of the table.
     """
-    stop = len(table) if stop is None else stop
     loop = compiled_loop()
     if loop is None:
-        status, counts = np.full(stop - first, NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
+        status, counts = np.full(len(table), NOT_RUN, np.int8), np.zeros(HINTED + 1, np.int64)
     else:
-        status, counts = _run_compiled(loop, table, times, first, stop)
+        status, counts = _run_compiled(loop, table, times)
     if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
         from ray_h5.read.kernel.steps_in_python import run_in_python
 
         for begin, end in _ranges(status != DONE):
-            run_in_python(table, first + begin, first + end, counts)
+            run_in_python(table, begin, end, counts)
     return counts
 
 
@@ -77,15 +68,14 @@ def run_compiled(table: JobTable, times: np.ndarray) -> tuple[bool, np.ndarray]:
     """
     loop = compiled_loop()
     assert loop is not None
-    status, counts = _run_compiled(loop, table, times, 0, len(table))
+    status, counts = _run_compiled(loop, table, times)
     return not status.any(), counts
 
 
-def _run_compiled(
-    loop: Loop, table: JobTable, times: np.ndarray, first: int, stop: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _run_compiled(loop: Loop, table: JobTable, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     jobs, pieces, boxes, pipelines = table.jobs, table.pieces, table.boxes, pipeline_rows()
-    status, counts = np.empty(stop - first, np.int8), np.zeros(HINTED + 1, np.int64)
+    count = len(table)
+    status, counts = np.empty(count, np.int8), np.zeros(HINTED + 1, np.int64)
     inside = np.array([(array.ctypes.data, array.nbytes) for array in table.keeps], np.int64)
     tables = (
         jobs.ctypes.data,
@@ -97,12 +87,12 @@ def _run_compiled(
         inside.ctypes.data,
         len(inside),
     )
-    state = status.ctypes.data - first, counts.ctypes.data, times.ctypes.data
-    run, context, at = loop.library.ray_h5_run, loop.context, first
-    while at < stop:  # the call returns early now and then, so that signals are seen
-        done = run(context, *tables, at, stop, *state)
+    state = status.ctypes.data, counts.ctypes.data, times.ctypes.data
+    run, context, at = loop.library.ray_h5_run, loop.context, 0
+    while at < count:  # the call returns early now and then, so that signals are seen
+        done = run(context, *tables, at, count, *state)
         if done < 0:  # a job is outside of its array, of which the steps in Python say more
-            status[at - first :] = NOT_RUN
+            status[at:] = NOT_RUN
             break
         at = done
     return status, counts

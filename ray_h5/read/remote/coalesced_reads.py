@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import TypeAlias
 
 from ray_h5.read.jobs import Job, ReadStats, TableJob, Unplanned, Worker
@@ -95,7 +92,7 @@ class _Request:
     nbytes: int
     members: list[_Member]
 
-    def arrive(self, found: memoryview, runner: _Runner) -> None:
+    def arrive(self, found: memoryview, worker: Worker) -> None:
         """Run the jobs that have all of their bytes now."""
         ready: dict[int, tuple[TableJob, list[int], list[memoryview]]] = {}
         for each in self.members:
@@ -112,97 +109,42 @@ class _Request:
             of.arrived[each.offset] = max(whole, of.arrived.get(each.offset, whole), key=len)
             of.missing -= 1
             if not of.missing:
-                runner.run(of.job, of.arrived)
+                _run(of.job, of.arrived, worker)
                 of.arrived = {}
         for job, numbers, ranges in ready.values():
-            for part in TableJob(job.table.in_memory(numbers, ranges)).parts(runner.threads):
-                runner.run(part)
+            TableJob(job.table.in_memory(numbers, ranges))(worker)
 
 
-def run_fetched(jobs: Sequence[TableJob | Unplanned], threads: int) -> ReadStats:
-    """Run jobs as their byte ranges arrive, in this thread or in `threads` others, and return what they cost."""
+def run_fetched(jobs: Sequence[TableJob | Unplanned], worker: Worker) -> None:
+    """Run jobs as their byte ranges arrive."""
     waiting = _waiting(jobs)
     requests = _requests(waiting)
-    runner = _Runner(threads)
     batch: list[_Request] = []
 
     def then(number: int, found: memoryview) -> None:
-        batch[number].arrive(found, runner)
+        batch[number].arrive(found, worker)
 
+    for of in waiting:
+        if not of.ranges:
+            _run(of.job, {}, worker)
+    for batch in _batches(requests):
+        fetch([(each.byte_source, each.offset, each.nbytes) for each in batch], then)  # type: ignore[misc]
+    worker.stats.requests += len(requests)
+    worker.stats.bytes_read += sum(each.nbytes for each in requests)
+
+
+def _run(job: Job, arrived: Mapping[int, memoryview], worker: Worker) -> None:
+    worker.arrived = arrived
     try:
-        for of in waiting:
-            if not of.ranges:
-                runner.run(of.job, {})
-        for batch in _batches(requests):
-            fetch([(each.byte_source, each.offset, each.nbytes) for each in batch], then)  # type: ignore[misc]
-        runner.finish()
+        job(worker)
     finally:
-        runner.close()
-    total = runner.stats()
-    total.requests += len(requests)
-    total.bytes_read += sum(each.nbytes for each in requests)
-    return total
+        worker.arrived = None
 
 
 def cost_of(jobs: Sequence[TableJob | Unplanned]) -> ReadStats:
     """Return the requests of jobs, and their bytes, without running them."""
     requests = _requests(_waiting(jobs))
     return ReadStats(len(requests), sum(each.nbytes for each in requests))
-
-
-class _Runner:
-    """Runs jobs: in other threads if there are to be several, each with a worker of its own."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._workers: SimpleQueue[Worker] = SimpleQueue()
-        self._all: list[Worker] = []
-        self._running: deque[Future[None]] = deque()
-
-    def run(self, job: Job, arrived: Mapping[int, memoryview] | None = None) -> None:
-        if self.threads == 1:
-            self._work(job, arrived)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="ray_h5")
-        if len(self._running) >= 2 * self.threads:
-            done, left = wait(self._running, return_when=FIRST_COMPLETED)
-            self._running = deque(left)
-            for each in done:
-                each.result()
-        self._running.append(self._pool.submit(self._work, job, arrived))
-
-    def finish(self) -> None:
-        """Wait for the jobs that run."""
-        while self._running:
-            self._running.popleft().result()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def stats(self) -> ReadStats:
-        total = ReadStats()
-        for each in self._all:
-            total.add(each.stats)
-        return total
-
-    def _work(self, job: Job, arrived: Mapping[int, memoryview] | None) -> None:
-        worker = self._worker()
-        worker.arrived = arrived
-        try:
-            job(worker)
-        finally:
-            worker.arrived = None
-            self._workers.put(worker)
-
-    def _worker(self) -> Worker:
-        if self._workers.empty():
-            worker = Worker()
-            self._all.append(worker)
-            return worker
-        return self._workers.get()
 
 
 _Range: TypeAlias = tuple[int, int, _Waiting, int]
