@@ -130,7 +130,8 @@ def _whole_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> li
 
 def _single_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[RowFold, RowFold]]:
     """Return folds that are drawn row by row. They hold how rows are drawn, and no list of them."""
-    digest = digest_of_folds(index, fold_of_rows(index, k, stratify, seed))
+    labels = None if stratify is None else index.values([stratify], stored=True)[stratify]
+    digest = digest_of_folds(index.files, fold_of_rows(index.files, index.kept, labels, k, seed))
     drawn = (stratify, seed, index.num_rows, len(index.files), digest)
     return [(RowFold(k, i, False, *drawn), RowFold(k, i, True, *drawn)) for i in range(k)]
 

@@ -310,7 +310,9 @@ class RowIndex(ComparedByContent):
     def _of_folds(self, columns: Sequence[ColumnSpec]) -> dict[ColumnSpec, pa.ChunkedArray]:
         parsed = {spec: criterion for spec in columns for _, criterion in filter(None, [parse_virtual(spec.name)])}
         return {
-            spec: pa.chunked_array([passing_rows(self, criterion)])
+            spec: pa.chunked_array(
+                [passing_rows(self.files, self.kept, lambda name: self.values([name], stored=True)[name], criterion)]
+            )
             for spec, criterion in parsed.items()
             if isinstance(criterion, (RowFold, FileFold))
         }
