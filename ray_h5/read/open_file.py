@@ -20,12 +20,12 @@ import numpy as np
 
 from ray_h5.errors import RayH5Error, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_same_sources
-from ray_h5.hdf5.checks.chunk_tree import wrong_tree
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
+from ray_h5.hdf5.columns.chunk_tree import wrong_tree
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import replay
-from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
@@ -159,7 +159,7 @@ class OpenFile(ABC):
         with self._lock:
             if name not in self._columns:
                 headers = self.headers()
-                with contextlib.suppress(NotPlainError):
+                with contextlib.suppress(FormatError):
                     if headers is not None:
                         self._columns[name] = headers.column(name)
                         return self._columns[name]
@@ -177,7 +177,7 @@ class OpenFile(ABC):
         if self._headers is None and not self._asks_library:
             try:
                 self._headers = KnownHeaders(self.path, self.access.group, self._plain_bytes())
-            except NotPlainError:
+            except FormatError:
                 self._asks_library = True
         return self._headers
 
@@ -214,7 +214,7 @@ class OpenFile(ABC):
     def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, and the errors of the others."""
         headers = self.headers()
-        with contextlib.suppress(NotPlainError):
+        with contextlib.suppress(FormatError):
             if headers is not None:
                 return headers.describe()
         with self.library() as library:

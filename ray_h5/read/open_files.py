@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_source, check_sources_now
 from ray_h5.hdf5.files.external_policy import Access, ExternalPolicy
-from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
+from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.read.open_file import FILES, MAX_OTHERS, NO_SOURCES, OTHERS, OpenFile, SourcesRead, max_open
 from ray_h5.storage.byte_source import Identity, ObjectIdentity, only_ctime_differs
 from ray_h5.storage.local import LOCAL, LocalFile, identity_now
@@ -42,7 +42,7 @@ class FileOnDisk(OpenFile):
 
     def _plain_bytes(self) -> PlainBytes:
         if (descriptor := self.byte_source.descriptor) is None:
-            raise NotPlainError
+            raise FormatError
         return PlainBytes.on_disk(descriptor, self.identity.size)
 
     @contextlib.contextmanager

@@ -14,7 +14,8 @@ import atheris
 with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.manifest"]):
     from ray_h5.errors import RayH5Error
     from ray_h5.hdf5.files.btree_prefetch import Hints
-    from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
+    from ray_h5.hdf5.files.plain_bytes import PlainBytes
+    from ray_h5.hdf5.format import FormatError
     from ray_h5.hdf5.heap import DamagedHeapError, Heap
     from ray_h5.hdf5.tree.known_headers import KnownHeaders
     from ray_h5.index.stored import index_files
@@ -40,7 +41,7 @@ def headers(data):
         found.describe()
         for name in ("x", "g/y", "text"):
             found.column(name)
-    except (NotPlainError, RayH5Error):
+    except (FormatError, RayH5Error):
         pass
 
 

@@ -24,7 +24,7 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.hdf5.files.external_policy import as_roots
-from ray_h5.hdf5.tree import tree
+from ray_h5.hdf5.tree import walker
 from ray_h5.manifest.layout import FileState
 from ray_h5.read import open_files
 from ray_h5.read.reader import RowReader
@@ -402,7 +402,7 @@ def test_a_virtual_column_that_leads_to_a_group(tmp_path):
 
 
 def test_more_names_than_there_is_time_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(tree, "_MAX_NAMES", 3)
+    monkeypatch.setattr(walker, "_MOST_NAMES", 3)
     path = file_with(tmp_path / "a.h5", lambda file: [file.create_dataset(name, data=ROWS) for name in "xyz"])
     with pytest.raises(CorruptFileError, match=r"more than 3 names below group .* name the columns to read"):
         RowReader(path).layout  # noqa: B018  it is found when asked for

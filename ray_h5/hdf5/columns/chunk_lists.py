@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.checks.chunk_tree import wrong_tree
-from ray_h5.hdf5.checks.header import in_extensible_array, leaves_partial_chunks
+from ray_h5.hdf5.columns.chunk_tree import layout_of, wrong_tree
+from ray_h5.hdf5.format import EXTENSIBLE_ARRAY
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
 
@@ -95,7 +95,7 @@ def build_chunk_index(
     if swmr:
         found = found.where(np.all(found.corners < np.array(grid.shape, np.uint64), axis=1))
     index = checked_index(found, layout, where, file_bytes())
-    if not layout.pipeline.steps or not leaves_partial_chunks(dataset):
+    if not layout.pipeline.steps or not layout_of(dataset)[0].flags & 1:
         return index
     unfiltered = ChunkGrid.of(layout).sticks_out(index.numbers) & (index.sizes == layout.chunk_bytes)
     return replace(index, masks=index.masks | (unfiltered * np.uint32(layout.pipeline.all_skipped)))
@@ -148,7 +148,7 @@ def _in_place(found: ListedChunks, dataset: h5py.Dataset, axis: int) -> ListedCh
     If one axis can grow and it is not the first, libhdf5 (2.0) keeps the chunks in an array with that axis first, and
     lists them as if it was in the order of the axes.
     """
-    if not (in_extensible_array(dataset) and _lists_numbers()):
+    if not (layout_of(dataset)[0].index_kind == EXTENSIBLE_ARRAY and _lists_numbers()):
         return found
     limits, chunk = dataset.maxshape, np.array(dataset.chunks, np.uint64)
     counts = [1 if limit is None else -(-int(limit) // int(size)) for limit, size in zip(limits, chunk, strict=True)]

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.codecs.filter_ids import filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CodecUnavailableError
-from ray_h5.hdf5.checks.header import compact_offset
+from ray_h5.hdf5.columns.chunk_tree import compact_offset
 from ray_h5.hdf5.columns.value_types import Shared, ValueType, without_rows
 from ray_h5.manifest.layout import ColumnLayout, FilterPipeline, FilterStep, Storage
 from ray_h5.storage.byte_source import Identity

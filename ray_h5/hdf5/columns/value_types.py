@@ -13,6 +13,7 @@ import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import in_order, kind_of, numpy_lacks, odd_type_of, plain_dtype, split_array
+from ray_h5.hdf5.format import FormatError, superblock
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import Kind
 
@@ -20,11 +21,8 @@ _MEMBER_BYTES = 1 << 10
 """About how much memory the description of a type takes, and of each member of an enum."""
 
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_WIDTH_AT = {0: 13, 1: 13, 2: 9, 3: 9}
-"""Where a superblock has the size of addresses, by its version."""
-
-HEAD_BYTES = 16
+HEAD_BYTES = 128
+"""Of a file, with its superblock."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +83,10 @@ class Shared:
     @classmethod
     def of_head(cls, head: bytes) -> Shared | None:
         """Return the same for the first bytes of a file; None if they do not say it, as those of a user block."""
-        at = _WIDTH_AT.get(head[8]) if len(head) == HEAD_BYTES and head.startswith(_SIGNATURE) else None
-        return None if at is None else cls(0, head[at], head[at + 1])
+        try:
+            return cls(0, *superblock(head).widths)
+        except FormatError:
+            return None
 
     def value_type(self, type_id: h5py.h5t.TypeID, where: str) -> ValueType:
         """Describe a type of the file.

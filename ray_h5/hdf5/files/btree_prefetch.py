@@ -6,17 +6,35 @@ other. libhdf5 parses all of it: nothing here decides what a file holds.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ray_h5.hdf5.format import (
+    CHUNKED,
+    HEADER_BYTES,
+    SIGNATURE,
+    UNDEFINED,
+    USUAL_ENTRIES,
+    FormatError,
+    Layout,
+    Message,
+    MessageKind,
+    Widths,
+    data_layout,
+    header_block,
+    local_heap,
+    messages_in,
+    number,
+    superblock,
+    symbols,
+    tree_node,
+)
 from ray_h5.storage.byte_source import Span
 
-_UNDEFINED = (1 << 64) - 1
-_HEADER_BYTES = 512
 _GUESS_BYTES = 4 << 10
 _MAX_BYTES = 8 << 20
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MAX_DEPTH = 64
 """Of a B-tree: one that is deeper has more records than a file can hold."""
 
@@ -25,9 +43,6 @@ _PAGED = 1
 
 _CHUNK_TREE, _CHUNK_TREES_2 = b"\1", (b"\12", b"\13")
 """What B-trees of versions 1 and 2 are of."""
-
-_CHUNK_ENTRIES = 64
-"""Children of a node of a chunk index of version 1: libhdf5's default, which h5py cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +77,10 @@ class Hints:
         """Return the ranges that follow what was read at an offset."""
         key = offset, len(data)
         if key not in self._known:
-            try:
-                found = list(self._follow(offset, bytes(data)))
-            except (IndexError, ValueError, OverflowError, ZeroDivisionError):
-                found = []  # no node, or one that libhdf5 will refuse
+            found: list[Span] = []
+            # What raises is no node, one that is cut off here, or one that libhdf5 will refuse.
+            with contextlib.suppress(FormatError, IndexError, ValueError, OverflowError, ZeroDivisionError):
+                found.extend(self._follow(offset, bytes(data)))
             self._known[key] = [(at, min(count, _MAX_BYTES)) for at, count in found if 0 < at < self._size]
         return self._known[key]
 
@@ -81,121 +96,103 @@ class Hints:
         return offset in self._headers
 
     def _follow(self, offset: int, data: bytes) -> Iterator[Span]:
-        if data[:8] == _SIGNATURE:
-            yield from self._superblock(data)
         follow = _FOLLOW.get(data[:4])
         if follow is not None:
             self._offset = offset  # h5py lets one thread at a time read
             yield from follow(self, data)
-        elif offset in self._headers and data[:1] == b"\1" and len(data) > 16:
-            yield from self._messages(data[16:], 8)
+        elif offset in self._headers:
+            yield from self._header(data)
         elif offset in self._blocks:
             yield from self._messages(data, 8)
 
     def _at(self, data: bytes, begin: int) -> int:
         """Return the offset that an address leads to; -1 if it leads nowhere."""
-        found = int.from_bytes(data[begin : begin + 8], "little")
-        return -1 if found == _UNDEFINED or len(data) < begin + 8 else found + self._base
+        return self._offset_of(int.from_bytes(data[begin : begin + 8], "little") if len(data) >= begin + 8 else None)
 
-    def _header(self, at: int) -> Span:
+    def _offset_of(self, address: int | None) -> int:
+        return -1 if address in {None, UNDEFINED} else int(address or 0) + self._base
+
+    def _pair(self, data: bytes, begin: int) -> Iterator[Span]:
+        """Yield what two addresses of a group, or of links or attributes, lead to."""
+        yield self._at(data, begin), _GUESS_BYTES
+        yield self._at(data, begin + 8), _GUESS_BYTES
+
+    def _header_at(self, address: int | None) -> Span:
+        at = self._offset_of(address)
         self._headers.add(at)
-        return at, _HEADER_BYTES
+        return at, HEADER_BYTES
 
     def _superblock(self, data: bytes) -> Iterator[Span]:
-        version = data[8] if len(data) > 8 else 0
-        if version >= 2 and len(data) >= 44:
-            self._base = int.from_bytes(data[12:20], "little")
-            yield self._header(self._at(data, 36))
-            if (extension := self._at(data, 20)) > 0:
-                yield self._header(extension)
-        elif version == 0 and len(data) >= 96:
-            self._base = int.from_bytes(data[24:32], "little")
-            yield self._header(self._at(data, 64))
-            if data[72] == 1:
-                yield self._at(data, 80), _GUESS_BYTES
-                yield self._at(data, 88), _GUESS_BYTES
+        found = superblock(data)
+        self._base = found.base
+        yield self._header_at(found.root)
+        if found.version >= 2:
+            yield self._header_at(found.extension)
+        elif found.tables[0] == 1:
+            yield from ((self._offset_of(each), _GUESS_BYTES) for each in found.tables[1:])
 
     def _tree1(self, data: bytes) -> Iterator[Span]:
-        kind, level, count = data[4], data[5], int.from_bytes(data[6:8], "little")
-        if kind == 0:
-            key, child = 8, _HEADER_BYTES if level == 0 else len(data)
-        elif level == 0:
-            return  # chunks
-        else:
-            key, child = (len(data) - 24 - 8 * _CHUNK_ENTRIES) // (_CHUNK_ENTRIES + 1), len(data)
-        for i in range(_fitting(count, key + 8, data, 24 + key - 8)):
+        kind, level, count = tree_node(data)
+        key, child = 8, HEADER_BYTES if level == 0 else len(data)
+        if kind:  # of chunks
+            key, child = (len(data) - 24 - 8 * USUAL_ENTRIES) // (USUAL_ENTRIES + 1), len(data)
+        for i in range(_fitting(count, key + 8, data, 24 + key - 8) if level or not kind else 0):
             yield self._at(data, 24 + key + i * (key + 8)), child
 
     def _symbols(self, data: bytes) -> Iterator[Span]:
-        for i in range(_fitting(int.from_bytes(data[6:8], "little"), 40, data, 8)):
-            begin = 8 + 40 * i
-            yield self._header(self._at(data, begin + 8))
-            if int.from_bytes(data[begin + 16 : begin + 20], "little") == 1:
-                yield self._at(data, begin + 24), _GUESS_BYTES
-                yield self._at(data, begin + 32), _GUESS_BYTES
+        for _, header, kept, tree, heap in symbols(data):
+            yield self._header_at(header)
+            if kept == 1:
+                yield from ((self._offset_of(each), _GUESS_BYTES) for each in (tree, heap))
 
     def _local_heap(self, data: bytes) -> Iterator[Span]:
-        yield self._at(data, 24), int.from_bytes(data[8:16], "little")
+        size, _, at = local_heap(data)
+        yield self._offset_of(at), size
 
     def _heap_collection(self, data: bytes) -> Iterator[Span]:
-        yield self._offset, int.from_bytes(data[8:16], "little")
+        yield self._offset, number(data, 8, 8)
 
-    def _header2(self, data: bytes) -> Iterator[Span]:
-        flags = data[5]
-        begin = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
-        width = 1 << (flags & 3)
-        yield from self._messages(data[begin + width :], 4 + 2 * bool(flags & 4))
+    def _header(self, data: bytes) -> Iterator[Span]:
+        begin, _, prefix = header_block(data)
+        yield from self._messages(data[begin:], prefix)
 
-    def _more_header2(self, data: bytes) -> Iterator[Span]:
+    def _more_header(self, data: bytes) -> Iterator[Span]:
         yield from self._messages(data[4:], 4)
 
-    def _messages(self, data: bytes, head: int) -> Iterator[Span]:
-        at = 0
-        while at + head <= len(data):
-            if head == 8:
-                kind, size = (
-                    int.from_bytes(data[at : at + 2], "little"),
-                    int.from_bytes(data[at + 2 : at + 4], "little"),
-                )
-            else:
-                kind, size = data[at], int.from_bytes(data[at + 1 : at + 3], "little")
-            yield from self._message(kind, data[at + head : at + head + size], head)
-            at += head + size
+    def _messages(self, data: bytes, prefix: int) -> Iterator[Span]:
+        found: list[Message] = []
+        with contextlib.suppress(FormatError):  # the last one may be cut off here
+            messages_in(data, 0, prefix, found)
+        for kind, _, body, _ in found:
+            yield from self._message(kind, body, prefix)
 
-    def _message(self, kind: int, body: bytes, head: int) -> Iterator[Span]:
-        if kind == 0x08:
-            yield from self._layout(body)
-        elif kind == 0x10:
+    def _message(self, kind: int, body: bytes, prefix: int) -> Iterator[Span]:
+        if kind == MessageKind.LAYOUT:
+            yield from self._layout(data_layout(body, Widths()))
+        elif kind == MessageKind.CONTINUATION:
             at = self._at(body, 0)
-            if head == 8:
+            if prefix == 8:
                 self._blocks.add(at)
-            yield at, int.from_bytes(body[8:16], "little")
-        elif kind == 0x11:
-            yield self._at(body, 0), _GUESS_BYTES
-            yield self._at(body, 8), _GUESS_BYTES
-        elif kind == 0x06 and len(body) > 12:
-            yield self._header(self._at(body, len(body) - 8))  # a hard link ends in the address
-        elif kind == 0x17 and len(body) >= 19 and body[1] == _PAGED:
+            yield at, number(body, 8, 8)
+        elif kind == MessageKind.SYMBOL_TABLE:
+            yield from self._pair(body, 0)
+        elif kind == MessageKind.LINK and len(body) > 12:
+            yield self._header_at(number(body, len(body) - 8, 8))  # a hard link ends in the address
+        elif kind == MessageKind.FILE_SPACE and len(body) >= 19 and body[1] == _PAGED:
             # The first page holds the metadata, if they fit.
-            yield max(1, self._base), int.from_bytes(body[11:19], "little") - 1
-        elif kind in {0x02, 0x15} and len(body) >= 18:
-            begin = 2 + (8 if kind == 0x02 else 2) * (body[1] & 1)
-            yield self._at(body, begin), _GUESS_BYTES
-            yield self._at(body, begin + 8), _GUESS_BYTES
+            yield max(1, self._base), number(body, 11, 8) - 1
+        elif kind in {MessageKind.LINK_INFO, MessageKind.ATTRIBUTE_INFO} and len(body) >= 18:
+            yield from self._pair(body, 2 + (8 if kind == MessageKind.LINK_INFO else 2) * (body[1] & 1))
 
-    def _layout(self, body: bytes) -> Iterator[Span]:
-        if body[0] == 3 and body[1] == 2:
-            key = 8 + 8 * body[2]
-            yield self._at(body, 3), 24 + 8 * _CHUNK_ENTRIES + (_CHUNK_ENTRIES + 1) * key
-        elif body[0] >= 4 and body[1] == 2:
-            after = 5 + body[3] * body[4]
-            kind = body[after]
-            info = {3: 1, 4: 5, 5: 6}.get(kind)
-            if info is not None:  # others have no index, or are not known: libhdf5 says so
-                yield self._at(body, after + 1 + info), _HEADER_BYTES
+    def _layout(self, found: Layout) -> Iterator[Span]:
+        if found.version == 3 and found.kind == CHUNKED:
+            key = 8 + 8 * len(found.chunk_shape)
+            yield self._offset_of(found.address), 24 + 8 * USUAL_ENTRIES + (USUAL_ENTRIES + 1) * key
+        elif found.kind == CHUNKED:  # without an address: no index, or one that libhdf5 does not know
+            yield self._offset_of(found.address), HEADER_BYTES
 
     def _fixed_array(self, data: bytes) -> Iterator[Span]:
-        entry, page_bits, count = data[6], data[7], int.from_bytes(data[8:16], "little")
+        entry, page_bits, count = data[6], data[7], number(data, 8, 8)
         pages = count // (1 << page_bits) + 1
         yield self._at(data, 16), count * entry + 5 * pages + 64
 
@@ -207,19 +204,17 @@ class Hints:
         header = self._arrays.get(self._at(data, 6), b"")
         if not header:
             return
-        entry, bits, first, least, pointers = header[6], header[7], header[8], header[9], header[10]
-        begin = 14 + first * entry
-        blocks = 2 * (pointers - 1)
-        supers = 1 + (bits - int(math.log2(least))) - 2 * int(math.log2(pointers))
-        number = 0
-        for level in range(2 * int(math.log2(pointers))):
-            for _ in range(1 << (level // 2)):
-                if number < blocks:
-                    yield self._at(data, begin + 8 * number), (least << ((level + 1) // 2)) * entry + 64
-                    number += 1
-        for i in range(max(0, supers)):
-            level = 2 * int(math.log2(pointers)) + i
-            yield self._at(data, begin + 8 * (blocks + i)), 64 + (1 << (level // 2)) * (8 + 8)
+        entry, bits, first, least, pointers = header[6:11]
+        levels = 2 * int(math.log2(pointers))
+        at = 14 + first * entry
+        # Addresses of blocks come first: of each level, twice as many as of the one before the last.
+        sizes: list[int] = []
+        for level in range(levels):
+            sizes += [(least << ((level + 1) // 2)) * entry + 64] * (1 << (level // 2))
+        # Then those of super blocks, one for each level.
+        for level in range(levels, 1 + bits - int(math.log2(least))):
+            sizes.append(64 + (1 << (level // 2)) * 16)
+        yield from ((self._at(data, at + 8 * i), size) for i, size in enumerate(sizes))
 
     def _array_super(self, data: bytes) -> Iterator[Span]:
         header = self._arrays.get(self._at(data, 6), b"")
@@ -227,7 +222,7 @@ class Hints:
             return
         entry, bits, least, page_bits = header[6], header[7], header[9], header[11]
         width = -(-bits // 8)
-        start = int.from_bytes(data[14 : 14 + width], "little")
+        start = number(data, 14, width)
         # The level of a super block: where the elements of its blocks begin says which one it is.
         level, begins = 0, 0
         while begins < start and level < 64:
@@ -241,9 +236,9 @@ class Hints:
             yield self._at(data, at + 8 * i), elements * entry + 64 + 4 * (elements // page + 1)
 
     def _tree2(self, data: bytes) -> Iterator[Span]:
-        node, record = int.from_bytes(data[6:10], "little"), int.from_bytes(data[10:12], "little")
-        depth, root, records = int.from_bytes(data[12:14], "little"), self._at(data, 16), data[24:26]
-        self._trees[root] = _Tree2(node, record, depth, int.from_bytes(records, "little"))
+        node, record, depth, records = (number(data, at, width) for at, width in ((6, 4), (10, 2), (12, 2), (24, 2)))
+        root = self._at(data, 16)
+        self._trees[root] = _Tree2(node, record, depth, records)
         yield root, node
 
     def _tree2_node(self, data: bytes) -> Iterator[Span]:
@@ -277,12 +272,13 @@ def _width(most: int) -> int:
 
 _Follow = Callable[[Hints, bytes], Iterator[Span]]
 _FOLLOW: dict[bytes, _Follow] = {
+    SIGNATURE[:4]: Hints._superblock,
     b"GCOL": Hints._heap_collection,
     b"TREE": Hints._tree1,
     b"SNOD": Hints._symbols,
     b"HEAP": Hints._local_heap,
-    b"OHDR": Hints._header2,
-    b"OCHK": Hints._more_header2,
+    b"OHDR": Hints._header,
+    b"OCHK": Hints._more_header,
     b"FAHD": Hints._fixed_array,
     b"EAHD": Hints._extensible_array,
     b"EAIB": Hints._array_index,

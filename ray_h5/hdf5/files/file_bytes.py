@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import h5py
@@ -27,17 +27,8 @@ _LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 _ESCAPED = re.compile("(?:\1[0-9a-f]{2})+")
 
 
-class BytesInMemory(Protocol):
-    """Bytes of a file that libhdf5 reads from memory."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, offset: int, count: int) -> bytes: ...
-
-
-HELD: WeakValueDictionary[int, BytesInMemory] = WeakValueDictionary()
-"""The bytes of the files that libhdf5 has open, by the number that it gives to each."""
+HELD: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The bytes of the files that libhdf5 reads from memory, `HeldBytes`, by the number that it gives to each."""
 
 
 def address_of(found: h5py.h5f.FileID | h5py.h5g.GroupID | h5py.h5d.DatasetID) -> Address:

@@ -7,10 +7,9 @@ import os
 import re
 
 from ray_h5.errors import NotHDF5Error, RayH5Error, StaleIndexError, TruncatedFileError, WriterActiveError
+from ray_h5.hdf5.format import SIGNATURE
 
 HEAD_BYTES = 2048
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _OTHER_DRIVER, _FAMILY = "driver should be used", b"NCSAfami"
 
@@ -65,28 +64,6 @@ def is_of_matlab(path: str, head: bytes | None = None) -> bool:
     `head` is the beginning of a file that cannot be opened by its path.
     """
     return (head_of(path) if head is None else head).startswith(_MATLAB)
-
-
-_SUPERBLOCKS = {0: (13, 48, 6), 1: (13, 52, 6), 2: (9, 16, 4), 3: (9, 16, 4)}
-"""By version: where the width of an address is, the bytes without addresses, and how many addresses there are."""
-
-_WIDTHS = frozenset({2, 4, 8, 16, 32})
-
-
-def superblock_end(head: bytes) -> int:
-    """Return where the superblock ends in a file that begins so; 0 if that is not known.
-
-    Of one whose version or widths are cut off, it is the least that it may be.
-    """
-    at = head.find(SIGNATURE)
-    if at < 0:
-        return 0
-    version = int.from_bytes(head[at + 8 : at + 9] or b"\2", "little")
-    if version not in _SUPERBLOCKS:
-        return 0
-    place, fixed, addresses = _SUPERBLOCKS[version]
-    width = int.from_bytes(head[at + place : at + place + 1] or b"\x08", "little")
-    return at + fixed + addresses * width if width in _WIDTHS else 0
 
 
 def error_of_library(exc: Exception, text: str, path: str, code: int | None) -> RayH5Error | None:

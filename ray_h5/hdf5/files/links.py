@@ -13,6 +13,7 @@ import h5py
 from ray_h5.errors import CorruptFileError, MissingSourceError, RayH5Error, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_source
 from ray_h5.hdf5.files.external_policy import Access, places_of
+from ray_h5.hdf5.files.file_bytes import filename_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.messages import few, printable
 from ray_h5.storage.byte_source import FileIdentity, Identity
@@ -99,23 +100,9 @@ class Trail:
         """Return the object at `path` below a group; `where` describes the place in messages."""
         return as_object(self.follow_to_id(start, path, where))
 
-    def follow_to_id(self, start: h5py.Group, path: str, where: str = "") -> Any:
+    def follow_to_id(self, start: h5py.Group, path: str, where: str = "", counts: _Counts | None = None) -> Any:
         """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make."""
-        return self._follow(start, path, _Counts(), where)
-
-    def take(self, group: h5py.Group, name: str, path: str) -> Any:
-        """Return the object that the existing link `name` of `group` leads to; `path` is for messages."""
-        return as_object(self.take_id(group, name, path))
-
-    def take_id(self, group: h5py.Group, name: str, path: str, kind: int | None = None) -> Any:
-        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make.
-
-        `kind` is that of the link, if the caller knows it.
-        """
-        return self._take(group, name, path, _Counts(), kind)
-
-    def _follow(self, start: h5py.Group, path: str, counts: _Counts, where: str = "") -> Any:
-        here = start
+        here, counts = start, counts or _Counts()
         parts = [part for part in path.split("/") if part not in {"", "."}]
         for depth, part in enumerate(parts):
             name = stored_name(part)
@@ -123,11 +110,38 @@ class Trail:
             if kind is None:
                 where = where or f"below group {self.access.group!r}"
                 raise UnknownColumnError(f"{self.path}: no {'/'.join(parts[: depth + 1])!r} {where}")
-            here = self._take(here, part, path, counts, kind)
+            here = self.take_id(here, part, path, kind, counts)
             if not isinstance(here, h5py.Group) and depth < len(parts) - 1:
                 column, below = "/".join(parts[: depth + 1]), parts[depth + 1 :]
                 raise _no_group(self.path, here, column, below)
         return here
+
+    def take(self, group: h5py.Group, name: str, path: str) -> Any:
+        """Return the object that the existing link `name` of `group` leads to; `path` is for messages."""
+        return as_object(self.take_id(group, name, path))
+
+    def take_id(
+        self, group: h5py.Group, name: str, path: str, kind: int | None = None, counts: _Counts | None = None
+    ) -> Any:
+        """Return the same as a group, or the identifier of another object: an `h5py.Dataset` takes long to make.
+
+        `kind` is that of the link, if the caller knows it.
+        """
+        counts, links = counts or _Counts(), group.id.links
+        counts.names += 1
+        if counts.names > _MAX_NAMES:
+            raise CorruptFileError(
+                f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
+            )
+        with translated(self.path, f"looking up {name!r}"):
+            kind = links.get_info(name.encode()).type if kind is None else kind
+            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
+            value = None if kind == h5py.h5l.TYPE_HARD else links.get_val(name.encode())
+        if value is not None:
+            return self._follow_link(group, ("", value) if isinstance(value, bytes) else value, name, counts)
+        with translated(self.path, f"opening {path!r}"):
+            found = h5py.h5o.open(group.id, name.encode())
+            return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
 
     def _kind_of_link(self, group: h5py.Group, name: bytes) -> int | None:
         """Return what kind of link a group has by a name; None if it has none."""
@@ -140,51 +154,25 @@ class Trail:
                     raise
                 return None
 
-    def _take(self, group: h5py.Group, name: str, path: str, counts: _Counts, kind: int | None = None) -> Any:
-        counts.names += 1
-        if counts.names > _MAX_NAMES:
-            raise CorruptFileError(
-                f"{self.path}: {_cut(path)!r} leads through more than {_MAX_NAMES} groups, too many to follow"
-            )
-        with translated(self.path, f"looking up {name!r}"):
-            kind = group.id.links.get_info(name.encode()).type if kind is None else kind
-            is_hard = kind == h5py.h5l.TYPE_HARD
-            # getlink reads the link alone. It does not open the target.
-            link = None if is_hard else group.get(name, getlink=True)
-        if link is not None:
-            self._check_name(group, name)  # h5py would raise UnicodeDecodeError
-            return self._follow_link(group, link, name, counts)
-        with translated(self.path, f"opening {path!r}"):
-            found = h5py.h5o.open(group.id, name.encode())
-            return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
-
-    def _check_name(self, group: h5py.Group, name: str) -> None:
-        with translated(self.path, f"looking up {name!r}"):
-            found = group.id.links.get_val(name.encode())
-        path = found if isinstance(found, bytes) else found[-1]
-        try:
-            path.decode()
-        except UnicodeDecodeError:
-            raise UnsupportedColumnError(
-                f"{self.path}: link {name!r} leads to {path!r}, a name that is not UTF-8. Rename what it leads to "
-                "with h5py, by move(), and write the link again."
-            ) from None
-
-    def _follow_link(self, group: h5py.Group, link: Any, name: str, counts: _Counts) -> Any:
-        from ray_h5.hdf5.files.file_bytes import filename_of
-
+    def _follow_link(self, group: h5py.Group, link: tuple[str | bytes, bytes], name: str, counts: _Counts) -> Any:
+        """Return what a link leads to, given the name of another file, empty for this one, and a path in it."""
         counts.links += 1
         if counts.links > _MAX_LINKS:
             raise MissingSourceError(f"{self.path}: link {name!r} leads through more than {_MAX_LINKS} links: a loop")
         try:
-            # libhdf5 is never asked to follow a link: it would open files that are not allowed.
-            if isinstance(link, h5py.SoftLink):
-                start = group.file if link.path.startswith("/") else group
-                return self._follow(start, link.path, counts)
-            file = self._open_external(link.filename, filename_of(group.file), f"external link {name!r}")
-            return self._follow(file["/"], link.path, counts)
+            path = link[1].decode()
+        except UnicodeDecodeError:
+            raise UnsupportedColumnError(
+                f"{self.path}: link {name!r} leads to {link[1]!r}, a name that is not UTF-8. Rename what it leads to "
+                "with h5py, by move(), and write the link again."
+            ) from None
+        try:
+            if not link[0]:
+                return self.follow_to_id(group.file if path.startswith("/") else group, path, counts=counts)
+            file = self._open_external(os.fsdecode(link[0]), filename_of(group.file), f"external link {name!r}")
+            return self.follow_to_id(file["/"], path, counts=counts)
         except UnknownColumnError as exc:
-            error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(link.path)!r}, which does not exist")
+            error = MissingSourceError(f"{self.path}: link {name!r} leads to {_cut(path)!r}, which does not exist")
             error.is_dangling = True
             raise error from exc
 
@@ -250,8 +238,6 @@ class Trail:
         self, dataset: h5py.Dataset, file_name: str, name: str, where: str = "a virtual dataset"
     ) -> h5py.Dataset:
         """Return the source dataset of a mapping of a virtual dataset."""
-        from ray_h5.hdf5.files.file_bytes import filename_of
-
         here = dataset.file
         file = here if file_name == "." else self._open_linked(file_name, filename_of(here), where)
         leads = f"{self.path}: {where} leads to {name!r} of {printable(filename_of(file))}"

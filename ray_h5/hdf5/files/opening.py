@@ -183,7 +183,8 @@ def _whole_superblock(path: str, held: HeldBytes | None = None) -> Iterator[None
     try:
         yield
     except (CorruptFileError, TruncatedFileError) as exc:
-        from ray_h5.hdf5.files.file_formats import HEAD_BYTES, head_of, superblock_end
+        from ray_h5.hdf5.files.file_formats import HEAD_BYTES, head_of
+        from ray_h5.hdf5.format import superblock_end
 
         begins = head_of(path) if held is None else held.read(0, HEAD_BYTES)
         if len(begins) < (least := superblock_end(begins)):

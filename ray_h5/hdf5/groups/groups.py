@@ -13,14 +13,12 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import (
-    CorruptFileError,
     MissingSourceError,
     RayH5Error,
     SchemaMismatchError,
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.checks.attributes import TextGuard
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.links import Trail, stored_name
@@ -28,8 +26,9 @@ from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.groups.group_attributes import GroupAttribute
 from ray_h5.hdf5.groups.group_columns import GroupColumn, as_bytes, check_places, is_bytes
 from ray_h5.hdf5.groups.references import References, is_utf8
-from ray_h5.hdf5.tree.attributes import text_attribute
-from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree, Root, in_both, not_utf8
+from ray_h5.hdf5.tree.attributes import TextGuard, text_attribute
+from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree, Root, in_both
+from ray_h5.hdf5.tree.walker import OF_MATLAB, names_in, not_utf8
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, GroupTable, JoinedArray, Paths, Texts
 from ray_h5.messages import few, near_names, printable
 from ray_h5.storage.local import natural_key
@@ -37,11 +36,10 @@ from ray_h5.storage.local import natural_key
 _MAX_DEPTH = 32
 """Depth of groups below a matching group, or of a pattern."""
 
-_MAX_NAMES = 1 << 13
-"""Names that are listed in a file. A few dozen links can make any number of names for the same groups."""
-
-_BYTES_A_NAME = 32
-"""One more name may be listed for each of these bytes of the file: a name takes more."""
+_ADVICE = (
+    "Write the levels of the pattern one by one, without '**', choose the groups of each level with a narrower "
+    "pattern, and name columns with columns=[...]."
+)
 
 _CACHE_BYTES = 1 << 20
 _NAME_BYTES = 16
@@ -202,8 +200,7 @@ class _Walk:
         self.file_bytes = next((state.size for _, state in self.sources if state is not None), file_bytes)
         self._kinds: dict[str, type] = {}
         self._builders: dict[str, GroupColumn] = {}
-        self._most_names = _MAX_NAMES + self.file_bytes // _BYTES_A_NAME
-        self._num_names = 0
+        self._bounds = tree.bounds(f"the groups {pattern.said}", _ADVICE, most_depth=_MAX_DEPTH)
         self._references: References | None = None
         self._said: list[bytes] = []
         self.refused: dict[str, RayH5Error] = {}
@@ -216,17 +213,6 @@ class _Walk:
     def matches(self, pattern: str) -> list[tuple[str, _Parent]]:
         """Return the paths that match, each with the group that has its last name."""
         return [*self._matches(self.root, self._trail, "", self._parts(pattern), 0)]
-
-    def _count(self, prefix: str, depth: int, names: int) -> None:
-        """Count the names in a group; raise if links lead on without end."""
-        self._num_names += names
-        if depth > _MAX_DEPTH or self._num_names > self._most_names:
-            what = f"{_MAX_DEPTH} nested groups" if depth > _MAX_DEPTH else f"{self._most_names} names"
-            raise CorruptFileError(
-                f"{self.path}: more than {what} at {prefix[:200]!r}: a link leads back to a group above it, or many "
-                "links to the same groups. Write the levels of the pattern one by one, without '**', choose the groups "
-                "of each level with a narrower pattern, and name columns with columns=[...]."
-            )
 
     def _parts(self, pattern: str) -> list[str]:
         given = [part for part in pattern.split("/") if part]
@@ -324,9 +310,6 @@ class _Walk:
         name, where = self._pattern.name, f"{self.path}: column {self._pattern.name!r}, row {number}"
         opened = h5py.Dataset(dataset, readonly=True)
         if are_references(dataset.get_type()):
-            assert self._references is not None
-            if self._references.leads_to_itself(path, opened):
-                raise CorruptFileError(f"{where}: the references in {path!r} lead back to themselves: a circle")
             raise UnsupportedColumnError(
                 f"{where}: {path!r} has references itself, such as a cell array in a cell array: a row would be a list "
                 f"of arrays. Read the arrays of one row as rows, by its own name: columns=[{path!r}]"
@@ -392,20 +375,17 @@ class _Walk:
 
     def _names(self, group: h5py.Group, prefix: str, depth: int) -> list[str]:
         """Return the names in a group. Bytes that are not UTF-8 are surrogates, as in paths of Python."""
-        links = group.id.links
-        found: list[bytes] = []
-        if self._pattern.order == "creation":
-            if not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED:
-                raise UnsupportedColumnError(
-                    f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
-                    "were made. Use order='name'."
-                )
-            links.iterate(found.append, idx_type=h5py.h5.INDEX_CRT_ORDER)
-        else:
-            links.iterate(found.append)
-        self._count(prefix, depth, len(found))
-        names = [name.decode(errors="surrogateescape") for name in found]
-        return [name for name in names if name not in OF_MATLAB] if group.name == "/" else names
+        if (
+            self._pattern.order == "creation"
+            and not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
+        ):
+            raise UnsupportedColumnError(
+                f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
+                "were made. Use order='name'."
+            )
+        found = [name for name, _ in names_in(group)]
+        self._bounds.count(prefix, depth, len(found))
+        return [name if isinstance(name, str) else name.decode(errors="surrogateescape") for name in found]
 
     def _can_be_read(self, group: h5py.Group, name: str, *, groups_only: bool) -> bool:
         """Return whether a name that matches is UTF-8; raise unless what it names could not be meant."""
@@ -518,7 +498,7 @@ class _Walk:
         """Yield the datasets below a group, with their names; `above` is the path of the group that is a row."""
         found: list[tuple[bytes, int]] = []
         group.links.iterate(lambda name, info: found.append((name, info.type)), info=True)
-        self._count(f"{above}/{prefix}", depth, len(found))
+        self._bounds.count(f"{above}/{prefix}", depth, len(found))
         for raw, link_type in found:
             if not is_utf8(raw):
                 if self._wanted is None and (error := not_utf8(h5py.Group(group), raw, self.path)) is not None:

@@ -15,10 +15,10 @@ from ray_h5.codecs.pipeline import ChunkDecoder, DecodeError, decodes
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.columns.column import is_plain, pipeline_of
-from ray_h5.hdf5.columns.dtypes import are_references
 from ray_h5.hdf5.files.file_bytes import address_of, gather
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.tree import FROM_ROOT, OF_MATLAB, H5Tree
+from ray_h5.hdf5.tree.tree import FROM_ROOT, H5Tree
+from ray_h5.hdf5.tree.walker import OF_MATLAB
 from ray_h5.manifest.chunk_index import ChunkGrid, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
 
@@ -75,25 +75,6 @@ class References:
                     f"file has a name: it was deleted. Read the other columns: columns=[...] without {name!r}."
                 )
         return [self._names[address] for address in addresses]
-
-    def leads_to_itself(self, name: str, dataset: h5py.Dataset) -> bool:
-        """Return whether references of references lead back to a dataset that they came from."""
-        return self._is_circle(name, dataset, set(), set())
-
-    def _is_circle(self, name: str, dataset: h5py.Dataset, above: set[int], done: set[int]) -> bool:
-        here = address_of(dataset.id)[1]
-        if here in above or len(above) > _MAX_DEPTH:
-            return True
-        if here in done:
-            return False
-        done.add(here)
-        for path, parent in dict(self.targets(name, dataset)).items():
-            found = h5py.h5o.open(parent.id, path.rsplit("/", 1)[-1].encode())
-            if isinstance(found, h5py.h5d.DatasetID) and are_references(found.get_type()):
-                below = h5py.Dataset(found, readonly=True)
-                if self._is_circle(path, below, {*above, here}, done):
-                    return True
-        return False
 
     # Addresses ----------------------------------------------------------------------------
 

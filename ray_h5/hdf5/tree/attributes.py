@@ -9,12 +9,19 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ray_h5.errors import CorruptFileError
+from ray_h5.hdf5.columns.chunk_tree import widths_of
+from ray_h5.hdf5.columns.value_types import character_bytes
+from ray_h5.hdf5.files.file_bytes import address_of, filename_of, reader_of
+from ray_h5.hdf5.format import Attribute, FormatError, MessageKind, number, object_header
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.manifest.layout import ColumnNotes
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 _BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 _MAX_NAME_BYTES = 256
 _MAX_TEXT = 1 << 20
+_VARYING = 9
 
 # Of text with single spaces, and no part can match what the next one does: the time is linear in the length.
 CF_TIME = re.compile(r"(?P<unit>[A-Za-z]+) since (?P<date>\d+-\d+-\d+)(?:(?: ?T ?| )(?P<time>[0-9:.]+))?"
@@ -45,6 +52,54 @@ def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, A
     return found
 
 
+class TextGuard:
+    """Refuses texts of varying length, in attributes of one file, that claim more than the file has.
+
+    Attributes that an object has in other places than its header (libhdf5 moves them there from the ninth on, in files
+    of its newer formats) have a checksum, and are not looked at.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The open file.
+    """
+
+    def __init__(self, file: h5py.File) -> None:
+        self._path = filename_of(file)
+        self._read, end = reader_of(file)
+        self._widths = widths_of(file)
+        self._heap = Heap(self._read, end, self._widths.length, key=object())
+        self._stored: dict[bytes, tuple[Attribute, bytes]] | None = None
+
+    def look_at(self, opened: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> None:
+        """Choose the object whose attributes are checked next."""
+        self._opened, self._stored = opened, None
+
+    def check(self, where: str, name: str) -> None:
+        """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
+        try:
+            if self._stored is None:
+                header = object_header(self._read, address_of(self._opened)[1], self._widths)
+                bodies = [body for kind, _, body, _ in header.messages if kind == MessageKind.ATTRIBUTE]
+                self._stored = {found.name: (found, body) for body in bodies if (found := Attribute.of(body))}
+            if (stored := self._stored.get(name.encode())) is not None:
+                self._check(*stored)
+        except (FormatError, DamagedHeapError) as exc:
+            raise CorruptFileError(
+                f"{self._path}: attribute {name!r} of {where!r} is damaged: {exc}. Restore the file from a copy, or "
+                "leave the attribute out."
+            ) from None
+
+    def _check(self, found: Attribute, body: bytes) -> None:
+        stored_type, width = body[found.type_at : found.value_at], self._widths.address
+        if not found.is_shared and number(stored_type, 0, 1) & 0xF == _VARYING and character_bytes(stored_type) != 1:
+            raise FormatError("its type is of varying length, and no text of bytes")
+        if len(body) >= found.value_at + 8 + width:
+            parts = (0, 4), (4, width), (4 + width, 4)
+            length, address, at = (number(body, found.value_at + begin, nbytes) for begin, nbytes in parts)
+            self._heap.values([(length, address, at)], 1)
+
+
 def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
     """Return an attribute that is one text; an empty text if it is missing, or something else."""
     if not h5py.h5a.exists(found.id, name.encode()):
@@ -55,8 +110,6 @@ def text_attribute(found: h5py.Group | h5py.Dataset, name: str) -> str:
     if attribute.get_storage_size() > _MAX_TEXT:
         return ""
     if attribute.dtype.hasobject:
-        from ray_h5.hdf5.checks.attributes import TextGuard
-
         guard = TextGuard(found.file)
         guard.look_at(found.id)
         guard.check(str(found.name), name)

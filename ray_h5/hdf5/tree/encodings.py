@@ -176,8 +176,8 @@ def _by_structure(group: h5py.Group, name: str, path: str) -> Encoding | None:
     return Encoding("compressed", "data, indices, indptr and shape")
 
 
-def form_of(root: h5py.Group) -> Form:
-    """Return what kind of file it is."""
+def form_of(root: h5py.Group, below: Iterable[object]) -> Form:
+    """Return what kind of file it is, given the group that is read and what is below it."""
     has_attributes = h5py.h5a.get_num_attrs(root.id) > 0
     said = text_attribute(root, "encoding-type") if has_attributes else ""
     if said in {"anndata", "MuData", "raw"}:
@@ -186,7 +186,7 @@ def form_of(root: h5py.Group) -> Form:
         return "ray_h5"
     if _has(root, ("obs", "var", "X")) and _is_table(root, b"obs"):
         return "anndata"
-    if has_attributes and _has_pandas(root):
+    if has_attributes and _has_pandas(root, below):
         return "pandas"
     if not _has(root, ("matrix",)):
         return ""
@@ -197,26 +197,14 @@ def form_of(root: h5py.Group) -> Form:
     return "10x" if isinstance(matrix, h5py.Group) and _has(matrix, ("barcodes", "shape", *_PARTS)) else ""
 
 
-def _has_pandas(root: h5py.Group) -> bool:
+def _has_pandas(root: h5py.Group, below: Iterable[object]) -> bool:
     """Return whether a group is, or has, a table of pandas. PyTables marks its files."""
     if text_attribute(root, "pandas_type") in _PANDAS:
         return True
     if not h5py.h5a.exists(root.id, b"PYTABLES_FORMAT_VERSION"):
         return False
-    groups, looked_at = [root], 0
-    while groups and looked_at < _MAX_BLOCKS:
-        group = groups.pop()
-        for name in itertools.islice(group, _MAX_BLOCKS):
-            if isinstance(name, bytes) or group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-                continue
-            found = h5py.h5o.open(group.id, name.encode())
-            looked_at += 1
-            if not isinstance(found, h5py.h5g.GroupID):
-                continue
-            if text_attribute(h5py.Group(found), "pandas_type") in _PANDAS:
-                return True
-            groups.append(h5py.Group(found))
-    return False
+    groups = (found for found in itertools.islice(below, _MAX_BLOCKS) if isinstance(found, h5py.Group))
+    return any(text_attribute(group, "pandas_type") in _PANDAS for group in groups)
 
 
 def _is_table(root: h5py.Group, name: bytes) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.checks.chunk_tree import USUAL_ENTRIES, ChunkTree
-from ray_h5.hdf5.checks.header import FileWidths
 from ray_h5.hdf5.columns.chunk_lists import ListedChunks, checked_index
-from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
+from ray_h5.hdf5.columns.chunk_tree import ChunkTree
+from ray_h5.hdf5.files.plain_bytes import PlainBytes
+from ray_h5.hdf5.format import CHUNKED, USUAL_ENTRIES, Attribute, FormatError, Widths, number
+from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.hdf5.tree.attributes import PACKING
-from ray_h5.hdf5.tree.known_headers import Key, KnownHeaders, attribute_name
+from ray_h5.hdf5.tree.known_headers import Key, KnownHeaders
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes
@@ -26,9 +25,6 @@ _TEXT = 1
 
 _LEAST_TYPE_BYTES = 8
 _UNITS = b"units"
-_REFERENCE = struct.Struct("<IQI")
-_COLLECTION = struct.Struct("<4sB3xQ")
-_OBJECT = struct.Struct("<HxxxxxxQ")
 
 _NOTED = frozenset(name.encode() for name in (*PACKING, "NAME", "units"))
 """The attributes that notes are made of."""
@@ -37,10 +33,10 @@ _known: LRU[ColumnNotes] = LRU(1024)
 
 
 def known_notes(headers: KnownHeaders, name: str) -> ColumnNotes:
-    """Return what libhdf5 said of a dataset with such a type and such attributes; raise `NotPlainError` if nothing."""
+    """Return what libhdf5 said of a dataset with such a type and such attributes; raise `FormatError` if nothing."""
     found = _known.get(_key(headers, name))
     if found is None:
-        raise NotPlainError
+        raise FormatError
     return found
 
 
@@ -54,55 +50,40 @@ def _key(headers: KnownHeaders, name: str) -> Key:
     return (*header.key, *(_alike(each, headers.plain) for each in header.attributes))
 
 
-def _alike(attribute: bytes, plain: PlainBytes) -> tuple[bytes, int]:
+def _alike(body: bytes, plain: PlainBytes) -> tuple[bytes, int]:
     """Return what is the same in attributes that notes do not tell from each other."""
-    name = attribute_name(attribute)
-    sizes = struct.unpack_from("<HHH", attribute, 2)
-    if attribute[0] == 1:
-        sizes = tuple(-(-size // 8) * 8 for size in sizes)
-    kind = (9 if attribute[0] == 3 else 8) + sizes[0]
-    values = kind + sizes[1] + sizes[2]
-    if name not in _NOTED:
-        return attribute[:values], len(attribute)
-    if not kind + _LEAST_TYPE_BYTES <= values <= len(attribute):
-        raise NotPlainError
-    of = attribute[kind] & 15
-    if of == _VARYING and (name != _UNITS or attribute[kind + 1] & 15 == _TEXT):
+    found = Attribute.of(body)
+    if found.is_shared:
+        raise FormatError("an attribute whose type is elsewhere")
+    before = body[: found.value_at]
+    if found.name not in _NOTED:
+        return before, len(body)
+    if not found.type_at + _LEAST_TYPE_BYTES <= found.value_at <= len(body):
+        raise FormatError("an attribute whose type is cut off")
+    of = body[found.type_at] & 15
+    if of == _VARYING and (found.name != _UNITS or body[found.type_at + 1] & 15 == _TEXT):
         # Of values outside of the attribute, notes have the text of its units alone.
-        text = _text_at(attribute[values:], plain) if name == _UNITS else b""
-        return attribute[:values] + text, len(attribute)
+        text = _text_at(body[found.value_at :], plain) if found.name == _UNITS else b""
+        return before + text, len(body)
     if of not in _IN_PLACE:
-        raise NotPlainError
-    return attribute, len(attribute)
+        raise FormatError("an attribute of another type")
+    return body, len(body)
 
 
 def _text_at(reference: bytes, plain: PlainBytes) -> bytes:
-    """Return the text in the global heap that a reference leads to. All of its collection is as libhdf5 expects it."""
-    if len(reference) < _REFERENCE.size:
-        raise NotPlainError
-    length, address, number = _REFERENCE.unpack_from(reference)
-    signature, version, nbytes = _COLLECTION.unpack(plain.read(address, _COLLECTION.size))
-    if signature != b"GCOL" or version != 1 or nbytes % 8:
-        raise NotPlainError
-    found = plain.read(address, nbytes)
-    at, text = _COLLECTION.size, None
-    while at < nbytes:
-        if at + _OBJECT.size > nbytes:
-            break  # room for no object
-        of, size = _OBJECT.unpack_from(found, at)
-        end = at + size if of == 0 else at + _OBJECT.size + -(-size // 8) * 8  # 0 is the room that is left
-        if end > nbytes or end <= at or (of == number and text is not None):
-            raise NotPlainError
-        if of == number and of:
-            text = found[at + _OBJECT.size : at + _OBJECT.size + size]
-        at = end
-    if text is None or not 0 < length <= len(text):
-        raise NotPlainError
-    return text[:length]
+    """Return the text in the global heap that a reference leads to."""
+    length, address, at = (number(reference, begin, width) for begin, width in ((0, 4), (4, 8), (12, 4)))
+    try:
+        (text,) = Heap(plain.read, plain.end, 8).values([(length, address, at)], 1)
+    except DamagedHeapError as exc:
+        raise FormatError(str(exc)) from None
+    if not text:
+        raise FormatError("an attribute without a text")
+    return text
 
 
 def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_bytes: int) -> ChunkIndex:
-    """Return where the chunks of a dataset are; raise `NotPlainError` if libhdf5 has to list them, or to refuse them.
+    """Return where the chunks of a dataset are; raise `FormatError` if libhdf5 has to list them, or to refuse them.
 
     Parameters
     ----------
@@ -115,19 +96,17 @@ def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_byt
     file_bytes : int
         The size of the file.
     """
-    header, plain = headers.header(name), headers.plain
-    if header.chunk_shape is None:
-        raise NotPlainError
-    shape = np.array([*header.chunk_shape, header.nbytes], np.uint64)
-    tree = ChunkTree(plain.read, plain.end, FileWidths(8, 8), shape, keeps=True)
-    if not shape.all() or (header.offset is not None and tree.wrong(header.offset)):
-        raise NotPlainError
-    keys = np.concatenate([each for _, each in tree.nodes] or [np.empty(0, tree.entry)])
-    if (keys["at"] % shape).any() or any(len(each) > USUAL_ENTRIES + 1 for _, each in tree.nodes):
-        raise NotPlainError  # libhdf5 refuses such a node
-    found = np.concatenate([each[:-1] for level, each in tree.nodes if level == 0] or [keys])
+    stored, plain = headers.header(name).stored, headers.plain
+    if stored.kind != CHUNKED:
+        raise FormatError("values that are not in chunks")
+    tree = ChunkTree(plain.read, plain.end, Widths(), stored, keeps=True)
+    if not tree.chunk_shape.all() or tree.wrong():
+        raise FormatError("chunks of no values, or a tree that is damaged")
+    if any((keys["at"] % tree.chunk_shape).any() or len(keys) > USUAL_ENTRIES + 1 for _, keys in tree.nodes):
+        raise FormatError("a node that libhdf5 refuses")
+    found = tree.listed()
     masks, offsets, sizes = (found[name].astype(np.uint64) for name in ("mask", "child", "size"))
     try:
         return checked_index(ListedChunks(found["at"][:, :-1], masks, offsets, sizes), layout, layout.where, file_bytes)
-    except CorruptFileError:
-        raise NotPlainError from None
+    except CorruptFileError as exc:
+        raise FormatError(str(exc)) from None

@@ -14,7 +14,6 @@ import h5py
 
 from ray_h5.errors import (
     CodecUnavailableError,
-    CorruptFileError,
     ExternalDataError,
     MissingSourceError,
     RayH5Error,
@@ -25,48 +24,33 @@ from ray_h5.errors import (
 )
 from ray_h5.hdf5.columns.column import describe_column, is_plain
 from ray_h5.hdf5.columns.dtypes import are_references
+from ray_h5.hdf5.columns.value_sources import ValueSources
 from ray_h5.hdf5.columns.value_types import HEAD_BYTES, Shared
 from ray_h5.hdf5.files.external_policy import Access
-from ray_h5.hdf5.files.file_bytes import Address, address_of
-from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, links_in, open_object
+from ray_h5.hdf5.files.file_bytes import Address, address_of, bytes_of
+from ray_h5.hdf5.files.links import LinkedFiles, Sources, Trail, as_object, open_object
 from ray_h5.hdf5.files.opening import translated
-from ray_h5.hdf5.tree.loop_guard import Descent, Level
+from ray_h5.hdf5.tree.encodings import encoding_of, form_of
+from ray_h5.hdf5.tree.hidden_datasets import Libraries
+from ray_h5.hdf5.tree.walker import Bounds, names_in, walk
 from ray_h5.manifest.layout import ColumnLayout, Encoding, Form, SourceStates
-from ray_h5.messages import few, near_names, printable
+from ray_h5.messages import few, near_names
 from ray_h5.storage.byte_source import MissingBytes
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.columns.value_sources import ValueSources
     from ray_h5.hdf5.files.other_files import OtherFiles
-    from ray_h5.hdf5.tree.hidden_datasets import Libraries
     from ray_h5.manifest.known_columns import Elsewhere
-
-OF_MATLAB = ("#refs#", "#subsystem#")
-"""Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
 
 NAME_OF_LIBRARY = re.compile(r"(?:^|/)(?:_i_|axis\d|block\d)")
 """Begins the names of datasets that PyTables and pandas write for themselves; see `Libraries`."""
+
+_ADVICE = "If the file is as it should be, name the columns to read, or choose a group that has fewer with group=."
 
 FROM_ROOT = "//"
 """Begins the name of an object that a reference leads to and that is outside the group that names are relative to."""
 
 Root: TypeAlias = "tuple[h5py.Group, Trail, SourceStates]"
 """A group of a file, the trail to it, and the file with its state if another one is read with it; () for the first."""
-
-_MAX_NAMES = 1 << 18
-"""Most datasets, or groups, that are listed in one file."""
-
-
-_MAX_ALIASES = 1 << 13
-"""Names in groups that are listed again under another name. A few dozen links can make any number of these."""
-
-
-_MAX_DEPTH = 1 << 11
-"""Depth of nested groups. The memory for a path through them grows with the square of its length."""
-
-
-_MAX_CHARACTERS = 1 << 26
-"""Characters of all names together: each name contains the names of the groups above it."""
 
 
 @dataclass
@@ -94,7 +78,7 @@ class H5Tree:
     others: OtherFiles[Any] | None = None
     sought: Sources = field(default_factory=dict)
     linked: LinkedFiles = field(default_factory=LinkedFiles)
-    _value_sources: ValueSources | None = None
+    _value_sources: ValueSources = field(default_factory=ValueSources)
     _layouts: dict[Address, ColumnLayout] = field(default_factory=dict)
     _entered: tuple[h5py.Group, Trail] | None = None
     _beside: tuple[h5py.Group, Trail] | None = None
@@ -134,8 +118,6 @@ class H5Tree:
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain, or lies in another file."""
-        from ray_h5.hdf5.tree.encodings import encoding_of
-
         identifier, trail = self._located(name)
         found = as_object(identifier)
         if {*trail.sources} - {self.access.beside} or not isinstance(found, (h5py.Group, h5py.Dataset)):
@@ -145,11 +127,13 @@ class H5Tree:
     @property
     def form(self) -> Form:
         """What kind of file it is, or else the one that is read beside it."""
-        from ray_h5.hdf5.tree.encodings import form_of
-
         try:
             with translated(self.path, "looking at what its groups are"):
-                return next(filter(None, (form_of(root) for root, *_ in self.roots())), "")
+                forms = (
+                    form_of(root, (found for _, found, _ in walk(root, trail, self.bounds())))
+                    for root, trail, _ in self.roots()
+                )
+                return next(filter(None, forms), "")
         except TransientIOError:
             raise
         except RayH5Error:
@@ -170,18 +154,20 @@ class H5Tree:
         with translated(self.path, "listing its columns"):
             self.sought.update(to_root.sources)
             missed = False
-            of_libraries = _OfLibraries(self.path, root)
-            for name, found, trail in self._walk(root, to_root):
+            libraries = Libraries(self.path, root)
+            for name, found, trail in walk(root, to_root, self.bounds()):
                 if isinstance(found, MissingBytes):
                     missed = True
                     continue
-                libraries = of_libraries.for_dataset(name, found)
-                if libraries is not None and (instead := libraries.instead_of(name)) is not None:
+                if isinstance(found, h5py.Group):
+                    self.sought.update(trail.sources)
+                    continue
+                if (instead := libraries.instead_of(name)) is not None:
                     yield from instead
                     continue
                 try:
                     described = found if isinstance(found, RayH5Error) else self._described(name, found, trail)
-                    if libraries is not None and isinstance(described, ColumnLayout):
+                    if isinstance(described, ColumnLayout):
                         described = libraries.why_no_rows(name, found) or described
                 except MissingBytes:
                     missed = True  # go on, to miss the bytes of the other columns too
@@ -287,10 +273,6 @@ class H5Tree:
                 )
             properties = found.get_create_plist()
             if not is_plain(properties):
-                if self._value_sources is None:
-                    from ray_h5.hdf5.columns.value_sources import ValueSources
-
-                    self._value_sources = ValueSources()
                 self._value_sources.check(trail, as_object(found), f"column {name!r}")
             # A link may lead to another file and from there back to this one.
             at_home = not trail.sources or as_object(found).file == self.file
@@ -339,75 +321,16 @@ class H5Tree:
     def _groups(self) -> list[str]:
         """Return the names of the groups directly below the root. Links are not followed."""
         root = self.file["/"]
-        names = [name for name in root if isinstance(name, str)]
-        at_home = [name for name in names if isinstance(root.get(name, getlink=True), h5py.HardLink)]
+        at_home = [name for name, kind in names_in(root) if isinstance(name, str) and kind == h5py.h5l.TYPE_HARD]
         return [name for name in at_home if root.get(name, getclass=True) is h5py.Group]
 
-    def _walk(
-        self, root: h5py.Group, trail: Trail
-    ) -> Iterator[tuple[str, h5py.h5d.DatasetID | RayH5Error | MissingBytes, Trail]]:
-        """Yield the datasets below `root`, or the error of a link that leads nowhere, with the trail to each.
+    def bounds(self, where: str = "", advice: str = _ADVICE, **options: Any) -> Bounds:
+        """Return what bounds a walk through the groups of the file, and of those that it leads to."""
 
-        An object whose bytes are not in memory is a `MissingBytes`.
-        """
-        descent = Descent(_level(root, "", trail))
-        counts = _Counts(self.path, self.group)
-        # A loop and no recursion: a file can nest groups deeper than Python's stack.
-        while descent:
-            for name, found, to_it in _listed(descent.last):
-                if name in OF_MATLAB and root.name == "/":
-                    continue
-                counts.name(descent.last)
-                if not isinstance(found, h5py.Group):
-                    counts.column(name)
-                    yield name, found, to_it
-                    continue
-                self.sought.update(to_it.sources)
-                if descent.enter(_level(found, name + "/", to_it)):
-                    counts.group(descent.last, len(descent))
-                    break  # list this group first; its parent continues where its iterator is
-            else:
-                descent.leave()
+        def file_bytes() -> int:
+            return bytes_of(self.file)[1] + sum(state.size for state in self.linked.states.values())
 
-
-@dataclass
-class _Counts:
-    """Counts what was listed so far; raises if it is too much."""
-
-    path: str
-    root: str
-    _listed: set[Address] = field(default_factory=set)
-    _names: int = 0
-    _columns: int = 0
-    _aliases: int = 0
-    _characters: int = 0
-
-    def name(self, level: Level) -> None:
-        """Count a name that is listed in a group."""
-        self._names += 1
-        self._demand(self._names, 2 * _MAX_NAMES, "names of columns and groups")
-        self._aliases += level.again
-        self._demand(self._aliases, _MAX_ALIASES, "names in groups that are listed by another name too (links)")
-
-    def column(self, name: str) -> None:
-        """Count a column."""
-        self._columns += 1
-        self._demand(self._columns, _MAX_NAMES, "names")
-        self._characters += len(name)
-        self._demand(self._characters, _MAX_CHARACTERS, "characters of names")
-
-    def group(self, level: Level, depth: int) -> None:
-        """Count a group that will be listed, and record whether it was listed before."""
-        self._demand(depth, _MAX_DEPTH, "nested groups")
-        level.again = level.address in self._listed
-        self._listed.add(level.address)
-
-    def _demand(self, count: int, most: int, what: str) -> None:
-        if count > most:
-            raise CorruptFileError(
-                f"{self.path}: more than {most} {what} below group {self.root!r}, too many to list. If the file is as "
-                "it should be, name the columns to read, or choose a group that has fewer with group=."
-            )
+        return Bounds(self.path, file_bytes, where or f"group {self.group!r}", advice, **options)
 
 
 def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
@@ -422,73 +345,10 @@ def describe(tree: H5Tree) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Erro
     return columns, refused
 
 
-@dataclass
-class _OfLibraries:
-    """What says which datasets libraries write for themselves; it is imported when a file may have one."""
-
-    path: str
-    root: h5py.Group
-
-    def for_dataset(self, name: str, found: object) -> Libraries | None:
-        """Return it for a dataset that may be one, by its name or by attributes; None for others."""
-        has_attributes = isinstance(found, h5py.h5d.DatasetID) and h5py.h5a.get_num_attrs(found) > 0
-        return self._libraries if has_attributes or NAME_OF_LIBRARY.search(name) else None
-
-    @cached_property
-    def _libraries(self) -> Libraries:
-        from ray_h5.hdf5.tree.hidden_datasets import Libraries
-
-        return Libraries(self.path, self.root)
-
-
 def in_both(path: str, name: str, beside: str) -> UnsupportedColumnError:
     """Return the error of a column that two files have which are read together."""
     return UnsupportedColumnError(
         f"{path}: column {name!r} is in {beside}, too. Rename one of them, or leave it out with columns=[...]."
-    )
-
-
-def _level(group: h5py.Group, prefix: str, trail: Trail) -> Level:
-    return Level(group, links_in(group), prefix, address_of(group.id), trail)
-
-
-def _listed(
-    level: Level,
-) -> Iterator[tuple[str, h5py.Group | h5py.h5d.DatasetID | RayH5Error | MissingBytes, Trail]]:
-    """Yield the groups and datasets that the next links of a group lead to, or the errors of these links."""
-    for name, kind in level.links:
-        if isinstance(name, bytes):  # h5py returns a name that is not UTF-8 as bytes
-            if (nameless := not_utf8(level.group, name, level.trail.path)) is not None:
-                yield level.prefix + printable(name.decode(errors="backslashreplace")), nameless, level.trail.branch()
-            continue
-        path, trail = level.prefix + name, level.trail.branch()
-        try:
-            found = trail.take_id(level.group, name, path, kind)
-        except TransientIOError:
-            raise  # the whole listing is repeated
-        except (RayH5Error, MissingBytes) as exc:
-            found = exc  # concerns this name alone
-        if isinstance(found, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
-            yield path, found, trail
-
-
-def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True) -> UnsupportedColumnError | None:
-    """Return the error of a column, link or group whose name is not UTF-8; None for an object that holds no columns.
-
-    Without `columns`, the same of a link or group.
-    """
-    with translated(path, f"looking up {name!r}"):
-        is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
-        found = open_object(group, name) if is_hard else None
-    if isinstance(found, h5py.Datatype) or (isinstance(found, h5py.Dataset) and not columns):
-        return None
-    what, cannot = "link", "it cannot be read"
-    if found is not None:
-        is_group = isinstance(found, h5py.Group)
-        what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
-    return UnsupportedColumnError(
-        f"{path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
-        f"with h5py: file[{group.name!r}].move({name!r}, 'new name')."
     )
 
 

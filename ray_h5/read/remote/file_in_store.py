@@ -14,10 +14,10 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, trim
-from ray_h5.hdf5.files.object_headers import NotPlainError, PlainBytes
 from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
+from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
@@ -136,11 +136,11 @@ class FileInStore(OpenFile):
 
     def _notes(self, name: str, library: OpenLibrary) -> ColumnNotes:
         headers = self.headers()
-        with contextlib.suppress(NotPlainError):
+        with contextlib.suppress(FormatError):
             if headers is not None:
                 return known_notes(headers, name)
         found = super()._notes(name, library)
-        with contextlib.suppress(NotPlainError):
+        with contextlib.suppress(FormatError):
             if headers is not None and self._is_same():
                 learn_notes(headers, name, found)
         return found
@@ -150,7 +150,7 @@ class FileInStore(OpenFile):
             if name not in self._indexes and name in self._known and self._known[name].index is not None:
                 self._indexes[name] = self._counted(self._known[name].chunks(self.path, self._size()))
             if name not in self._indexes and (headers := self.headers()) is not None:
-                with contextlib.suppress(NotPlainError):
+                with contextlib.suppress(FormatError):
                     found = chunk_index(headers, name, self.column(name, library), self._size())
                     self._indexes[name] = self._counted(found)
             return super().index_of(name, library)

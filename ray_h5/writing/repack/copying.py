@@ -19,11 +19,11 @@ from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
 from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
-from ray_h5.hdf5.checks.attributes import TextGuard
-from ray_h5.hdf5.checks.chunk_tree import wrong_tree
 from ray_h5.hdf5.columns.chunk_lists import damaged_index
+from ray_h5.hdf5.columns.chunk_tree import wrong_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
+from ray_h5.hdf5.tree.attributes import TextGuard
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
 from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few

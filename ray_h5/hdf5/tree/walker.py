@@ -1,0 +1,142 @@
+"""The one walk through the groups of a file: what their links lead to, without loops and without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import h5py
+
+from ray_h5.errors import CorruptFileError, RayH5Error, TransientIOError, UnsupportedColumnError
+from ray_h5.hdf5.files.file_bytes import address_of
+from ray_h5.hdf5.files.links import Trail, links_in, open_object
+from ray_h5.hdf5.files.opening import translated
+from ray_h5.messages import printable
+from ray_h5.storage.byte_source import MissingBytes
+
+OF_MATLAB = ("#refs#", "#subsystem#")
+"""Groups at the root of a file with what the cells, structs and objects of MATLAB refer to: they are listed nowhere."""
+
+_MOST_NAMES, _LEAST_NAMES, _BYTES_A_NAME = 1 << 19, 1 << 13, 32
+"""Names that are listed, in any file and in a small one; and bytes of a file for which there may be one more.
+
+A name takes more bytes. A few dozen links can make any number of names for the same groups.
+"""
+
+_MOST_DEPTH = 1 << 11
+"""Depth of nested groups. The memory for a path through them grows with the square of its length."""
+
+_MOST_CHARACTERS = 1 << 26
+"""Characters of all names together: each name contains the names of the groups above it."""
+
+Found: TypeAlias = h5py.Group | h5py.h5d.DatasetID | RayH5Error | MissingBytes
+"""What a link leads to, or why it leads nowhere."""
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Counts what is listed of a file, and of those that it leads to; raises if that is more than they can hold.
+
+    Attributes
+    ----------
+    path : str
+        The file, for messages.
+    file_bytes : callable
+        Returns the sizes of the files together.
+    where : str
+        What is listed, for messages.
+    advice : str
+        What to do if it is too much.
+    most_depth : int
+        How deep groups may be nested.
+    """
+
+    path: str
+    file_bytes: Callable[[], int]
+    where: str
+    advice: str
+    most_depth: int = _MOST_DEPTH
+    _names: int = 0
+    _characters: int = 0
+
+    def count(self, prefix: str, depth: int, names: int) -> None:
+        """Count the names in a group."""
+        self._names += names
+        self._characters += len(prefix) * names
+        most_names = min(_MOST_NAMES, _LEAST_NAMES + self.file_bytes() // _BYTES_A_NAME)
+        for count, most, what in (
+            (depth, self.most_depth, "nested groups"),
+            (self._names, most_names, "names"),
+            (self._characters, _MOST_CHARACTERS, "characters of names"),
+        ):
+            if count > most:
+                raise CorruptFileError(
+                    f"{self.path}: more than {most} {what} below {self.where}, too many to list: a link leads back to "
+                    f"a group above it, or many links to the same groups. {self.advice}"
+                )
+
+
+def walk(root: h5py.Group, trail: Trail, bounds: Bounds) -> Iterator[tuple[str, Found, Trail]]:
+    """Yield what is below a group with its name and the trail to it: each group before what is in it.
+
+    A group that is its own ancestor is not listed again: a loop. One that is reached twice is listed twice.
+    """
+    # A loop and no recursion: a file can nest groups deeper than Python's stack. A dict finds ancestors.
+    levels = {address_of(root.id): listed(root, "", trail, bounds, 1)}
+    while levels:
+        for name, found, to_it in next(reversed(levels.values())):
+            yield name, found, to_it
+            if isinstance(found, h5py.Group) and (address := address_of(found.id)) not in levels:
+                levels[address] = listed(found, f"{name}/", to_it, bounds, len(levels) + 1)
+                break  # list this group first; its parent continues where its iterator is
+        else:
+            levels.popitem()
+
+
+def listed(
+    group: h5py.Group, prefix: str, trail: Trail, bounds: Bounds, depth: int
+) -> Iterator[tuple[str, Found, Trail]]:
+    """Yield the groups and datasets that the links in a group lead to, or the errors of these links."""
+    links = list(names_in(group))
+    bounds.count(prefix, depth, len(links))
+    for name, kind in links:
+        to_it = trail.branch()
+        if isinstance(name, bytes):
+            if (nameless := not_utf8(group, name, trail.path)) is not None:
+                yield prefix + printable(name.decode(errors="backslashreplace")), nameless, to_it
+            continue
+        try:
+            found = to_it.take_id(group, name, prefix + name, kind)
+        except TransientIOError:
+            raise  # the whole listing is repeated
+        except (RayH5Error, MissingBytes) as exc:
+            found = exc  # concerns this name alone
+        if isinstance(found, (h5py.Group, h5py.h5d.DatasetID, RayH5Error, MissingBytes)):
+            yield prefix + name, found, to_it
+
+
+def names_in(group: h5py.Group) -> Iterator[tuple[str | bytes, int]]:
+    """Yield the names of the links in a group, and their kinds, as `links_in` does, without what MATLAB refers to."""
+    hidden = OF_MATLAB if group.name == "/" else ()
+    return (link for link in links_in(group) if link[0] not in hidden)
+
+
+def not_utf8(group: h5py.Group, name: bytes, path: str, *, columns: bool = True) -> UnsupportedColumnError | None:
+    """Return the error of a column, link or group whose name is not UTF-8; None for an object that holds no columns.
+
+    Without `columns`, the same of a link or group.
+    """
+    with translated(path, f"looking up {name!r}"):
+        is_hard = group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD
+        found = open_object(group, name) if is_hard else None
+    if isinstance(found, h5py.Datatype) or (isinstance(found, h5py.Dataset) and not columns):
+        return None
+    what, cannot = "link", "it cannot be read"
+    if found is not None:
+        is_group = isinstance(found, h5py.Group)
+        what, cannot = ("group", "no column below it can be read") if is_group else ("column", cannot)
+    return UnsupportedColumnError(
+        f"{path}: {what} {name!r} of group {group.name!r} has a name that is not UTF-8, so {cannot}. Rename it "
+        f"with h5py: file[{group.name!r}].move({name!r}, 'new name')."
+    )
