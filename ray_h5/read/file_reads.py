@@ -100,7 +100,7 @@ def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
     may_wait = _is_fetched(reads[0])
     try:
-        stats = run_all(jobs_of_reads(reads), reads[0].reader.base.threads, times)
+        stats = run_all(jobs_of_reads(reads, may_wait), reads[0].reader.base.threads, times)
         for read in reads:
             while read.after:
                 read.after.pop()()
@@ -151,9 +151,9 @@ def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Aski
     return fetched, asking, others
 
 
-def jobs_of_reads(reads: Sequence[FileRead]) -> list[Job]:
-    """Return the work of reads."""
-    found = _each(_is_fetched(reads[0]), lambda read: read.reader.base.jobs_of(read), reads)
+def jobs_of_reads(reads: Sequence[FileRead], may_wait: bool) -> list[Job]:
+    """Return the work of reads; `may_wait` says whether they wait for a store."""
+    found = _each(may_wait, lambda read: read.reader.base.jobs_of(read), reads)
     return [job for jobs in found for job in jobs]
 
 

@@ -86,11 +86,11 @@ class TableJob:
         return self.table.ranges
 
     def __call__(self, worker: Worker) -> None:
-        held = next((each.held for each in self.table.origins if each.held is not None), None)
-        if held is None:
-            self.run_alone(worker)
-        else:
-            held.chunks.run(self, worker)
+        for each in self.table.origins:
+            if each.held is not None:
+                each.held.chunks.run(self, worker)
+                return
+        self.run_alone(worker)
 
     def run_alone(self, worker: Worker) -> None:
         """Run the jobs, whatever decoded chunks are held."""

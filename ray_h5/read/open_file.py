@@ -7,6 +7,7 @@ pickled `RowReader` opens its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import threading
 from abc import ABC, abstractmethod
@@ -334,10 +335,9 @@ class OpenFile(ABC):
     def jobs_of_parts(self, parts: Sequence[Part], read: FileRead, library: OpenLibrary) -> list[Job]:
         """Return the work of parts of a read, and of those of the other files that have their values."""
         plan = _Plan()
-        gather(lambda part: self._place(part, read, plan, library), parts)
-        jobs = [
-            job for found in gather(lambda some: self._jobs_here(some, library), plan.own.values()) for job in found
-        ]
+        gather(partial(self._place, read=read, plan=plan, library=library), parts)
+        own = gather(partial(self._jobs_here, library=library), plan.own.values())
+        jobs = [job for found in own for job in found]
         if read.held is not None and not self.access.swmr:
             jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
 
@@ -345,7 +345,8 @@ class OpenFile(ABC):
             with file.library() as opened:
                 return file.jobs_of_parts(plan.there[file], read, opened)
 
-        return [*jobs, *plan.jobs, *(job for found in gather(jobs_there, plan.there) for job in found)]
+        there = gather(jobs_there, plan.there) if plan.there else []
+        return [*jobs, *plan.jobs, *itertools.chain.from_iterable(there)]
 
     def _jobs_here(self, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -18,7 +19,7 @@ from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
-from ray_h5.manifest.row_requests import Request, request_of
+from ray_h5.manifest.row_requests import request_of
 from ray_h5.options import as_integer, names_options
 from ray_h5.read.arguments import (
     Rows,
@@ -252,7 +253,7 @@ class RowReader:
         wanted = as_names(names)
         if missing_ok:
             wanted = [name for name in wanted if name not in self._known.absent]
-        found, absent = self._retrying(lambda: self._find(wanted))
+        found, absent = self._retrying(partial(self._find, wanted))
         if self.learns:
             self._asked.update(dict.fromkeys(found))
             self._known.absent.update(dict.fromkeys(absent))
@@ -292,7 +293,7 @@ class RowReader:
             return {}
         wanted = as_request(rows, self.rows_of(layouts), self.path)
         out = {name: empty((len(wanted), *each.row_shape), each.dtype, each.where) for name, each in layouts.items()}
-        self.run(FileRead(self, _parts(out, wanted)))
+        self.run(FileRead(self, [Part(name, wanted, array) for name, array in out.items()] if len(wanted) else []))
         return out
 
     def read_whole(self, name: str, value_bytes: int = 0) -> np.ndarray:
@@ -508,7 +509,7 @@ class RowReader:
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
         if read.parts:
-            self._repeated(lambda: self._read(read))
+            self._repeated(partial(self._read, read))
         if read.finish is not None:
             read.finish()
 
@@ -517,10 +518,10 @@ class RowReader:
 
     def jobs_of(self, read: FileRead) -> list[Job]:
         """Return the work of a read of this file."""
-        file, names = self._file(), _names(read)
+        file, names = self._file(), [name for part in read.parts if (name := name_of(part.address)) is not None]
 
         def check(library: OpenLibrary) -> None:
-            file.each(lambda name: file.column(name, library), names)
+            file.each(partial(file.column, library=library), names)
             self._check_sources(file, names)
             file.check_unchanged()
 
@@ -612,14 +613,6 @@ class RowReader:
 
     def __repr__(self) -> str:
         return f"RowReader({self.path!r}, group={self.group!r}, threads={self.threads})"
-
-
-def _names(read: FileRead) -> list[str]:
-    return [name for part in read.parts if (name := name_of(part.address)) is not None]
-
-
-def _parts(out: Mapping[str, np.ndarray], request: Request) -> list[Part]:
-    return [Part(name, request, array) for name, array in out.items()] if len(request) else []
 
 
 def _storage_of(given: object, path: str) -> Storage:

@@ -14,5 +14,5 @@ def request_cost_of(reads: Sequence[Callable[[], FileRead]]) -> ReadStats:
     """Return what `run_reads` would ask a store for."""
     total = ReadStats()
     for together in opened_together(reads):
-        total.add(cost_of(kinds_of(jobs_of_reads(together))[0]))
+        total.add(cost_of(kinds_of(jobs_of_reads(together, True))[0]))
     return total

@@ -30,8 +30,10 @@ static void *give(void *used) {
       jobs[DESTINATION][i] = (int64_t)(intptr_t)(out + (int64_t)i * ROW);
     }
     memset(status, 9, sizeof status);
-    int64_t at = ray_h5_run(mine, &jobs[0][0], JOBS, NULL, 0, pipeline_of_all, NULL, bounds, 2, 0, count, status,
-                            counts, times);
+    int64_t at = 0;
+    while (at >= 0 && at < count) /* a call returns early now and then */
+      at = ray_h5_run(mine, &jobs[0][0], JOBS, NULL, 0, pipeline_of_all, NULL, bounds, 2, at, count, status, counts,
+                      times);
     if (at != count || counts[BYTES_READ] != (int64_t)count * ROW) wrong++;
     for (int i = 0; i < count; i++) {
       if (status[i] != DONE || pread(file_of_all, expected, ROW, (off_t)jobs[OFFSET][i]) != ROW ||
