@@ -67,7 +67,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3654, 22, 5, 0, 3, 0),
     "tables": Size(1460, 9, 0, 0, 3, 2),
-    "torch_data": Size(4862, 27, 6, 0, 2, 0),
+    "torch_data": Size(4855, 27, 6, 0, 2, 0),
     "transforms": Size(1879, 11, 0, 0, 1, 0),
     "writing": Size(2886, 17, 0, 0, 6, 3),
 }

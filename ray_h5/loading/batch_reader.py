@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ray_h5.buffers import Spec, empty
 from ray_h5.loading.ahead import ahead
-from ray_h5.loading.read_calls import Calls, finished
+from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
 from ray_h5.order.execute_plan import BlockRows
 from ray_h5.order.remainder import Block
 from ray_h5.storage.stop import Stop
 
-Batch = TypeVar("Batch", bound=Sized)
 Made = TypeVar("Made")
-Result = TypeVar("Result")
-
-NewArrays = Callable[[Mapping[str, Spec]], dict[str, np.ndarray]]
-"""Returns uninitialised arrays of some shapes and dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +56,6 @@ class BatchReader(Generic[Made]):
         Called with what `make` returned, in order, one after the other, in one more thread that works ahead.
     size : callable
         Returns the bytes of what `finish` returned: at most 64 MiB of it wait.
-    new_arrays : callable, optional
-        Returns the arrays that are read into, such as pinned ones.
-    prefetch_factor : int, optional
-        Batches that one call reads; by default what is best for the files.
-    timeout : float
-        Seconds to wait for a batch; 0 waits for ever.
     """
 
     source: RowSource
@@ -78,9 +66,6 @@ class BatchReader(Generic[Made]):
     make: Callable[[Block], Any] | None = None
     finish: Callable[[Any], Made] | None = None
     size: Callable[[Any], int] = lambda _: 0
-    new_arrays: NewArrays | None = None
-    prefetch_factor: int | None = None
-    timeout: float = 0
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.share), self.batch_rows)
@@ -96,9 +81,7 @@ class BatchReader(Generic[Made]):
             row_bytes=lambda: plan.row_bytes,
             order=self.share.order,
             share=lambda: self.share,
-            prefetch_factor=self.prefetch_factor,
             threads=self.threads,
-            timeout=self.timeout,
             what=plan.__repr__,
             stop=stop,
         )
@@ -112,18 +95,13 @@ class BatchReader(Generic[Made]):
             for i in range(0, len(positions) - least + 1, size):
                 yield _Rows(positions[i : i + size], indices[i : i + size])
 
-    def _read(self, call: Sequence[_Rows]) -> list[Any]:
+    def _read(self, call: Call[_Rows]) -> list[Any]:
         """Read some batches by one call."""
         source, share = self.source, self.share
-        indices = np.concatenate([batch.indices for batch in call])
-        row_ids, _ = source.split(indices)
-        specs = {each.name: ((len(indices), *each.row_shape), each.dtype) for each in source.plan.of_files}
-        arrays = (
-            {name: empty(*spec) for name, spec in specs.items()} if self.new_arrays is None else self.new_arrays(specs)
-        )
-        source.read_into(arrays, indices)
+        arrays = call.read(source.new_arrays, source.read_into)
+        row_ids, _ = source.split(call.indices)
         keys, found, start = source.step_numbers(row_ids), [], 0
-        for batch in call:
+        for batch in call.batches:
             here = slice(start, start + len(batch))
             of_batch = {name: values[here] for name, values in arrays.items()}
             rows = BlockRows(row_ids[here], of_batch, key_numbers=None if keys is None else keys[here])

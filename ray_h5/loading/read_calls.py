@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 from joblib import cpu_count
 
 from ray_h5.loading.ahead import in_threads
@@ -18,7 +20,17 @@ from ray_h5.order.epoch_order import Order
 from ray_h5.read.kernel.library import pool_of
 from ray_h5.storage.stop import Stop
 
-Batch = TypeVar("Batch", bound=Sized)
+
+class Rows(Protocol):
+    """A batch, as far as a call has to know it: which rows."""
+
+    @property
+    def indices(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+Batch = TypeVar("Batch", bound=Rows)
 Made = TypeVar("Made")
 Result = TypeVar("Result")
 
@@ -32,25 +44,18 @@ class CallBounds(NamedTuple):
         At most so many batches, of so many bytes.
     growth : int
         How many times as many batches the next call reads, up to these.
-    shared : bool
-        Whether rows share chunks, which are decoded once a call: small calls decode them again.
     """
 
     batches: int
     nbytes: int
     growth: int
-    shared: bool = True
-
-    def hold(self, batches: float, batch_bytes: float) -> bool:
-        """Return whether one call may read so many batches."""
-        return batches <= self.batches and batches * batch_bytes <= self.nbytes
 
 
-ROWS_ALONE = CallBounds(256, 16 << 20, 4, shared=False)
+ROWS_ALONE = CallBounds(256, 16 << 20, 4)
 """Calls of 32 MiB read 1.04 times as fast from memory, and 0.85 times as fast from a disk (measured)."""
 
 OF_SHARED_CHUNKS = CallBounds(128, 40 << 20, 16)
-"""Where rows of chunks of many rows, or blocks, are shuffled."""
+"""Where rows of chunks of many rows, or blocks, are shuffled: chunks are decoded once a call."""
 
 OF_RANGES = CallBounds(256, 80 << 20, 16)
 """Where rows are ranges of longer arrays."""
@@ -71,87 +76,77 @@ _FIRST_BATCHES = 4
 """Of files in stores: the first call is smaller, as it is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallSizes:
-    """How many batches each call reads.
+@dataclass(slots=True, eq=False)
+class Call(Generic[Batch]):
+    """Batches whose rows are read at once, except the first rows of the first batch, if the call before read these.
 
     Attributes
     ----------
-    row_bytes : callable
-        Returns the bytes of a sample; None while they are not known.
-    bounds : CallBounds
-        What a call may read.
-    call_bytes : int
-        Bytes that a call reads at least, if files are in stores; 0 if they are on disks.
-    prefetch_factor : int, optional
-        The batches of a call; by default what the bytes allow.
-    windows : callable, optional
-        Returns the share of the epoch, once its first batch was taken: each window of its shuffle is read by one call,
-        so that its chunks are decoded once.
-    is_whole : bool
-        Whether one call reads all batches.
-    least_bytes : int
-        Only the first call is smaller than that, if there are as many batches.
+    batches : list
+        The batches.
+    num_read : int
+        Rows of the first batch that the call before has read.
+    ahead : sequence of int
+        The first rows of the batch after these, which are read for the next call.
     """
 
-    row_bytes: Callable[[], int | None]
-    bounds: CallBounds = ROWS_ALONE
-    call_bytes: int = 0
-    prefetch_factor: int | None = None
-    windows: Callable[[], Share] | None = None
-    is_whole: bool = False
-    least_bytes: int = LEAST_BYTES
+    batches: list[Batch] = field(default_factory=list)
+    num_read: int = 0
+    ahead: Sequence[int] = ()
+    arrays_ahead: Future[dict[str, np.ndarray]] = field(default_factory=Future)
+    _arrays_read: Future[dict[str, np.ndarray]] | None = None
 
-    def calls(
-        self, batches: Iterator[Batch], left: float, threads: int, are_pooled: Callable[[], bool] = lambda: False
-    ) -> Iterator[list[Batch]]:
-        """Yield the batches that each call reads; `left` is their number.
+    def followed_by(self, batch: Batch, rows: int) -> Call[Batch]:
+        """Return the next call, which begins with a batch whose first rows this one reads."""
+        self.ahead = batch.indices[:rows]
+        return Call(num_read=rows, _arrays_read=self.arrays_ahead if rows else None)
 
-        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
-        Where calls `are_pooled`, all threads end together, and each call reads more for many threads.
-        """
-        if self.windows is not None:
-            yield from _in_windows(batches, self.windows)
-            return
-        if self.is_whole:
-            yield from filter(None, [list(batches)])
-            return
-        most_batches, most_bytes, growth, shared = self.bounds
-        count = self.prefetch_factor if shared and self.prefetch_factor else 1
-        if self.call_bytes:
-            most_bytes, count = max(most_bytes, self.call_bytes), max(count, _FIRST_BATCHES)
-        while call := list(itertools.islice(batches, count)):
-            yield call
-            left -= len(call)
-            row_bytes = self.row_bytes()
-            if row_bytes is None:
-                continue
-            batch_bytes, nbytes, is_pooled = max(1, len(call[0]) * row_bytes), most_bytes, are_pooled()
-            if is_pooled:
-                nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_POOLED_BYTES))
-            fitting, least = max(1, nbytes // batch_bytes), max(1, self.least_bytes // batch_bytes)
-            grown = most_batches if self.call_bytes else max(growth * count, least)
-            count = min(grown, self.prefetch_factor or min(most_batches, fitting))
-            if threads > 1 and not is_pooled:
-                count = int(min(count, max(least, -(-left // threads))))
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """The rows of the batches."""
+        return _joined([each.indices for each in self.batches])
+
+    def read(
+        self, new: Callable[[int], dict[str, np.ndarray]], read: Callable[[dict[str, np.ndarray], np.ndarray], object]
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of all batches: `new` makes some for a number of rows, and `read` fills them."""
+        indices, done = self.indices, self.num_read
+        count = len(indices)
+        arrays = new(count + len(self.ahead))
+        read({name: values[done:] for name, values in arrays.items()}, _joined([indices[done:], self.ahead]))
+        if self._arrays_read is not None:  # that call was begun before this one
+            for name, values in self._arrays_read.result().items():
+                arrays[name][:done] = values
+            self._arrays_read = None
+        self.arrays_ahead.set_result({name: values[count:] for name, values in arrays.items()})
+        return {name: values[:count] for name, values in arrays.items()}
 
 
-def _in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[list[Batch]]:
-    """Yield the batches of each window; one that lies in two windows comes with the later one."""
+def _joined(parts: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
+    some = [np.asarray(each) for each in parts if len(each)]
+    return np.concatenate(some) if some else np.empty(0, np.int64)
+
+
+def in_windows(batches: Iterator[Batch], of: Callable[[], Share]) -> Iterator[Call[Batch]]:
+    """Yield the batches of each window; of one that lies in two windows, each call reads its rows of one of them."""
     share: Share | None = None
-    call: list[Batch] = []
+    call: Call[Batch] = Call()
     stop = end = 0
     for batch in batches:
         if share is None:
             share = of()
-            stop = share.rows
-        stop += len(batch)
+            stop = end = share.rows
+        start, stop = stop, stop + len(batch)
         if stop > end:
-            if call:
-                yield call
-            call, end = [], share.window_end(stop - 1)
-        call.append(batch)
-    if call:
+            if call.batches:
+                done, call = call, call.followed_by(batch, end - start)
+                yield done
+            end = share.window_end(stop - 1)
+        call.batches.append(batch)
+    if call.batches:
         yield call
 
 
@@ -196,43 +191,88 @@ class Calls(Generic[Batch]):
     row_bytes: Callable[[], int | None]
     order: Order | None
     share: Callable[[], Share]
-    prefetch_factor: int | None
+    prefetch_factor: int | None = None
     threads: int
     is_alone: bool = False
-    timeout: float
+    timeout: float = 0
     what: Callable[[], str]
     stop: Stop
 
-    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[list[Batch]]:
-        """Yield the batches of each call; `are_pooled` returns whether calls are run in a pool."""
-        return self._sizes().calls(self.batches(), self.num_batches, self.threads, are_pooled)
+    def calls(self, are_pooled: Callable[[], bool] = lambda: False) -> Iterator[Call[Batch]]:
+        """Yield the calls; `are_pooled` returns whether they are run in a pool."""
+        batches, bounds = self.batches(), self._bounds
+        if self._by_window(bounds):
+            return in_windows(batches, self.share)
+        if self._is_whole(bounds):
+            return filter(len, iter([Call(list(batches))]))
+        return self._growing(batches, bounds, are_pooled)
 
-    def _sizes(self) -> CallSizes:
-        source, order, prefetch_factor = self.source, self.order, self.prefetch_factor
-        row_bytes = self.row_bytes() or math.inf
-        bounds = ROWS_ALONE
-        if source.has_ranges:
-            bounds = OF_RANGES
-        elif source.shares_chunks and order is not None and order.shuffle is not None:
-            bounds = OF_SHARED_CHUNKS
-        by_window = is_whole = False
-        if bounds.shared and prefetch_factor is None and order is not None and order.window_rows is not None:
-            by_window = order.range_chunks is not None or order.window_rows * row_bytes <= MAX_BLOCK_BYTES
-        if bounds is OF_SHARED_CHUNKS and not by_window and prefetch_factor is None and self.batch_rows is not None:
-            # A batch alone would decode a fifth of all chunks.
-            num_chunks = source.plan.files.num_rows / source.plan.chunk_group_rows
-            is_few = num_chunks <= _FEW_CHUNKS * self.batch_rows
-            is_whole = is_few and bounds.hold(self.num_batches, self.batch_rows * row_bytes)
-        least = 0 if source.call_bytes else LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
-        windows = self.share if by_window else None
-        return CallSizes(self.row_bytes, bounds, source.call_bytes, prefetch_factor, windows, is_whole, least)
+    @property
+    def _bounds(self) -> CallBounds:
+        if self.source.has_ranges:
+            return OF_RANGES
+        is_shuffled = self.order is not None and self.order.shuffle is not None
+        return OF_SHARED_CHUNKS if self.source.shares_chunks and is_shuffled else ROWS_ALONE
 
-    def read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
-        """Yield what `read` returns for the batches of each call, in order."""
+    def _by_window(self, bounds: CallBounds) -> bool:
+        """Return whether each window of the shuffle is read by one call, so that its chunks are decoded once."""
+        order = self.order
+        if bounds is ROWS_ALONE or self.prefetch_factor is not None or order is None or order.window_rows is None:
+            return False
+        return order.range_chunks is not None or order.window_rows * (self.row_bytes() or math.inf) <= MAX_BLOCK_BYTES
+
+    def _is_whole(self, bounds: CallBounds) -> bool:
+        """Return whether one call reads all batches, as a batch alone would decode a fifth of all chunks."""
+        if bounds is not OF_SHARED_CHUNKS or self.prefetch_factor is not None or self.batch_rows is None:
+            return False
+        plan, nbytes = self.source.plan, self.num_batches * self.batch_rows * (self.row_bytes() or math.inf)
+        is_few = plan.files.num_rows / plan.chunk_group_rows <= _FEW_CHUNKS * self.batch_rows
+        return is_few and self.num_batches <= bounds.batches and nbytes <= bounds.nbytes
+
+    def _growing(
+        self, batches: Iterator[Batch], bounds: CallBounds, are_pooled: Callable[[], bool]
+    ) -> Iterator[Call[Batch]]:
+        """Yield calls of some batches each.
+
+        The first calls are small, so that the first batch comes soon; the last ones too, so that threads end together.
+        Where calls `are_pooled`, all threads end together, and each call reads more for many threads.
+        """
+        source, threads, prefetch_factor, left = self.source, self.threads, self.prefetch_factor, self.num_batches
+        most_batches, most_bytes, growth = bounds
+        count = 1 if bounds is ROWS_ALONE else prefetch_factor or 1
+        least_bytes = LEAST_SHARED_BYTES if source.holds_chunks else LEAST_BYTES
+        if source.call_bytes:  # many requests are in flight
+            most_bytes, count, least_bytes = max(most_bytes, source.call_bytes), max(count, _FIRST_BATCHES), 0
+        while some := list(itertools.islice(batches, count)):
+            yield Call(some)
+            left -= len(some)
+            row_bytes = self.row_bytes()
+            if row_bytes is None:
+                continue
+            batch_bytes, nbytes, is_pooled = max(1, len(some[0]) * row_bytes), most_bytes, are_pooled()
+            if is_pooled:
+                nbytes = max(nbytes, min(nbytes * threads // PLANNERS, _MOST_POOLED_BYTES))
+            fitting, least = max(1, nbytes // batch_bytes), max(1, least_bytes // batch_bytes)
+            grown = most_batches if source.call_bytes else max(growth * count, least)
+            count = min(grown, prefetch_factor or min(most_batches, fitting))
+            if threads > 1 and not is_pooled:
+                count = int(min(count, max(least, -(-left // threads))))
+
+    def read(self, read: Callable[[Call[Batch]], Result]) -> Iterator[Result]:
+        """Yield what `read` returns for each call, in order."""
+
+        def done(call: Call[Batch]) -> Result:
+            try:
+                return read(call)
+            except BaseException as exc:
+                if not call.arrays_ahead.done():  # the next call waits for them
+                    call.arrays_ahead.set_exception(exc)
+                raise
+
         with self.source.sharing_chunks():
-            yield from self._read(read)
+            yield from self._read(done)
 
-    def _read(self, read: Callable[[list[Batch]], Result]) -> Iterator[Result]:
+    def _read(self, read: Callable[[Call[Batch]], Result]) -> Iterator[Result]:
         threads, source = self.threads, self.source
         # A store is asked by each thread: more of them would be too many.
         is_alone = not threads or self.is_alone or bool(source.call_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -76,10 +77,8 @@ class RowCache:
         """Return whether every row of these columns stays once it was read."""
         return all(self._bounds.get(name, 0) == num_rows for name in names)
 
-    def read_through(
-        self, out: Mapping[Any, np.ndarray], rows: np.ndarray, places: np.ndarray | None, read: Read
-    ) -> None:
-        """Fill ``out[column][places]`` from memory; call `read` for what is not held, and hold it.
+    def read_through(self, out: Mapping[Any, np.ndarray], rows: np.ndarray, read: Read) -> None:
+        """Fill arrays from memory, row i at place i; call `read` for what is not held, and hold it.
 
         Parameters
         ----------
@@ -87,18 +86,16 @@ class RowCache:
             Arrays of these columns, and of others, which are read.
         rows : numpy.ndarray
             int64.
-        places : numpy.ndarray, optional
-            int64; by default row i goes to place i.
         read : callable
             Reads the rows that are not held.
         """
-        targets = np.arange(len(rows)) if places is None else places
+        places = np.arange(len(rows))
         by_bound: dict[int, list[Any]] = {}
         for name in out:
             by_bound.setdefault(self._bounds.get(name, 0), []).append(name)
         if not self.columns:
             self._count(0, len(rows))
-            read(out, rows, targets)
+            read(out, rows, places)
             return
         is_held, slots = self._is_held[rows], self._slot_after[rows].astype(np.int64) - 1
         hits = int(np.count_nonzero(is_held & (slots < min(by_bound, default=0))))
@@ -106,7 +103,7 @@ class RowCache:
         for bound, names in by_bound.items():
             here = is_held & (slots < bound)
             if here.any():
-                self._copy({name: out[name] for name in names}, slots, here, targets, in_order=places is None)
+                self._copy({name: out[name] for name in names}, slots, here)
             if to_read and np.array_equal(here, to_read[-1][0]):
                 to_read[-1][1].extend(names)  # all columns are read by one call
             else:
@@ -114,9 +111,9 @@ class RowCache:
         for here, names in to_read:
             if not here.all():
                 missing = ~here
-                read({name: out[name] for name in names}, rows[missing], targets[missing])
+                read({name: out[name] for name in names}, rows[missing], places[missing])
         if not is_held.all():
-            self._add(rows[~is_held], out, targets[~is_held])
+            self._add(rows[~is_held], out, places[~is_held])
         self._count(hits, len(rows) - hits)
 
     def _count(self, hits: int, misses: int) -> None:
@@ -151,18 +148,16 @@ class RowCache:
             grown[: len(array)] = array
             self.columns[name] = grown
 
-    def _copy(
-        self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray, places: np.ndarray, *, in_order: bool
-    ) -> None:
+    def _copy(self, out: Mapping[Any, np.ndarray], slots: np.ndarray, here: np.ndarray) -> None:
         """Copy the rows that are held to their places."""
-        whole = in_order and here.all()
+        whole = here.all()
         for name, array in out.items():
             held = self.columns[name]
-            if whole and len(slots) == len(array) and not held.dtype.hasobject:
+            if whole and not held.dtype.hasobject:
                 # Not "raise", the default: NumPy would fill a copy of `out` first.
                 np.take(held, slots, axis=0, out=array, mode="clip")
             else:
-                array[places[here]] = _owned_rows(held[slots[here]])
+                array[here] = _owned_rows(held[slots[here]])
 
 
 def _owned_rows(values: np.ndarray) -> np.ndarray:
@@ -213,10 +208,6 @@ def _seen(path: str, expected: Identity | None, storage: Storage) -> Identity | 
 
 def columns_that_fit(row_bytes: Mapping[Any, int], num_rows: int, max_bytes: int) -> list[Any]:
     """Return the columns with the smallest rows, all that fit together with all their rows into `max_bytes`."""
-    found, left = [], max_bytes
-    for name in sorted(row_bytes, key=lambda each: row_bytes[each]):
-        left -= row_bytes[name] * num_rows
-        if left < 0:
-            break
-        found.append(name)
-    return found
+    names = sorted(row_bytes, key=lambda each: row_bytes[each])
+    ends = itertools.accumulate(row_bytes[name] * num_rows for name in names)
+    return [name for name, end in zip(names, ends, strict=True) if end <= max_bytes]

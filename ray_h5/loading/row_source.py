@@ -156,8 +156,12 @@ class RowSource:
         """Return shape and dtype of an array for `count` rows of each column."""
         return {each.name: ((count, *each.row_shape), each.dtype) for each in self.plan.columns}
 
-    def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray, places: np.ndarray | None = None) -> None:
-        """Read rows into ``out[column][places]``, each file by one call.
+    def new_arrays(self, count: int) -> dict[str, np.ndarray]:
+        """Return uninitialised arrays for `count` rows of each column of the files."""
+        return {each.name: empty((count, *each.row_shape), each.dtype) for each in self.plan.of_files}
+
+    def read_into(self, out: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
+        """Read rows into arrays, row i at place i, each file by one call.
 
         Parameters
         ----------
@@ -165,8 +169,6 @@ class RowSource:
             Arrays of the columns of the plan.
         indices : numpy.ndarray
             int64: selected indices, in any order.
-        places : numpy.ndarray, optional
-            int64: where each row goes; by default row i goes to place i.
 
         Raises
         ------
@@ -175,25 +177,23 @@ class RowSource:
         """
         row_ids, draws = self.split(indices)
         self._count_rows(len(row_ids))
-        self._read_checked(out, row_ids, draws, places)
+        self._read_checked(out, row_ids, draws)
 
     def block_rows(self, row_ids: np.ndarray) -> BlockRows:
         """Return the columns of the files for some rows, as `read_rows` does for rows that are not drawn."""
-        arrays = {each.name: empty((len(row_ids), *each.row_shape), each.dtype) for each in self.plan.of_files}
-        self._read_checked(arrays, row_ids, None, None)
+        arrays = self.new_arrays(len(row_ids))
+        self._read_checked(arrays, row_ids, None)
         return BlockRows(row_ids, arrays)
 
-    def _read_checked(
-        self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None, places: np.ndarray | None
-    ) -> None:
+    def _read_checked(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, draws: np.ndarray | None) -> None:
         plan = self.plan
         touched = sorted({*plan.files.files_of(row_ids).tolist()})  # np.unique would import numpy.ma
         try:
             if plan.joined is not None:  # columns of tables beside the files
                 for name in plan.joined.specs.keys() & out.keys():
-                    out[name][slice(None) if places is None else places] = plan.joined.array(name, plan.files, row_ids)
+                    out[name][:] = plan.joined.array(name, plan.files, row_ids)
                 out = {name: array for name, array in out.items() if name not in plan.joined.specs}
-            self.row_cache.read_through(out, row_ids, places, partial(self._read_files, draws=draws))
+            self.row_cache.read_through(out, row_ids, partial(self._read_files, draws=draws))
         finally:  # a file that changed before or meanwhile is another one now; that says more than what it led to
             self._check_files(touched)
 
@@ -296,23 +296,14 @@ class RowSource:
     ) -> None:
         done = self._read_together(out, row_ids, places) if self._storage is LOCAL else set()
         rest = {name: array for name, array in out.items() if name not in done}
-        if rest:
-            # The reader looks at the state of each file before and after.
-            starts = self.plan.files.starts
-            run_reads(
-                [
-                    partial(
-                        self._planned,
-                        file,
-                        rest,
-                        row_ids[here] - starts[file],
-                        places[here],
-                        {} if draws is None else {"draws": draws[here]},
-                    )
-                    for file, here in by_file(self.plan.files, row_ids)
-                ],
-                self._times,
-            )
+        starts = self.plan.files.starts
+
+        def planned(file: int, here: np.ndarray) -> FileRead:
+            drawn = {} if draws is None else {"draws": draws[here]}
+            return self._planned(file, rest, row_ids[here] - starts[file], places[here], drawn)
+
+        if rest:  # the reader looks at the state of each file before and after
+            run_reads([partial(planned, *each) for each in by_file(self.plan.files, row_ids)], self._times)
 
     def _read_together(self, out: Mapping[str, np.ndarray], row_ids: np.ndarray, places: np.ndarray) -> set[str]:
         """Read the columns that are alike in all files: rows of all of them are planned at once; return their names.

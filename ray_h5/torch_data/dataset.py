@@ -22,6 +22,7 @@ from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
 from ray_h5.loading.place_columns import paths_of
+from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
 from ray_h5.messages import counted, few
@@ -37,6 +38,7 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
 from ray_h5.torch_data.batches.samples import Batch, sample_of, transformed
+from ray_h5.torch_data.batches.tasks import Task
 from ray_h5.torch_data.batches.tensors import (
     BatchArrays,
     Sample,
@@ -355,20 +357,26 @@ class H5Dataset(BatchedDataset):
         RowIndexError, OptionError
             If there is no such sample, or an array does not have the place for the samples.
         """
-        if self._closed:
-            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
-        indices = self._checked(indices, type(self).__name__)
+        indices = self._readable(indices)
         if out is not None:
             if out.keys() != self._specs.keys():
                 raise OptionError(f"out: expected an array for each of {list(self._specs)}, found {list(out)}")
             for name, spec in self._specs.items():
                 check_fit(out[name], spec.row_shape, len(indices), None, f"out: column {name!r}")
         arrays = new_arrays(self._source.batch_specs(len(indices))) if out is None else out
+        self._read_into(arrays, indices)
+        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
+
+    def _readable(self, indices: Many) -> np.ndarray:
+        if self._closed:
+            raise OptionError(f"{type(self).__name__}: this dataset is closed; make a new one")
+        return self._checked(indices, type(self).__name__)
+
+    def _read_into(self, arrays: Mapping[str, np.ndarray], indices: np.ndarray) -> None:
         self._source.read_into(arrays, indices)
         for name, spec in self._specs.items():
             if spec.dtype.hasobject or spec.dtype.kind == "S":
                 self._finish(arrays[name], spec, indices)
-        return {**arrays, **self._place_arrays(indices)} if self._places else arrays
 
     def _finish(self, values: np.ndarray, spec: ColumnSpec, indices: np.ndarray) -> None:
         """Check and cast values of a column that are no numbers here, where it is known which rows they are."""
@@ -403,14 +411,22 @@ class H5Dataset(BatchedDataset):
             found["step"] = steps - plan.step_starts[plan.files.files_of(row_ids)]
         return {name: found[name] for name in self._places}
 
-    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[dict[str, np.ndarray]]:
+    def read_batches(self, batches: Sequence[Sequence[int]], *, pinned: bool = False) -> list[BatchArrays]:
         """Read some batches by one call, and return the arrays of each; with `pinned`, in pinned memory."""
-        indices = self._checked([index for batch in batches for index in batch], type(self).__name__)
-        arrays = self.read(indices, self.new_pinned(len(indices)) if pinned else None)
-        stops = itertools.accumulate(map(len, batches))
-        parts = [slice(stop - len(batch), stop) for batch, stop in zip(batches, stops, strict=True)]
-        read = [({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
-        return [self._left(*each) for each in read]
+        return self._read_call(Call([Task(list(batch), ()) for batch in batches]), pinned)
+
+    def _read_call(self, call: Call[Task], pinned: bool) -> list[BatchArrays]:
+        new = self.new_pinned if pinned else lambda count: new_arrays(self._source.batch_specs(count))
+
+        def read(arrays: dict[str, np.ndarray], indices: np.ndarray) -> None:
+            self._read_into(arrays, self._readable(indices))
+
+        arrays = call.read(new, read)
+        indices = self._readable(call.indices)
+        arrays |= self._place_arrays(indices)
+        stops = itertools.accumulate(map(len, call.batches))
+        parts = [slice(stop - len(batch), stop) for batch, stop in zip(call.batches, stops, strict=True)]
+        return [self._left({name: values[part] for name, values in arrays.items()}, indices[part]) for part in parts]
 
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""

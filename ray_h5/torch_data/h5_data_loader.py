@@ -13,7 +13,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ray_h5.errors import OptionError
 from ray_h5.loading.ahead import ahead
-from ray_h5.loading.read_calls import Calls, finished
+from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
 from ray_h5.storage.stop import Stop
@@ -255,13 +255,13 @@ class H5DataLoader(DataLoader[Any]):
     def _what(self) -> str:
         return f"{len(self.dataset)} samples of {self.dataset}"
 
-    def _read(self, make: Callable[[Any], Any] | None, call: list[Task]) -> list[_Made]:
+    def _read(self, make: Callable[[Any], Any] | None, call: Call[Task]) -> list[_Made]:
         """Read some batches by one call, and pass the arrays of each to `make`, if there is one."""
-        read = self.dataset.read_batches([task.indices for task in call], pinned=self._pins)
+        read = self.dataset._read_call(call, self._pins)
         if self.dataset.decodes:
-            self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call))))
+            self._decoded_bytes = max(self._decoded_bytes, nbytes_of(read) // max(1, sum(map(len, call.batches))))
         made: list[_Made] = []
-        for task, arrays in zip(call, read, strict=True):
+        for task, arrays in zip(call.batches, read, strict=True):
             if len(task) and not has_rows(arrays):
                 made.append((task, NOTHING))  # all images were skipped: it is not delivered
             else:

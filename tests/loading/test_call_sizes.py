@@ -4,38 +4,40 @@ import h5py
 import numpy as np
 import pytest
 
+from ray_h5 import Shuffle, ragged
 from ray_h5.loading import row_source
-from ray_h5.loading.read_calls import OF_RANGES, OF_SHARED_CHUNKS, CallSizes
 from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.jobs import ReadStats
 from ray_h5.storage.stop import Stop
-from ray_h5.torch_data import loader
+from ray_h5.torch_data import H5DataLoader, H5Dataset, OrderSampler, loader
 
 MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("options", "row_bytes", "threads", "expected"),
+    ("row_bytes", "threads", "chunk_rows", "prefetch_factor", "expected"),
     [
-        ({}, MIB // 64, 0, [1, 4, 16, 16, 3]),  # at most 16 MiB
-        ({}, MIB // 16, 0, [1, *[4] * 9, 3]),
-        ({}, None, 0, [1] * 40),
-        ({}, MIB // 64, 2, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small, so that threads end together
-        ({"least_bytes": 8 * MIB}, MIB // 64, 2, [1, 8, 16, 8, 7]),  # not below 8 MiB
-        ({}, MIB // 1024, 2, [1, 16, 16, 7]),  # not below 1 MiB
-        ({}, 64, 1, [1, 39]),
-        ({"bounds": OF_RANGES}, MIB // 64, 0, [1, 16, 23]),  # at most 80 MiB: chunks are decoded once a call
-        ({"bounds": OF_RANGES}, MIB // 8, 0, [1, *[10] * 3, 9]),
-        ({"bounds": OF_SHARED_CHUNKS}, MIB // 64, 0, [1, 16, 23]),  # at most 40 MiB
-        ({"bounds": OF_SHARED_CHUNKS}, MIB // 8, 0, [1, *[5] * 7, 4]),
-        ({"call_bytes": 8 * MIB}, MIB // 64, 0, [4, 16, 16, 4]),
-        ({"prefetch_factor": 7}, MIB // 64, 0, [1, 4, *[7] * 5]),
+        (MIB // 64, 0, None, None, [1, 4, 16, 16, 3]),  # at most 16 MiB
+        (MIB // 16, 0, None, None, [1, *[4] * 9, 3]),
+        (MIB // 64, 2, None, None, [1, 4, 16, 10, 5, 2, 1, 1]),  # the last ones are small: threads end together
+        (MIB // 1024, 2, None, None, [1, 16, 16, 7]),  # not below 1 MiB
+        (64, 1, None, None, [1, 39]),
+        (MIB // 64, 0, 2, None, [1, 16, 23]),  # at most 40 MiB: chunks are decoded once a call
+        (MIB // 8, 0, 2, None, [1, *[5] * 7, 4]),
+        (MIB // 64, 0, None, 7, [1, 4, *[7] * 5]),
+        (MIB // 64, 0, 2, 7, [*[7] * 5, 5]),
     ],
 )
-def test_the_first_call_is_small_and_others_grow_to_their_bounds(options, row_bytes, threads, expected):
-    batches = [[0] * 64] * 40
-    calls = CallSizes(lambda: row_bytes, **options).calls(iter(batches), len(batches), threads)
-    assert [len(call) for call in calls] == expected
+def test_the_first_call_is_small_and_others_grow_to_their_bounds(
+    tmp_path, row_bytes, threads, chunk_rows, prefetch_factor, expected
+):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        chunks = None if chunk_rows is None else (chunk_rows, row_bytes)
+        file.create_dataset("x", (2560, row_bytes), "u1", chunks=chunks)
+    dataset = H5Dataset(tmp_path / "a.h5", ["x"])
+    sampler = OrderSampler(dataset, shuffle="rows", run_length=64)
+    batches = H5DataLoader(dataset, 64, sampler, threads=threads, prefetch_factor=prefetch_factor)
+    assert [len(call) for call in batches._calls(Stop()).calls()] == expected
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -74,3 +76,30 @@ def test_shuffles_decode_chunks_of_many_rows_few_times(tmp_path, monkeypatch):
     for shuffle in ("rows", "chunks"):
         assert 256 <= decoded(shuffle, 32) <= 3 * 256  # 3 calls: of 1 batch, of 16, and of the other 111
         assert decoded(shuffle, 64) == 256  # one call, as a batch alone would decode a fifth
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("batch_size", [100, 300, 2048, 3000])
+def test_a_batch_in_two_windows_is_read_by_two_calls(tmp_path, monkeypatch, batch_size, threads):
+    rows, names = np.arange(8192), np.array([f"n{i}" for i in range(8192)], object)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.stack([rows, rows], 1), chunks=(64, 2), compression="gzip")
+        file.create_dataset("name", data=names, dtype=h5py.string_dtype())
+        file["end"] = 2 * rows + 2
+        file.create_dataset("content", data=np.repeat(rows, 2), chunks=64, compression="gzip")
+    options = {"shuffle": Shuffle("chunks", window_rows=2048), "threads": threads, "kept_bytes": 0}
+    columns = ["x", "name", ragged("content", ends="end")]
+    order = []
+    for batch in loader(tmp_path / "a.h5", batch_size, columns=columns, include_row_ids=True, **options):
+        numbers = batch.row_id.tolist()
+        assert batch.x.tolist() == [[i, i] for i in numbers]
+        assert batch.name == [f"n{i}" for i in numbers]
+        assert [each.tolist() for each in batch.content] == [[i, i] for i in numbers]
+        assert len(numbers) == min(batch_size, 8192 - len(order))
+        order += numbers
+    assert sorted(order) == rows.tolist()
+    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    batches = loader(tmp_path / "a.h5", batch_size, columns=["x"], **options)
+    assert np.concatenate([batch.x for batch in batches])[:, 0].tolist() == order
+    decoded = sum(each.stats.chunks_decoded for each in batches.dataset._source._readers.values())
+    assert decoded == 128 or batch_size > 2048

@@ -313,7 +313,7 @@ def test_a_mask_is_no_list_of_indices(path, mask):
 def test_reads_that_hang_are_not_waited_for(path, monkeypatch):
     dataset = H5Dataset(path)
     goes_on = threading.Event()
-    monkeypatch.setattr(dataset, "read", lambda *_: goes_on.wait(60))
+    monkeypatch.setattr(dataset.source, "read_into", lambda *_: goes_on.wait(60))
     batches = H5DataLoader(dataset, 4, threads=1, timeout=0.2)
     start = time.monotonic()
     with pytest.raises(RuntimeError, match=r"nothing was read in 0\.2 seconds"):

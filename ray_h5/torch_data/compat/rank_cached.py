@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -74,7 +72,7 @@ class RankMemCachedH5Dataset(PairDataset):
         Called with the input and with the target of each sample, as tensors.
     pin_host_memory : bool
         Pin the tensors, for faster copies to a GPU. If that is not possible, `log_fn` is called with the
-        reason.
+        reason. Shared memory is not pinned: workers do not copy to a GPU.
     share_memory : bool
         Put the tensors into shared memory, for loader workers that are spawned.
     rdcc_nbytes, rdcc_nslots, rdcc_w0
@@ -218,42 +216,21 @@ def _preloaded(source: H5Dataset | LivePairs, rows: np.ndarray, memory: _Memory)
 
 def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
     """Return a function that allocates the tensors that stay."""
+    if share:
+        return new_shared
     if pin and not torch.cuda.is_available():
         log_fn("pin_host_memory: torch finds no CUDA device here; the memory is not pinned")
         pin = False
 
     def make(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
-        if share:
-            tensor = new_shared(shape, dtype)
-            return _registered(tensor, log_fn) if pin else tensor
-        if not pin:
-            return torch.from_numpy(empty(shape, dtype))
-        try:
-            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
-        except RuntimeError as exc:
-            log_fn(f"pin_host_memory: {str(exc).splitlines()[0]}; the memory is not pinned")
-            return torch.from_numpy(empty(shape, dtype))
+        if pin:
+            try:
+                return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True)
+            except RuntimeError as exc:
+                log_fn(f"pin_host_memory: {str(exc).splitlines()[0]}; the memory is not pinned")
+        return torch.from_numpy(empty(shape, dtype))
 
     return make
-
-
-def _registered(tensor: torch.Tensor, log_fn: Callable[[str], None]) -> torch.Tensor:
-    """Pin memory that is allocated already, shared memory, until it is freed."""
-    if not tensor.nbytes:
-        return tensor
-    start = tensor.data_ptr()
-    code = int(torch.cuda.cudart().cudaHostRegister(start, tensor.nbytes, 0))
-    if code != 0:
-        log_fn(f"pin_host_memory: cudaHostRegister returned {code}; the shared memory is not pinned")
-    else:
-        # Otherwise CUDA would take other memory that is mapped there later for these pages, and copy them instead.
-        weakref.finalize(tensor.untyped_storage(), _unregister, start, os.getpid()).atexit = False
-    return tensor
-
-
-def _unregister(start: int, pid: int) -> None:
-    if os.getpid() == pid:  # a loader worker that was forked frees its mapping alone
-        torch.cuda.cudart().cudaHostUnregister(start)
 
 
 def _balanced_contiguous_shard(total: int, world_size: int, rank: int) -> tuple[int, int]:

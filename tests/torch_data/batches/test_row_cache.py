@@ -32,7 +32,7 @@ def test_the_rows_read_first_stay_of_each_column_as_many_as_its_bound(bound, bat
 
             out = {name: np.empty((len(batch), *shape), dtype) for name, (shape, dtype) in specs.items()}
             out["other"] = np.empty(len(batch))
-            cache.read_through(out, np.array(batch), None, read)
+            cache.read_through(out, np.array(batch), read)
             assert out["x"].tolist() == out["y"][:, 1].tolist() == out["other"].tolist() == batch
             assert [each.tolist() for each in out["list"]] == [[row] * row for row in batch]
             assert seen == {name: [row for row in batch if row not in model[:most]] for name, most in bounds.items()}

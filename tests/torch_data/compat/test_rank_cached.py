@@ -1,4 +1,3 @@
-import gc
 import pickle
 
 import h5py
@@ -183,53 +182,9 @@ def test_the_seed_has_the_name_of_today_too():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("share", [False, True])
-def test_pinned_on_a_gpu_machine(pairs, share):
-    dataset = RankMemCachedH5Dataset(pairs, "images", "labels", share_memory=share, log_fn=silent)
+def test_pinned_on_a_gpu_machine(pairs):
+    dataset = RankMemCachedH5Dataset(pairs, "images", "labels", log_fn=silent)
     assert dataset.x.is_pinned()
     inputs, _ = next(iter(DataLoader(dataset, batch_size=4)))
     assert inputs.is_pinned()
     assert torch.equal(inputs.cuda(non_blocking=True).cpu(), dataset.x[:4])
-
-
-class Cudart:
-    """CUDA's functions that pin memory which is allocated already."""
-
-    def __init__(self, code=0):
-        self.code, self.pinned = code, {}
-
-    def cudaHostRegister(self, start, nbytes, _):  # noqa: N802
-        self.pinned[start] = nbytes
-        return self.code
-
-    def cudaHostUnregister(self, start):  # noqa: N802
-        del self.pinned[start]
-
-
-@pytest.mark.usefixtures("one_process")
-def test_shared_memory_is_pinned_until_it_is_freed(pairs, monkeypatch):
-    """CUDA would take memory that is mapped there later for the pages that it pinned."""
-    cudart = Cudart()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
-    dataset = RankMemCachedH5Dataset(pairs, "images", "labels", share_memory=True, log_fn=silent)
-    assert cudart.pinned == {each.data_ptr(): each.nbytes for each in (dataset.x, dataset.y)}
-    view = dataset.x[1:3]
-    del dataset
-    gc.collect()
-    assert list(cudart.pinned) == [view.untyped_storage().data_ptr()]
-    del view
-    gc.collect()
-    assert not cudart.pinned
-
-
-@pytest.mark.usefixtures("one_process")
-def test_shared_memory_that_cannot_be_pinned_is_said_and_not_freed_twice(pairs, monkeypatch):
-    cudart, said = Cudart(code=2), []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
-    dataset = RankMemCachedH5Dataset(pairs, "images", share_memory=True, log_fn=said.append)
-    assert "pin_host_memory: cudaHostRegister returned 2; the shared memory is not pinned" in said
-    del dataset
-    gc.collect()
-    assert len(cudart.pinned) == 1
