@@ -60,7 +60,7 @@ LIMITS: dict[str, Size] = {
     "order": Size(2761, 20, 0, 0, 2, 1),
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1134, 8, 0, 0, 0, 0),
-    "ray_data": Size(4466, 28, 5, 0, 8, 7),
+    "ray_data": Size(4452, 28, 5, 0, 8, 7),
     "read": Size(6966, 37, 19, 2, 12, 6),
     "rows": Size(4408, 19, 5, 0, 4, 4),
     "shown_values": Size(105, 1, 0, 0, 0, 0),

@@ -130,12 +130,12 @@ def read_h5(
         include_row_keys=include_row_keys,
         block_rows=block_rows,
         num_blocks=override_num_blocks,
-        threads=max(1, int(resources["num_cpus"] or 1)),
+        threads=max(1, int(resources.get("num_cpus", 1))),
         **options,
     )
-    if memory is None:
-        resources["memory"] = datasource.remote_task_bytes
-    ds = _dataset(datasource, **resources)
+    if memory is None and "memory" not in resources and (nbytes := datasource.remote_task_bytes) is not None:
+        resources["memory"] = nbytes
+    ds = _dataset(datasource, remote_options(ray.data.read_datasource, resources))
     # The dataset has its own copy of the context; the user's context stays as it is.
     ds.context.execution_options.preserve_order |= in_order
     # The error of a function is raised as what it is, and not as an error of Ray around it.
@@ -186,11 +186,10 @@ def _loader_of(source: ray.data.Dataset, batch_size: int, ranks: Any, **options:
     return loader_of_dataset(source, batch_size, ranks, **options)
 
 
-def _dataset(datasource: H5Datasource, **resources: Any) -> ray.data.Dataset:
-    tasks = remote_options(ray.data.read_datasource, resources.pop("ray_remote_args") or {})
+def _dataset(datasource: H5Datasource, options: dict[str, Any]) -> ray.data.Dataset:
     with warnings.catch_warnings():
         # Some options of tasks have no parameter except ray_remote_args.
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
         # The datasource chooses blocks by their bytes. Ray chooses 200 blocks or more by default, and cuts what the
         # tasks return to get that number; it never needs to cut for 1.
-        return ray.data.read_datasource(datasource, override_num_blocks=1, **resources, **tasks)
+        return ray.data.read_datasource(datasource, override_num_blocks=1, **options)

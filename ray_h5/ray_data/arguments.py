@@ -73,18 +73,19 @@ def as_flag(name: str, value: object) -> bool:
 
 
 def as_resources(concurrency: object, num_cpus: object, memory: object, ray_remote_args: object) -> dict[str, Any]:
-    """Return the resources that read tasks reserve, as Python numbers: Ray does not take those of numpy."""
+    """Return the options of tasks that are there, as Python numbers: Ray does not take those of numpy."""
     if ray_remote_args is not None and not isinstance(ray_remote_args, dict):
         raise OptionError(
             f"ray_remote_args={ray_remote_args!r}: expected a dict, such as {{'scheduling_strategy': ...}}"
         )
-    return {
+    found = {
         "concurrency": None if concurrency is None else as_integer("concurrency", concurrency, 1),
         "num_cpus": _as_amount("num_cpus", num_cpus),
         # Ray runs a step that reserves 0 bytes apart from one that reserves none.
         "memory": _as_amount("memory", memory) or None,
-        "ray_remote_args": ray_remote_args,
+        **(ray_remote_args or {}),
     }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def remote_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:

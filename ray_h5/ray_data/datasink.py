@@ -193,13 +193,11 @@ def write_h5(
     if not isinstance(ds, Dataset):
         raise OptionError(f"ds={type(ds).__name__}: expected a ray.data.Dataset")
     resources = as_resources(concurrency, num_cpus, memory, ray_remote_args)
-    sink = H5Datasink(path, threads=max(1, int(resources["num_cpus"] or 1)), **options)
+    sink = H5Datasink(path, threads=max(1, int(resources.get("num_cpus", 1))), **options)
     if sink.skips:
         return
-    reserved = {name: resources[name] for name in ("num_cpus", "memory") if resources[name] is not None}
-    tasks = remote_options(ds.write_datasink, {**reserved, **(resources["ray_remote_args"] or {})})
     try:
-        ds.write_datasink(sink, concurrency=resources["concurrency"], **tasks)
+        ds.write_datasink(sink, **remote_options(ds.write_datasink, resources))
     except Exception as exc:
         error = own_error(exc)
         if error is None or error is exc:

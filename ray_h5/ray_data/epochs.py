@@ -226,8 +226,10 @@ class Epochs:
         if self._setting.position is not None:
             self._seed = remainder.seed if plan.order.shuffle is not None and plan.order.shuffle.is_drawn else None
             self._setting = replace(self._setting, position=None)
-        _warn_of_lost_rows(plan, remainder)
-        logger.debug("epoch %d, %d rows", remainder.epoch, remainder.block_layout(plan).num_rows)
+        rows = remainder.block_layout(plan).num_rows
+        if remainder.left is not None:
+            warn_of_lost_rows(f"the rest of epoch {remainder.epoch}", rows, remainder.world_size)
+        logger.debug("epoch %d, %d rows", remainder.epoch, rows)
         self.running = RunningEpoch(position_of(plan, remainder), self.resumes)
 
 
@@ -242,17 +244,16 @@ def disagreement(settings: Mapping[str, EpochSetting | str], workers: int) -> st
     )
 
 
-def _warn_of_lost_rows(plan: ReadPlan, remainder: Remainder) -> None:
-    layout = remainder.block_layout(plan)
-    if layout.unshared_rows and remainder.left is not None:
+def warn_of_lost_rows(what: str, rows: int, world_size: int) -> None:
+    """Warn of the last rows of an epoch, or of the rest of one, that do not divide among workers."""
+    if lost := rows % world_size:
         logger.warning(
-            "the last %d of the %d rows that epoch %d still has do not divide among %d workers, and are left out of "
-            "it. Resume with a number of workers that divides them; or deliver them, by "
-            "read_h5(..., tail='pad', tail_rows=workers * batch size).",
-            layout.unshared_rows,
-            layout.num_rows,
-            remainder.epoch,
-            remainder.world_size,
+            "%s: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Choose what "
+            "happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
+            what,
+            lost,
+            rows,
+            world_size,
         )
 
 

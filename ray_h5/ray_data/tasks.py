@@ -21,7 +21,7 @@ from ray_h5.index.facts.file_facts import FileFacts
 from ray_h5.index.lookup import read_ahead
 from ray_h5.loading.row_source import RowSource
 from ray_h5.lru import LRU
-from ray_h5.order.execute_plan import BlockRows, read_rows
+from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
@@ -102,13 +102,9 @@ def _read_block(
             source = RowSource(plan, _KEPT_BYTES)
             source.block_rows(plan.row_ids(np.arange(plan.num_rows)))  # in the order of the files: each is opened once
             _SOURCES.put(key, source)
-        read = read_rows if source is None else partial(_from_memory, source)
+        read = read_rows if source is None else lambda _plan, row_ids, _draws: source.block_rows(row_ids)
         table = to_table(plan, read_block(plan, remainder, block, limit, read), names)
     yield table
-
-
-def _from_memory(source: RowSource, _plan: ReadPlan, row_ids: np.ndarray, _draws: np.ndarray | None) -> BlockRows:
-    return source.block_rows(row_ids)
 
 
 def _is_kept(plan: ReadPlan) -> bool:

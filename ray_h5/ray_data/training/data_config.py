@@ -16,6 +16,7 @@ from ray_h5.errors import OptionError
 from ray_h5.messages import ensure_handler
 from ray_h5.options import as_integer, takes_options_of
 from ray_h5.ray_data.datasource import H5Datasource, sources_of, with_sources
+from ray_h5.ray_data.epochs import warn_of_lost_rows
 from ray_h5.ray_data.ray_internals import may_grow, operators, row_count_changers, task_cpus
 from ray_h5.ray_data.training.worker_shard import Recipe, WorkerShard, recipe_of
 
@@ -189,17 +190,7 @@ def _for_workers(name: str, ds: Dataset, world_size: int) -> Dataset:
 
 def _warn_of_lost_rows(name: str, ds: Dataset, world_size: int) -> None:
     # From the plan: Ray would read and transform all rows to count them.
-    rows = sum(each.plan().num_positions for each in sources_of(ds))
-    lost = rows % world_size
-    if lost:
-        logger.warning(
-            "dataset %r: the last %d of %d rows do not divide among %d workers, and are left out of each epoch. Choose "
-            "what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size).",
-            name,
-            lost,
-            rows,
-            world_size,
-        )
+    warn_of_lost_rows(f"dataset {name!r}", sum(each.plan().num_positions for each in sources_of(ds)), world_size)
 
 
 _CPU_STEP = 1e-4

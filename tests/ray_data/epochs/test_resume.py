@@ -293,7 +293,7 @@ def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
     """150 rows divide among 2 and 3 workers. After 16 rows, the rest of 134 does not among 3."""
     for world_size, options, lost in [
         (2, {}, []),
-        (3, {}, ["2 of the 134"]),
+        (3, {}, ["2 of 134"]),
         (3, {"tail_rows": 24, "tail": "pad"}, []),
     ]:
         ds = read(paths, **options)
@@ -305,7 +305,7 @@ def test_the_rows_of_a_rest_that_do_not_divide_are_said(paths, caplog):
             rows = list(ds.iter_rows())
         said = warnings_of(caplog)
         assert len(said) == len(lost)
-        assert all(f"the last {each} rows that epoch 1 still has do not divide among 3" in said[0] for each in lost)
+        assert all(f"the rest of epoch 1: the last {each} rows do not divide among 3" in said[0] for each in lost)
         assert {row["row_id"] for row in rows} == set(order_of(paths, 1)[16:])
         assert len(rows) == (144 if options else 134)
 
