@@ -412,7 +412,8 @@ def _within(along: Along, low: int, high: int) -> list[Run]:
 
 def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
     """Return values of a virtual dataset with the axes of a source."""
-    view = view[tuple(slice(None) if axis in source.axes else 0 for axis in range(len(source.here)))]
+    kept = (slice(None) if axis in source.axes else 0 for axis in range(len(source.here)))
+    view = view[(*kept, ...)]  # of a single value, too, a part of the output and no copy
     axes = source.axes.values()
     return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
 
