@@ -412,10 +412,11 @@ def _within(along: Along, low: int, high: int) -> list[Run]:
 
 def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
     """Return values of a virtual dataset with the axes of a source."""
-    kept = (slice(None) if axis in source.axes else 0 for axis in range(len(source.here)))
-    view = view[(*kept, ...)]  # of a single value, too, a part of the output and no copy
-    axes = source.axes.values()
-    return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
+    # Without the ellipsis, a single value would be a copy.
+    view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
+    return view[
+        tuple(slice(None) if axis in source.axes.values() else None for axis in range(max(1, len(source.there))))
+    ]
 
 
 def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray, pick: Callable[[np.ndarray], np.ndarray]) -> None:
