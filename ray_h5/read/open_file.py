@@ -386,8 +386,7 @@ class OpenFile(ABC):
             virtual = self._virtual[layout.name] = VirtualColumn.of(self.file_of, self._elsewhere[layout.name], layout)
         paths, is_near = virtual.paths_of(part), not self.byte_source.is_fetched
         # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
-        unused = virtual.paths - paths
-        read.add_sources(layout.name, [each for each in layout.sources if each[0] not in unused])
+        read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
         if is_near and isinstance(part.address, str) and not part.where:
             if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
                 plan.jobs += virtual.joint_jobs(joint, part)

@@ -411,8 +411,7 @@ def _within(along: Along, low: int, high: int) -> list[Run]:
 
 
 def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
-    """Return values of a virtual dataset with the axes of a source."""
-    # Without the ellipsis, a single value would be a copy.
+    """Return values of a virtual dataset with the axes of a source: a view, also of a single value."""
     view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
     return view[
         tuple(slice(None) if axis in source.axes.values() else None for axis in range(max(1, len(source.there))))
