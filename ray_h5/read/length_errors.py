@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.hdf5.files.file_formats import is_of_matlab
@@ -30,17 +30,8 @@ _MATLAB = (
 )
 
 
-class HasRows(Protocol):
-    """A column with rows."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def shape(self) -> tuple[int | None, ...]: ...
+HasRows: TypeAlias = Any
+"""A column with rows: it has `num_rows` and `dtype`."""
 
 
 def error_of_lengths(

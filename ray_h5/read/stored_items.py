@@ -108,7 +108,7 @@ def _decoder(type_id: h5py.h5t.TypeID, dtype: np.dtype, width: int) -> Decode:
     stored = type_id.get_super() if kind == h5py.h5t.ENUM else type_id
     if type_id.equal(to) or stored.equal(to):
         return partial(_plain, np.dtype(dtype.str))
-    return partial(_converted, type_id, to, np.dtype(dtype.str))
+    return partial(converted, type_id, to, np.dtype(dtype.str))
 
 
 def _reference(width: int) -> np.dtype:
@@ -119,13 +119,14 @@ def _plain(dtype: np.dtype, items: np.ndarray, heap: Heap) -> np.ndarray:  # noq
     return np.ascontiguousarray(items).view(dtype).reshape(len(items))
 
 
-def _converted(
+def converted(
     type_id: h5py.h5t.TypeID,
     to: h5py.h5t.TypeID,
     dtype: np.dtype,
     items: np.ndarray,
-    heap: Heap,  # noqa: ARG001  as all decoders
+    heap: Heap | None = None,  # noqa: ARG001  as all decoders
 ) -> np.ndarray:
+    """Return values of a type of libhdf5 as values of another one; `items` has the bytes of one in each row."""
     # libhdf5 converts in place, so the buffer has room for the larger of both.
     size = max(items.shape[1], dtype.itemsize)
     buffer = np.zeros(len(items) * size, np.uint8)

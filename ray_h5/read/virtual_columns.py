@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError, UnsupportedColumnError
@@ -23,6 +24,10 @@ from ray_h5.read.arrays.selection import Runs, Selection, runs_of_positions
 from ray_h5.read.casting import keeps_all
 from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import Address, Part
+from ray_h5.read.stored_items import converted
+
+if TYPE_CHECKING:
+    from ray_h5.read.open_file import OpenFile
 
 After = list[Callable[[], None]]
 """What is left to do once parts are read. The last of it is done first."""
@@ -30,17 +35,7 @@ After = list[Callable[[], None]]
 _COPY = "Copy the values into the file with h5repack."
 
 
-class OtherFile(Protocol):
-    """A file, as far as its columns have values of others."""
-
-    def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
-        """Return the address and the layout of a dataset, also of one with a single value."""
-
-    def reader_of(self, address: Address, where: str = "") -> object:
-        """Return the reader of a column; its errors say that `where` leads to it."""
-
-
-FileOf = Callable[[str], OtherFile]
+FileOf: TypeAlias = "Callable[[str], OpenFile]"
 """Returns the file at a path that values come from."""
 
 Run = tuple[int, int, int, int]
@@ -92,10 +87,9 @@ class _Source:
         there = there or tuple(map(Along.all_of, shape))
         here, there = _ended(here, there, layout.shape, shape)
         leads = f"{layout.where} leads to {found.where}"
-        is_number = {layout.dtype.kind, found.dtype.kind} <= set("biufc")
-        if layout.kind != found.kind or not (
-            keeps_all(found.dtype, layout.dtype) if is_number else layout.dtype == found.dtype
-        ):
+        kinds = {layout.dtype.kind, found.dtype.kind}
+        converts = kinds <= set("iufc") or (kinds <= set("biufc") and keeps_all(found.dtype, layout.dtype))
+        if layout.kind != found.kind or not (converts or layout.dtype == found.dtype):
             raise UnsupportedColumnError(
                 f"{leads}, which has values of another type: expected {layout.dtype}, found {found.dtype}. Write the "
                 "virtual dataset again with the type of its sources."
@@ -394,6 +388,11 @@ def _pieces(source: _Source, box: _Box, where: str, after: After) -> Iterator[tu
             rows = request_of(positions[0])
             if is_by_row:
                 rows = request_of(source.there[0].at(found[some]), box.places[some])
+            if not keeps_all(source.layout.dtype, view.dtype):
+                places = box.places[some] if is_by_row else slice(None)
+                stored = np.empty(view[places].shape, source.layout.dtype)
+                after.append(partial(_convert, stored, view, places))
+                rows, view = request_of(rows.listed().rows), stored
             part = Part(source.taken(positions), rows, view, where)
             yield some, index, (source.path, part)
 
@@ -413,9 +412,8 @@ def _within(along: Along, low: int, high: int) -> list[Run]:
 def _axes_of(source: _Source, view: np.ndarray) -> np.ndarray:
     """Return values of a virtual dataset with the axes of a source: a view, also of a single value."""
     view = view[(*(slice(None) if axis in source.axes else 0 for axis in range(len(source.here))), ...)]
-    return view[
-        tuple(slice(None) if axis in source.axes.values() else None for axis in range(max(1, len(source.there))))
-    ]
+    axes = source.axes.values()
+    return view[tuple(slice(None) if axis in axes else None for axis in range(max(1, len(source.there))))]
 
 
 def _put(out: np.ndarray, places: np.ndarray, values: np.ndarray, pick: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -428,6 +426,13 @@ def _taken(taken: Sequence[Runs | None], values: np.ndarray) -> np.ndarray:
         if runs is not None:
             values = values.take(units_of(*np.array(runs, np.int64).reshape(-1, 2).T), axis=1 + axis)
     return values
+
+
+def _convert(stored: np.ndarray, view: np.ndarray, places: Any) -> None:
+    """Put values of a source into a virtual dataset of another type, as libhdf5 converts them."""
+    source, to = (h5py.h5t.py_create(each.dtype) for each in (stored, view))
+    items = np.ascontiguousarray(stored).reshape(-1, 1).view(np.uint8)
+    view[places] = converted(source, to, view.dtype, items).reshape(stored.shape)
 
 
 def _repeat(out: np.ndarray, places: np.ndarray) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import ray_h5
 from ray_h5 import Grid, Patches
-from ray_h5.errors import CastError, UnsupportedColumnError
+from ray_h5.errors import CastError
 from ray_h5.torch_data import H5Dataset
 
 SHAPE = (9, 6, 8)
@@ -70,6 +70,18 @@ def test_rows_of_all_kinds(tmp_path, name, stored):
     np.testing.assert_array_equal(dataset.read(np.array([7, 0, 3, 3]))["x"], values.T[[7, 0, 3, 3]])
 
 
+@pytest.mark.parametrize("stored", STORED)
+def test_a_source_of_one_value_fills_one_place(tmp_path, stored):
+    with h5py.File(tmp_path / "0.h5", "w") as file:
+        file.create_dataset("x", data=[54.0], **STORED[stored])
+    layout = h5py.VirtualLayout((2, 1), "f8")
+    layout[0] = h5py.VirtualSource(tmp_path / "0.h5", "x", (1,))
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=7)
+    with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
+        np.testing.assert_array_equal(reader.read(["x"])["x"], [[54], [7]])
+
+
 def test_values_of_other_types_are_converted_where_none_changes(tmp_path):
     values = write(tmp_path, "tiles", {}, "f8")
     reader = ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path])
@@ -78,9 +90,26 @@ def test_values_of_other_types_are_converted_where_none_changes(tmp_path):
     np.testing.assert_array_equal(found, values[[3, 1]])
     with pytest.raises(CastError, match=r"column 'x', row 8.*uint8"):
         reader.read_into({"x": np.empty((1, *SHAPE[1:]), "u1")}, [8])
-    write(tmp_path, "tiles", {}, "i2")
-    with pytest.raises(UnsupportedColumnError, match=r"0\.h5.*another type: expected int16, found int32"):
-        ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]).read(["x"])
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("f8", "i2"), ("i4", "u1"), ("f8", "f4"), ("i8", "f4"), (">i4", "<i2")])
+@pytest.mark.parametrize("name", ["tiles", "every other", "frames", "holes"])
+def test_values_of_other_types_are_those_that_libhdf5_converts(tmp_path, name, stored, dtype):
+    rng = np.random.default_rng(0)
+    layout = h5py.VirtualLayout(SHAPE, dtype)
+    for number, (here, _) in enumerate(MAPPINGS[name]):
+        values = (rng.standard_normal(whole()[here].shape) * 10 ** rng.integers(0, 8)).astype(stored)
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=values, chunks=True)
+        layout[here] = h5py.VirtualSource(f"{number}.h5", "x", values.shape)
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout, fillvalue=3)
+        expected = file["x"][()]
+    with ray_h5.RowReader(tmp_path / "all.h5", allow_external=[tmp_path]) as reader:
+        for rows in (slice(None), [8, 0, 3, 3], rng.permutation(9)):
+            found = reader.read(["x"], rows)["x"]
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected[rows])
 
 
 def test_many_sources_are_open_a_few_at_a_time(tmp_path, monkeypatch):
