@@ -1,4 +1,4 @@
-"""Compiles the loop of `ray_h5.read.kernel` if there is a C compiler; without it, the same steps run in Python."""
+"""Compiles the loop of `ray_h5.read.native` if there is a C compiler; without it, the same steps run in Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILD = Path(__file__).parent / "ray_h5" / "read" / "kernel" / "build.py"
+BUILD = Path(__file__).parent / "ray_h5" / "read" / "native" / "build.py"
 
 
 class CompileLoop(BuildHookInterface):
@@ -22,7 +22,7 @@ class CompileLoop(BuildHookInterface):
         if made is None:
             self.app.display_warning("no C compiler was found: rows are decoded in Python, which is slower")
             return
-        build_data["artifacts"].append(f"ray_h5/read/kernel/{made.name}")
+        build_data["artifacts"].append(f"ray_h5/read/native/{made.name}")
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"

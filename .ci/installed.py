@@ -12,6 +12,6 @@ assert home.is_relative_to(sys.prefix), home
 assert metadata.version("ray_h5") == ray_h5.__version__
 assert (home / "py.typed").exists()
 assert (home / "inspect" / "page.html").exists()
-assert (home / "read" / "kernel" / "loop.c").exists()
-assert list((home / "read" / "kernel").glob("*.lib")) or shutil.which("cc") is None
+assert (home / "read" / "native" / "loop.c").exists()
+assert list((home / "read" / "native").glob("*.lib")) or shutil.which("cc") is None
 print(f"ray_h5 {ray_h5.__version__} in {home}")

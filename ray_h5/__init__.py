@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ray_h5.columns.user_columns import csr, fields, joined, part, ragged
+    from ray_h5.columns.column_functions import csr, fields, joined, part, ragged
     from ray_h5.errors import *  # noqa: F403
     from ray_h5.errors import RayH5Error
     from ray_h5.order.draws.shuffle import Shuffle
@@ -102,17 +102,17 @@ _HOMES = {
     "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",
     "create_optimized_dataloader": "ray_h5.torch_data.compat.optimized",
-    "csr": "ray_h5.columns.user_columns",
+    "csr": "ray_h5.columns.column_functions",
     "data_config": "ray_h5.ray_data.training.data_config",
-    "fields": "ray_h5.columns.user_columns",
+    "fields": "ray_h5.columns.column_functions",
     "h5_worker_init_fn": "ray_h5.torch_data.compat.lazy",
-    "joined": "ray_h5.columns.user_columns",
+    "joined": "ray_h5.columns.column_functions",
     "kfold": "ray_h5.ray_data",
     "labels_of": "ray_h5.ray_data.datasource",
     "loader": "ray_h5.torch_data.make_loader",
-    "part": "ray_h5.columns.user_columns",
+    "part": "ray_h5.columns.column_functions",
     "quiet": "ray_h5.ray_data.quiet",
-    "ragged": "ray_h5.columns.user_columns",
+    "ragged": "ray_h5.columns.column_functions",
     "read_h5": "ray_h5.ray_data.api",
     "repack": "ray_h5.writing.repack.repack",
     "row_mask": "ray_h5.predicates.criteria",

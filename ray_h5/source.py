@@ -16,8 +16,8 @@ from ray_h5.options import DEFAULT_EXTENSIONS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ray_h5.columns.derived_columns import Columns, MadeColumn
     from ray_h5.columns.labels import Classes, LabelsLike
-    from ray_h5.columns.made_columns import Columns, MadeColumn
     from ray_h5.columns.schema import Cast
     from ray_h5.read.casting import Casting
     from ray_h5.rows.groups_and_grids import RowKind
@@ -209,7 +209,7 @@ class Source:
 
             as_windows(self.windows)
         if self.columns is not None:
-            from ray_h5.columns.made_columns import split_columns
+            from ray_h5.columns.derived_columns import split_columns
 
             found["names"], found["made"] = split_columns(self.columns)
         if self.sidecar is not None or self.attrs != ():

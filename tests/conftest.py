@@ -128,9 +128,9 @@ def ray_local():
 @pytest.fixture
 def steps_in_python(monkeypatch):
     """Read and decode without the compiled loop: its reads are those of the system, which no test replaces."""
-    from ray_h5.read.kernel import dense_rows as dense
-    from ray_h5.read.kernel import job_table as table
-    from ray_h5.read.kernel import run_tables as steps
+    from ray_h5.read.native import dense_rows as dense
+    from ray_h5.read.native import job_table as table
+    from ray_h5.read.native import run_tables as steps
 
     monkeypatch.setattr(steps, "compiled_loop", lambda: None)
     monkeypatch.setattr(table, "compiled_loop", lambda: None)

@@ -14,7 +14,7 @@ from typing import Any
 import imagecodecs
 import numpy as np
 
-from ray_h5.codecs.codec import Bytes, Codec, DecodeError, check_header, fill
+from ray_h5.codecs.basic_codecs import Bytes, Codec, DecodeError, check_header, fill
 from ray_h5.manifest.layout import FilterStep
 
 _HEADER = struct.Struct(">QI")

@@ -6,7 +6,7 @@ import struct
 
 import imagecodecs
 
-from ray_h5.codecs.codec import Bytes, Codec, DecodeError, check_header, fill
+from ray_h5.codecs.basic_codecs import Bytes, Codec, DecodeError, check_header, fill
 
 _BLOSC_COMPRESSORS = range(6)
 """blosclz, lz4, lz4hc, snappy, zlib, zstd."""

@@ -9,7 +9,7 @@ import imagecodecs
 import numpy as np
 
 from ray_h5.codecs import filter_ids
-from ray_h5.codecs.codec import Bytes
+from ray_h5.codecs.basic_codecs import Bytes
 from ray_h5.errors import OptionError
 from ray_h5.manifest.layout import FilterStep
 

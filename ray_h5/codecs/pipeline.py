@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from ray_h5.codecs import filter_ids
-from ray_h5.codecs.codec import (
+from ray_h5.codecs.basic_codecs import (
     Bytes,
     ByteShuffle,
     Codec,

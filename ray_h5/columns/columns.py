@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
 from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.made_columns import Csr, Cut, JoinedColumn, MadeColumn, Positions, Ragged, RowEntries, RowPart
+from ray_h5.columns.derived_columns import Csr, Cut, JoinedColumn, MadeColumn, Positions, Ragged, RowEntries, RowPart
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_bounds, rows_key
 from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, positions_of, width_of
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ray_h5.columns.made_columns import RowEntries
+from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.runs import Runs, by_shape
 from ray_h5.columns.values import Reading, Values
 from ray_h5.errors import UnsupportedColumnError

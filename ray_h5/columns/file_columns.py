@@ -17,8 +17,8 @@ from ray_h5.columns.conventions.listed_names import OF_ROWS, check_tables, liste
 from ray_h5.columns.conventions.pandas_columns import pandas_values
 from ray_h5.columns.conventions.referred_columns import referred_values
 from ray_h5.columns.conventions.reversed_columns import reversed_values
-from ray_h5.columns.end_to_end import joined_values
-from ray_h5.columns.made_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
+from ray_h5.columns.derived_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
+from ray_h5.columns.joined_datasets import joined_values
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
 from ray_h5.columns.ragged.csr_groups import checked_encoding
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.made_columns import RowEntries
+from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.layout import ColumnLayout, Kind

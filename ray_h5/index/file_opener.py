@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ray_h5.columns.derived_columns import JoinedColumn, MadeColumn, RowPart, is_range
 from ray_h5.columns.labels import Classes
-from ray_h5.columns.made_columns import JoinedColumn, MadeColumn, RowPart, is_range
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ray_h5.columns.derived_columns import Columns, split_columns
 from ray_h5.columns.labels import Classes, Value, classes_of
-from ray_h5.columns.made_columns import Columns, split_columns
 from ray_h5.columns.schema import Cast
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.facts.file_facts import Question

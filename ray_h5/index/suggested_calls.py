@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.made_columns import Ragged
-from ray_h5.columns.user_columns import csr, joined, ragged
+from ray_h5.columns.column_functions import csr, joined, ragged
+from ray_h5.columns.derived_columns import Ragged
 from ray_h5.errors import RayH5Error, SchemaMismatchError
 from ray_h5.index.row_index import RowIndex
 from ray_h5.likely_rows.suggestion import Suggestion

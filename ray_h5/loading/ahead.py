@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Generic, TypeVar
 
 from ray_h5.errors import RayH5Error
-from ray_h5.read.kernel.library import Pool
+from ray_h5.read.native.library import Pool
 from ray_h5.storage.stop import Stop
 
 Work = TypeVar("Work")

@@ -17,7 +17,7 @@ from ray_h5.loading.row_source import RowSource
 from ray_h5.loading.shares import Share
 from ray_h5.order.blocks import MAX_BLOCK_BYTES
 from ray_h5.order.epoch_order import Order
-from ray_h5.read.kernel.library import pool_of
+from ray_h5.read.native.library import pool_of
 from ray_h5.storage.stop import Stop
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from ray_h5.errors import RayH5Error
 from ray_h5.read.casting import LostValue
 from ray_h5.read.jobs import Asking, Job, ReadStats, TableJob, Unplanned, Worker, run_jobs
-from ray_h5.read.kernel.library import threads_of_loop
-from ray_h5.read.kernel.run_tables import new_times
+from ray_h5.read.native.library import threads_of_loop
+from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import max_open
 from ray_h5.read.read_parts import FileRead, lost_in
 

@@ -16,8 +16,8 @@ import numpy as np
 from ray_h5.buffers import empty
 from ray_h5.fork import PerProcess
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker
-from ray_h5.read.kernel.job_table import IN_MEMORY, RAW, Field, HeldColumn
-from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.native.job_table import IN_MEMORY, RAW, Field, HeldColumn
+from ray_h5.read.native.library import compiled_loop
 from ray_h5.storage.byte_source import ByteSource, Identity
 
 _BLOCK_BYTES, _LEAST_BLOCKS = 1 << 20, 16

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ray_h5.fork import PerProcess
-from ray_h5.read.kernel.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
-from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.read.native.job_table import BYTES_READ, CHUNKS_DECODED, REQUESTS, JobTable
+from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource, Span
 
 
@@ -53,7 +53,7 @@ class Worker:
     Attributes
     ----------
     times : numpy.ndarray
-        How often reads of the files waited; see `ray_h5.read.kernel.run_tables.new_times`.
+        How often reads of the files waited; see `ray_h5.read.native.run_tables.new_times`.
     stats : ReadStats
         Its counts.
     arrived : mapping of int to memoryview, optional

@@ -12,7 +12,7 @@ import hdf5plugin  # noqa: F401  libhdf5 finds the filters of others
 import imagecodecs
 import numpy as np
 
-from ray_h5.codecs.codec import Bytes, ByteShuffle, DecodeError, Fletcher32, fill
+from ray_h5.codecs.basic_codecs import Bytes, ByteShuffle, DecodeError, Fletcher32, fill
 from ray_h5.codecs.filter_ids import DEFLATE, FLETCHER32, NBIT, SCALEOFFSET, SHUFFLE, SZIP, UNCOMPRESSED
 from ray_h5.manifest.layout import FilterStep
 

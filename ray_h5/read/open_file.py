@@ -40,7 +40,7 @@ from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
 from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
 from ray_h5.read.jobs import Job, Unplanned
-from ray_h5.read.kernel.chunk_lister import list_chunks
+from ray_h5.read.native.chunk_lister import list_chunks
 from ray_h5.read.read_parts import Address, Part, joined_of, name_of
 from ray_h5.read.stored_items import StoredItems
 from ray_h5.read.virtual_columns import VirtualColumn, linked

@@ -32,11 +32,11 @@ from ray_h5.read.arguments import (
     fitted,
 )  # fmt: skip
 from ray_h5.read.casting import Casting
+from ray_h5.read.file_cache import open_file
 from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
-from ray_h5.read.kernel.run_tables import new_times
+from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import open_file
 from ray_h5.read.read_parts import FileRead, Part, name_of, outputs
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity

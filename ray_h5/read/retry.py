@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ray_h5.errors import TransientIOError
 from ray_h5.hdf5.files.opening import is_transient, lacks_descriptors
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.file_cache import forget_all
 
 logger = logging.getLogger(__name__)
 

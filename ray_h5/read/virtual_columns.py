@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,17 +26,14 @@ from ray_h5.read.jobs import Job
 from ray_h5.read.read_parts import Address, Part
 from ray_h5.read.stored_items import converted
 
-if TYPE_CHECKING:
-    from ray_h5.read.open_file import OpenFile
-
 After = list[Callable[[], None]]
 """What is left to do once parts are read. The last of it is done first."""
 
 _COPY = "Copy the values into the file with h5repack."
 
 
-FileOf: TypeAlias = "Callable[[str], OpenFile]"
-"""Returns the file at a path that values come from."""
+FileOf = Callable[[str], Any]
+"""Returns the `OpenFile` at a path that values come from."""
 
 Run = tuple[int, int, int, int]
 """Indices along an axis: the place of the first in a selection, how many, the first in a range, and their distance."""

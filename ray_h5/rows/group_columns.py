@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.columns.columns import Columns, Parts, is_single
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
 from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.made_columns import Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
 from ray_h5.columns.ragged.bounds import Bounds, rows_key
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields

@@ -52,7 +52,7 @@ from ray_h5.transforms.sparse_tensors import take_warnings
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.made_columns import Columns
+    from ray_h5.columns.derived_columns import Columns
     from ray_h5.transforms.decode_image import DecodeImage
 
 Transform = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]

@@ -22,7 +22,7 @@ from ray_h5.torch_data.subsets import as_h5
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ray_h5.columns.made_columns import Columns
+    from ray_h5.columns.derived_columns import Columns
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.codecs.codec import ByteShuffle, Codec
+from ray_h5.codecs.basic_codecs import ByteShuffle, Codec
 from ray_h5.codecs.filter_ids import (
     BITSHUFFLE,
     BLOSC,

@@ -5,7 +5,7 @@
  */
 #include <dlfcn.h>
 
-#include "../../ray_h5/read/kernel/loop.c"
+#include "../../ray_h5/read/native/loop.c"
 
 static const uint8_t *input, *input_end;
 

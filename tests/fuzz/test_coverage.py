@@ -13,7 +13,7 @@ from pathlib import Path
 import hdf5plugin
 import pytest
 
-from ray_h5.read.kernel.library import _brought
+from ray_h5.read.native.library import _brought
 
 HERE = Path(__file__).parent
 SECONDS = "-max_total_time=60"

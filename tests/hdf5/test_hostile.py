@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5.columns.user_columns import csr, ragged
+from ray_h5.columns.column_functions import csr, ragged
 from ray_h5.errors import (
     CorruptFileError,
     ExternalDataError,

@@ -27,7 +27,7 @@ from ray_h5.hdf5.tree.known_headers import KnownHeaders
 from ray_h5.hdf5.tree.tree import H5Tree, describe
 from ray_h5.manifest.layout import ColumnLayout
 from ray_h5.read import open_file
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.file_cache import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LOCAL, LocalFile
 from tests.conformance.corpus import CASES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_h5 import RayH5Error, RowReader, StaleIndexError
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.file_cache import forget_all
 from tests.hdf5.h5kit import write
 
 SHAPE = (10, 8)

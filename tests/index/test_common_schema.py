@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ray_h5.arrow_arrays import to_arrow
-from ray_h5.columns.user_columns import ragged
+from ray_h5.columns.column_functions import ragged
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import build_index

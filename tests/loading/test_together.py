@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
 from ray_h5.read.arrays.joint_columns import JointFiles, WholeChunks
-from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.native.library import compiled_loop
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import flip
 from tests.properties import few

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import CorruptChunkError, CorruptFileError
-from ray_h5.read.kernel import run_tables
+from ray_h5.read.native import run_tables
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import assert_same, by_h5py, dataset_with, overwrite, plist_with, random_rows
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from ray_h5.errors import NotFoundError, RayH5Error, StaleIndexError
 from ray_h5.hdf5.files import metadata_replay
+from ray_h5.read.file_cache import forget_all
 from ray_h5.read.open_file import OpenFile
-from ray_h5.read.open_files import forget_all
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.addresses import Address
 from ray_h5.storage.byte_source import ObjectIdentity

@@ -18,7 +18,7 @@ from ray_h5.index.stored.memory import MEMORY
 from ray_h5.order.execute_plan import read_rows
 from ray_h5.order.remainder import Block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.file_cache import forget_all
 from ray_h5.torch_data import H5Dataset
 from tests.kit.fault_server import FaultServer
 from tests.properties import few

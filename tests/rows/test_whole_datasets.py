@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RowIndexError, StaleIndexError
-from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from ray_h5.rows.groups_and_grids import Groups
 from tests.rows.kit import open_rows

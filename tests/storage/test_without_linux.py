@@ -53,7 +53,7 @@ def test_rows_come_without_calls_of_linux(tmp_path):
 
 def test_the_loop_is_compiled_without_hints(tmp_path, monkeypatch):
     """Without ``posix_fadvise``, reads of cold files are not announced; all else is the same loop."""
-    from ray_h5.read.kernel import build
+    from ray_h5.read.native import build
 
     source = (build.HERE / "loop.c").read_text()
     assert source.count("posix_fadvise") == source.count("#if defined(POSIX_FADV_WILLNEED)") == 1

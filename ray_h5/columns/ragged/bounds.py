@@ -11,7 +11,7 @@ import numpy as np
 from ray_h5.errors import CorruptFileError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from ray_h5.columns.made_columns import Ragged
+    from ray_h5.columns.derived_columns import Ragged
 
 
 @dataclass(frozen=True, slots=True, eq=False)

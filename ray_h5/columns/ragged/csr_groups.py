@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.made_columns import Csr
+from ray_h5.columns.derived_columns import Csr
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.values import Values, read_all
 from ray_h5.errors import CorruptFileError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.made_columns import RowEntries
+from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.runs import Runs
 from ray_h5.columns.ragged.sparse_rows import Entries, SparseRow, first_outside, index_dtype, rows_of

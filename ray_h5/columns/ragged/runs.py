@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.made_columns import RowEntries
+from ray_h5.columns.derived_columns import RowEntries
 from ray_h5.columns.values import Reading, Values, read_apart
 from ray_h5.manifest.row_requests import RunRequest
 

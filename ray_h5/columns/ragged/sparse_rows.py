@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import RowIndexError
 from ray_h5.read.casting import cast_error, lost
-from ray_h5.read.kernel.dense_rows import dense_rows
+from ray_h5.read.native.dense_rows import dense_rows
 
 _DENSE = "column {!r}: dense rows of a sparse matrix"
 

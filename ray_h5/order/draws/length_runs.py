@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_h5.columns.made_columns import RowPart
+from ray_h5.columns.derived_columns import RowPart
 from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import OptionError
 from ray_h5.hashing import hashed, make_key, permute, uniform

@@ -16,7 +16,7 @@ from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.arrays.direct_column import DirectColumn, moved_to_front
 from ray_h5.read.arrays.selection import Runs, Selection, rows_in_order
 from ray_h5.read.jobs import Job, TableJob, Unplanned, staged
-from ray_h5.read.kernel.job_table import (
+from ray_h5.read.native.job_table import (
     BOX_FIELDS,
     IN_MEMORY,
     NO_PIECES,
@@ -25,7 +25,7 @@ from ray_h5.read.kernel.job_table import (
     JobTable,
     Piece,
 )
-from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.storage.byte_source import ByteSource
 
 _GAP_BYTES = 4096

@@ -14,7 +14,8 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.manifest.chunk_index import UNALLOCATED, ChunkGrid, ChunkIndex, corrupt_chunk
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.read.kernel.job_table import (
+from ray_h5.read.library_filters import decode_by_library
+from ray_h5.read.native.job_table import (
     NO_BOXES,
     NO_DESCRIPTOR,
     RAW,
@@ -23,7 +24,6 @@ from ray_h5.read.kernel.job_table import (
     Origin,
     pipeline_number,
 )
-from ray_h5.read.library_filters import decode_by_library
 from ray_h5.storage.byte_source import ByteSource
 
 Where = tuple[str, ColumnLayout, int]

@@ -12,7 +12,7 @@ import numpy as np
 from ray_h5.manifest.row_requests import Request, RowRange, RowRequest, RowRuns, RunRequest, as_runs, units_of
 from ray_h5.read.arrays.chunk_source import ChunkSource
 from ray_h5.read.jobs import Job, TableJob, Unplanned, Worker, staged
-from ray_h5.read.kernel.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
+from ray_h5.read.native.job_table import NO_PIECES, PLAIN, RAW, Field, Piece
 from ray_h5.storage.byte_source import ByteSource
 
 RowsAt: TypeAlias = Callable[[RunRequest], tuple[RunRequest, np.ndarray, "int | np.ndarray"]]

@@ -15,7 +15,7 @@ from ray_h5.manifest.row_requests import Request, RunRequest, request_of
 from ray_h5.read.arrays.chunk_source import ChunkSource, StoredChunks, Where, joined_indexes
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.jobs import Job, TableJob
-from ray_h5.read.kernel.job_table import (
+from ray_h5.read.native.job_table import (
     IN_PYTHON,
     NO_BOXES,
     NO_DESCRIPTOR,
@@ -24,8 +24,8 @@ from ray_h5.read.kernel.job_table import (
     JobTable,
     pipeline_number,
 )
-from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import run_compiled
+from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.native.run_tables import run_compiled
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary

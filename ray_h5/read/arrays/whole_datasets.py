@@ -9,9 +9,9 @@ import numpy as np
 
 from ray_h5.manifest.joined_arrays import NOT_WRITTEN, JoinedArray
 from ray_h5.read.jobs import ReadStats
-from ray_h5.read.kernel.job_table import BYTES_READ, NO_BOXES, NO_PIECES, RAW, REQUESTS, Field, JobTable
-from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import new_times, run_compiled
+from ray_h5.read.native.job_table import BYTES_READ, NO_BOXES, NO_PIECES, RAW, REQUESTS, Field, JobTable
+from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.native.run_tables import new_times, run_compiled
 
 _MOST_BYTES = 1 << 20
 _MOST_ROWS = 1 << 12

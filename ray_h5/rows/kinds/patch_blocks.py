@@ -11,8 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from ray_h5.columns.conventions.cf_columns import CF
+from ray_h5.columns.derived_columns import Fields, MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
-from ray_h5.columns.made_columns import Fields, MadeColumn, RowPart
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import OptionError, SchemaMismatchError, UnknownColumnError, UnsupportedColumnError

@@ -216,11 +216,11 @@ def _preloaded(source: H5Dataset | LivePairs, rows: np.ndarray, memory: _Memory)
 
 def _memory(pin: bool, share: bool, log_fn: Callable[[str], None]) -> _Memory:
     """Return a function that allocates the tensors that stay."""
+    if pin and (share or not torch.cuda.is_available()):
+        log_fn(f"pin_host_memory: {'shared' if share else 'without a CUDA device'}, the memory is not pinned")
+        pin = False
     if share:
         return new_shared
-    if pin and not torch.cuda.is_available():
-        log_fn("pin_host_memory: torch finds no CUDA device here; the memory is not pinned")
-        pin = False
 
     def make(shape: tuple[int, ...], dtype: np.dtype) -> torch.Tensor:
         if pin:

@@ -26,7 +26,7 @@ from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.read_plan import make_plan
 from ray_h5.order.remainder import Remainder
 from ray_h5.ray_data.tasks import read_tasks
-from ray_h5.read.open_files import forget_all
+from ray_h5.read.file_cache import forget_all
 from ray_h5.rows.groups_and_grids import Files
 from tests.bench import BenchOptions
 from tests.bench.made_files import make_many, make_traces

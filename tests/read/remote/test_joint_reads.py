@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.read.file_reads import run_all
 from ray_h5.read.jobs import TableJob, staged
-from ray_h5.read.kernel.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
+from ray_h5.read.native.job_table import NO_BOXES, NO_DESCRIPTOR, NO_PIECES, RAW, Field, JobTable, Origin
 from ray_h5.read.remote import coalesced_reads
 from ray_h5.read.remote.coalesced_reads import cost_of
 from ray_h5.storage.byte_source import Costs, ObjectIdentity

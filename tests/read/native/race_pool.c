@@ -1,6 +1,6 @@
 /* Several threads give tables to pools, with and without helpers, under ThreadSanitizer: all jobs are run once, and no
  * two threads touch the same memory without a lock. */
-#include "../../../ray_h5/read/kernel/loop.c"
+#include "../../../ray_h5/read/native/loop.c"
 
 #include <stdio.h>
 

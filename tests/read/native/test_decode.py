@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.codecs import filter_ids
-from ray_h5.codecs.codec import DecodeError
+from ray_h5.codecs.basic_codecs import DecodeError
 from ray_h5.codecs.pipeline import ChunkDecoder
-from ray_h5.read.kernel.job_table import IN_PYTHON, pipeline_number, pipeline_rows
-from ray_h5.read.kernel.library import compiled_loop
+from ray_h5.read.native.job_table import IN_PYTHON, pipeline_number, pipeline_rows
+from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from tests.hdf5.h5kit import write
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ray_h5.read.kernel.job_table import pipeline_number, pipeline_rows
-from ray_h5.read.kernel.library import _brought, compiled_loop
-from tests.read.kernel.test_decode import stored  # noqa: F401  a fixture
+from ray_h5.read.native.job_table import pipeline_number, pipeline_rows
+from ray_h5.read.native.library import _brought, compiled_loop
+from tests.read.native.test_decode import stored  # noqa: F401  a fixture
 
 FLAGS = (
     "-O1",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ray_h5.columns.made_columns import JoinedColumn
+from ray_h5.columns.derived_columns import JoinedColumn
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, keys_in
 from ray_h5.errors import UnsupportedColumnError

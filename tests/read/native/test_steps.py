@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError, TransientIOError, TruncatedFileError
-from ray_h5.read.kernel import job_table as table
-from ray_h5.read.kernel import steps_in_python as steps
-from ray_h5.read.kernel.job_table import (
+from ray_h5.read.native import job_table as table
+from ray_h5.read.native import steps_in_python as steps
+from ray_h5.read.native.job_table import (
     HINTED,
     HINTS,
     IN_MEMORY,
@@ -24,8 +24,8 @@ from ray_h5.read.kernel.job_table import (
     Origin,
     Piece,
 )
-from ray_h5.read.kernel.library import compiled_loop
-from ray_h5.read.kernel.run_tables import COLD_ON, HINTS_OFF, new_times, run_table
+from ray_h5.read.native.library import compiled_loop
+from ray_h5.read.native.run_tables import COLD_ON, HINTS_OFF, new_times, run_table
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 from tests.hdf5.h5kit import assert_same, flip, write

@@ -1,4 +1,4 @@
-"""Compiles loop.c. ``python -m ray_h5.read.kernel.build`` does so in a clone; `hatch_build.py` does when installing.
+"""Compiles loop.c. ``python -m ray_h5.read.native.build`` does so in a clone; `hatch_build.py` does when installing.
 
 This module needs nothing but Python: the package it belongs to may not be installed yet.
 """

@@ -1,6 +1,6 @@
 /* Reads and decodes many chunks of HDF5 files in one call, without the interpreter's lock.
  *
- * `ray_h5.read.kernel` plans the jobs and calls `ray_h5_run`. A job is a byte range of a file: it is read into its place,
+ * `ray_h5.read.native` plans the jobs and calls `ray_h5_run`. A job is a byte range of a file: it is read into its place,
  * or it is a stored chunk that is decoded into its place or into scratch memory, from which pieces are copied.
  *
  * The files are not trusted. Each decoder checks every bound, and fills its output to the last byte or fails. A job that
@@ -37,7 +37,7 @@ enum { BOX_AXES, BOX_RUN, BOX_FIRST, MAX_BOX_AXES = 32, BOX_FIELDS = BOX_FIRST +
 /* A pipeline: how many steps; then codec and parameter of each step, in the order of writing. */
 enum { MAX_STEPS = 8, PIPELINE_FIELDS = 1 + 2 * MAX_STEPS };
 
-/* Codecs; the same numbers are in `ray_h5.read.kernel.job_table`. */
+/* Codecs; the same numbers are in `ray_h5.read.native.job_table`. */
 enum { SHUFFLE = 1, FLETCHER32, LZF, DEFLATE, ZSTD, LZ4, BLOSC, BITSHUFFLE, BITSHUFFLE_LZ4, BITSHUFFLE_ZSTD };
 
 /* The status of a job. */
@@ -960,7 +960,7 @@ int ray_h5_plan_rows(const int64_t *all, int64_t total, const int64_t *first, in
 /* ---- lists of chunks ------------------------------------------------------------------------------------------ */
 
 /* Chunks that libhdf5 lists: for each its corner, filter mask, address and size; the same struct is in
- * `ray_h5.read.kernel.chunk_lister`. */
+ * `ray_h5.read.native.chunk_lister`. */
 typedef struct {
   int64_t axes, most_bytes, most_unwritten; /* of a damaged index, which may list chunks without end */
   int64_t count, bytes, unwritten, room, stopped;

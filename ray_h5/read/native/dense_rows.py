@@ -6,7 +6,7 @@ import numpy as np
 
 from ray_h5.buffers import empty, zeros
 from ray_h5.errors import RowIndexError
-from ray_h5.read.kernel.library import Loop, compiled_loop
+from ray_h5.read.native.library import Loop, compiled_loop
 
 _WRITTEN_BYTES = 64 << 20
 """Larger arrays are left to the system to fill with zeros: a file can claim rows of any length."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.made_columns import Csr, Cut, Fields, JoinedColumn, Positions, Ragged, RowPart, as_path
+from ray_h5.columns.derived_columns import Csr, Cut, Fields, JoinedColumn, Positions, Ragged, RowPart, as_path
 from ray_h5.errors import OptionError
 from ray_h5.options import as_integer, is_integer, names_options
 

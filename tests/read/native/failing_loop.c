@@ -49,7 +49,7 @@ static ssize_t failing_pread(int file, void *to, size_t size, off_t offset) {
 #define realloc failing_realloc
 #define free counting_free
 #define pread failing_pread
-#include "../../../ray_h5/read/kernel/loop.c"
+#include "../../../ray_h5/read/native/loop.c"
 
 /* Lets a call fail after so many, or with `forever` all that follow. */
 void fail_after(int kind, int64_t calls, int forever) {

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import RowIndexError
-from ray_h5.read.kernel import dense_rows as module
-from ray_h5.read.kernel.dense_rows import dense_rows
+from ray_h5.read.native import dense_rows as module
+from ray_h5.read.native.dense_rows import dense_rows
 from tests.hdf5.h5kit import assert_same
 
 DTYPES = ["?", "i1", "<u2", "<f2", "<f4", ">f4", "<f8", "<i8", "<c8", "<c16"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ray_h5.read.kernel.job_table import HINTED, JobTable, pipeline_rows
-from ray_h5.read.kernel.library import Loop, compiled_loop
+from ray_h5.read.native.job_table import HINTED, JobTable, pipeline_rows
+from ray_h5.read.native.library import Loop, compiled_loop
 
 DONE, NOT_RUN = 0, 3
 """The status of a job; loop.c has the others."""
@@ -49,7 +49,7 @@ def run_table(table: JobTable, times: np.ndarray) -> np.ndarray:
     else:
         status, counts = _run_compiled(loop, table, times)
     if status.any():  # not done: what is outside of its array, what the loop does not decode, and what is damaged
-        from ray_h5.read.kernel.steps_in_python import run_in_python
+        from ray_h5.read.native.steps_in_python import run_in_python
 
         for begin, end in _ranges(status != DONE):
             run_in_python(table, begin, end, counts)

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include "../../../ray_h5/read/kernel/loop.c"
+#include "../../../ray_h5/read/native/loop.c"
 
 enum { MOST_RECORDS = 4096 };
 

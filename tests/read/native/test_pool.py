@@ -20,7 +20,7 @@ from ray_h5.codecs.pipeline import ChunkDecoder
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import read_calls
 from ray_h5.manifest.layout import FilterPipeline, FilterStep
-from ray_h5.read.kernel.job_table import (
+from ray_h5.read.native.job_table import (
     CHUNKS_DECODED,
     IN_MEMORY,
     NO_BOXES,
@@ -30,8 +30,8 @@ from ray_h5.read.kernel.job_table import (
     Origin,
     pipeline_number,
 )
-from ray_h5.read.kernel.library import compiled_loop, pool_of
-from ray_h5.read.kernel.run_tables import new_times, run_table
+from ray_h5.read.native.library import compiled_loop, pool_of
+from ray_h5.read.native.run_tables import new_times, run_table
 from ray_h5.torch_data import h5_data_loader, loader
 from tests.hdf5.h5kit import write
 

@@ -1,7 +1,7 @@
 """The compiled loop: found beside this module, loaded once, and given the decoders that imagecodecs brings.
 
 `loop.c` is compiled when a wheel is built, or by ``pip install`` from a clone if there is a C compiler; see
-`ray_h5.read.kernel.build`. Without it, `ray_h5.read.kernel.run_tables` does the same in Python.
+`ray_h5.read.native.build`. Without it, `ray_h5.read.native.run_tables` does the same in Python.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def threads_of_loop(threads: int) -> Iterator[None]:
 @functools.cache
 def compiled_loop() -> Loop | None:
     """Return the compiled loop; None if it was not compiled, or is switched off."""
-    from ray_h5.read.kernel.build import SWITCH, compiled_path
+    from ray_h5.read.native.build import SWITCH, compiled_path
 
     if os.environ.get(SWITCH) == "0":
         return None
