@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1134, 8, 0, 0, 0, 0),
     "ray_data": Size(4452, 28, 5, 0, 8, 7),
-    "read": Size(6960, 37, 19, 2, 12, 6),
+    "read": Size(6958, 37, 19, 2, 12, 6),
     "rows": Size(4408, 19, 5, 0, 4, 4),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),

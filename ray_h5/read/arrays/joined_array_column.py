@@ -111,24 +111,22 @@ class JoinedArrayColumn:
         layout = self._array.layouts[number]
         if not layout.row_bytes:
             return []
-        if number in self._converted:
-            items, heap = self._converted[number]
-            reads = partial(self._stored_jobs, number)
-            column = ConvertedColumn(self._path, items, reads, self._byte_source, heap)
-            return column.jobs(request.listed(), out)
-        return self._stored_jobs(number, request, out)
+        if number not in self._converted:
+            return self._stored_jobs(number, self._index_of, request, out)
+        items, heap = self._converted[number]
+        listed, index_of = request.listed(), self._index_of
+        if layout.storage == "chunked" and self._chunks is None:  # now: the file is closed when items are read
+            paths = [self._array.paths[at] for at in np.unique(self._array.datasets_of(listed.rows)).tolist()]
+            index_of = dict(zip(paths, gather(index_of, paths), strict=True)).__getitem__
+        reads = partial(self._stored_jobs, number, index_of)
+        return ConvertedColumn(self._path, items, reads, self._byte_source, heap).jobs(listed, out)
 
-    def _stored_jobs(
-        self,
-        number: int,
-        request: Request | RunRequest,
-        out: np.ndarray,
-    ) -> list[Job]:
+    def _stored_jobs(self, number: int, index_of: IndexOf, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
         layout = self._array.layouts[number]
         if not layout.direct:
             raise no_places(f"{self._path}: column {self._array.name!r}")
         if layout.storage == "chunked":
-            return self._chunked_jobs(layout, request.listed(), out)
+            return self._chunked_jobs(layout, index_of, request.listed(), out)
         if self._taken is not None:
             return self._taken_jobs(layout, self._taken, request.listed(), out)
         return self._contiguous_jobs(number, request, out)
@@ -163,7 +161,7 @@ class JoinedArrayColumn:
             jobs += BoxColumn(ChunkSource(self._path, own, self._byte_source), taken).jobs(local, out)
         return jobs
 
-    def _chunked_jobs(self, layout: ColumnLayout, request: RowRequest, out: np.ndarray) -> list[Job]:
+    def _chunked_jobs(self, layout: ColumnLayout, index_of: IndexOf, request: RowRequest, out: np.ndarray) -> list[Job]:
         """Return the work for the datasets concerned, as one column: each dataset begins with a chunk."""
         assert layout.chunk_shape is not None
         chunk_rows = layout.chunk_shape[0]
@@ -179,7 +177,7 @@ class JoinedArrayColumn:
         paths = [self._array.paths[dataset] for dataset in touched.tolist()]
         first_number = first_chunk * ChunkGrid.of(whole).per_row
         index = (
-            joined_indexes(gather(self._index_of, paths), first_number)
+            joined_indexes(gather(index_of, paths), first_number)
             if self._chunks is None
             else self._known_chunks(self._chunks, touched, first_number[:-1])
         )

@@ -11,7 +11,8 @@ import h5py
 import imagecodecs
 import numpy as np
 
-from ray_h5.codecs.pipeline import ChunkDecoder, decodes
+from ray_h5.read.native.job_table import IN_PYTHON, pipeline_number, pipeline_rows
+from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import LocalFile
 
@@ -110,13 +111,14 @@ def pread(path: str, extents: Sequence[Extent]) -> np.ndarray:
 
 
 class Decoder:
-    """The bare decoder of a column, with buffers for its input and for steps between; none if nothing is decoded."""
+    """The bare decoder of a column: the compiled loop's, for one chunk after the other; none if nothing is decoded."""
 
     def __init__(self, layout: Any) -> None:
         self.nbytes = math.prod(layout.chunk_shape or layout.shape) * layout.stored_dtype.itemsize
-        filtered = layout.chunk_shape is not None and layout.pipeline.steps and decodes(layout.pipeline)
-        self._decoder = ChunkDecoder(layout.pipeline, self.nbytes) if filtered else None
-        self.stored, self.out, *self._between = (np.empty(self.nbytes * 2, np.uint8) for _ in range(4))
+        self._pipeline = IN_PYTHON
+        if layout.chunk_shape is not None and layout.pipeline.steps:
+            self._pipeline = pipeline_number(layout.pipeline)
+        self.stored, self.out = (np.empty(self.nbytes * 2, np.uint8) for _ in range(2))
 
     @classmethod
     def of(cls, reader: RowReader, columns: Sequence[str]) -> dict[str, Decoder]:
@@ -125,10 +127,14 @@ class Decoder:
 
     def decode(self, size: int, mask: int) -> None:
         """Decode what `stored` has, into a buffer."""
-        if self._decoder is not None:
-            self._decoder.decode(
-                self.stored[:size], mask, self.out[: self.nbytes], lambda slot, nbytes: self._between[slot][:nbytes]
+        loop = compiled_loop()
+        if self._pipeline != IN_PYTHON and loop is not None:
+            row, stored, out = (
+                pipeline_rows()[self._pipeline].ctypes.data,
+                self.stored.ctypes.data,
+                self.out.ctypes.data,
             )
+            assert loop.library.ray_h5_decode(loop.context, row, mask, stored, size, out, self.nbytes)
 
 
 def pread_decode(path: str, extents: Mapping[str, Sequence[Extent]], decoders: Mapping[str, Decoder]) -> None:

@@ -32,6 +32,9 @@ FILTERS = {
     "lz4": dict(hdf5plugin.LZ4()),
     "lz4, small blocks": dict(hdf5plugin.LZ4(nbytes=128)),
     "blosc": dict(hdf5plugin.Blosc(cname="lz4", shuffle=1)),
+    "bitshuffle": dict(hdf5plugin.Bitshuffle(cname="none")),
+    "bitshuffle, lz4": dict(hdf5plugin.Bitshuffle(cname="lz4")),
+    "bitshuffle, zstd, small blocks": dict(hdf5plugin.Bitshuffle(nelems=16, cname="zstd")),
 }
 
 
