@@ -217,3 +217,18 @@ def test_masks_of_groups_that_do_not_fit(tmp_path, mask, group):
     said = rf"'n', group 'g{group}': expected as many values as entries of its mask, found \[3\] and {mask.dtype}"
     with pytest.raises(CorruptFileError, match=said):
         H5Dataset(tmp_path, ["n"], rows=Groups("g*"))[1]
+
+
+def test_values_made_of_stored_items_are_read_when_the_file_is_closed_again(tmp_path):
+    """The chunks of one column are looked up while the read is planned; those of the other one are needed later."""
+    stored = {"written": "all", "how": "chunked", "chunks": (2,), "fill": False, "growing": False, "pipeline": {}}
+    path, dtype, values = tmp_path / "a.h5", np.dtype(("<f4", (3,))), {"x": [], "y": []}
+    with h5py.File(path, "w") as file:
+        for seed, name in enumerate("ab"):
+            values["x"].append(make_dataset(file.create_group(name), "x", dtype, (6,), stored, seed))
+            values["y"].append(make_dataset(file[name], "y", "i4", (6,), stored, seed))
+    with open_rows(path, Groups("*"), Windows({"x": [0], "y": [0]})) as reader:
+        rows = [7, 0, 11, 3]
+        found = reader.read(["x", "y"], rows)
+    for name, parts in values.items():
+        np.testing.assert_array_equal(found[name][:, 0], np.concatenate(parts)[rows])
