@@ -119,8 +119,8 @@ class BlockCache:
     """The cache of a folder in this process: how large it is, and what makes room when it is full.
 
     When it is full, files that no process used since this one began make room, the least recently used ones first.
-    Otherwise it keeps what it has: in an order with each row once, what was just read is needed last. Processes do not
-    lock it: each counts anew what there is, so that many that write at once may exceed the size by some hundredths.
+    Otherwise it keeps what it has: in an order with each row once, what was just read is needed last. Processes do
+    not lock it. Each counts its bytes now and then; while many write, it may exceed its size by a few percent.
 
     Parameters
     ----------
