@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ray_h5.columns.labels import Classes
 from ray_h5.columns.row_table import RowTable
 from ray_h5.errors import OptionError
 from ray_h5.hdf5.files.external_policy import as_roots
-from ray_h5.index.paired_files import ZippedFiles
 from ray_h5.manifest.layout import FileState
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.read.reader import RowReader
@@ -44,8 +43,8 @@ class Scope:
         The columns that the user described: they are made of several datasets.
     labels : tuple of Classes
         Where rows are read for a plan: the columns that are delivered as numbers of classes.
-    zipped : ZippedFiles, optional
-        The file that is read beside each.
+    zipped : mapping of str to str
+        The file that is read beside each, if any. It is no part of the value.
     """
 
     group: str = "/"
@@ -58,7 +57,7 @@ class Scope:
     decode_cf: bool = False
     axes: str = "stored"
     labels: tuple[Classes, ...] = ()
-    zipped: ZippedFiles | None = None
+    zipped: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, source: Source, storage: Storage = LOCAL, threads: int = 1) -> Scope:
@@ -96,7 +95,7 @@ class Scope:
 
     def beside(self, path: str) -> str:
         """Return the file that is read beside another one; empty if there is none."""
-        return "" if self.zipped is None else self.zipped.of(path)
+        return self.zipped.get(path, "")
 
     @property
     def has_groups(self) -> bool:

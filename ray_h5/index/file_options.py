@@ -18,14 +18,13 @@ from ray_h5.index.facts.file_facts import Question
 from ray_h5.index.facts.left_out import UNREADABLE
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.lookup import Lookup, Spread, read_ahead
-from ray_h5.index.paired_files import zipped
 from ray_h5.index.row_index import RowIndex, build_index
 from ray_h5.index.stored.index_files import check_index_dir
 from ray_h5.index.suggested_calls import suggestions_that_run
 from ray_h5.likely_rows.suggestion import Suggestion
 from ray_h5.lru import first_time
 from ray_h5.manifest.layout import FileLayout, FileState
-from ray_h5.messages import ensure_handler, near_names, no_column
+from ray_h5.messages import ensure_handler, few, near_names, no_column
 from ray_h5.rows.groups_and_grids import naming_files
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import on_hub
@@ -95,7 +94,7 @@ class FileOptions:
         files = find_files(found.paths, *how)
         scope = scope if scope.rows is None else replace(scope, rows=naming_files(scope.rows, files.paths))
         if found.beside:
-            scope = replace(scope, zipped=zipped(files.paths, find_files(found.beside, *how).paths))
+            scope = replace(scope, zipped=_zipped(files.paths, find_files(found.beside, *how).paths))
         local_only = is_local_only([*found.paths, *found.beside])
         return cls(source, files.paths, scope, folder, source.cast, local_only, files.states)
 
@@ -167,7 +166,7 @@ class FileOptions:
         spread, leaves_out = read_ahead if self.local_only else spread, bool(source.ignore_unreadable_files)
         lookup = Lookup(scope, self.index_dir, spread, self.states, leaves_out)
         if source.tables or source.attributes:
-            from ray_h5.index.index_with_tables import index_with_tables  # readers of tables take long to import
+            from ray_h5.index.tables_beside import index_with_tables  # readers of tables take long to import
 
             index = index_with_tables(self.paths, names, lookup, self.cast, source.tables, source.attributes)
         else:
@@ -214,6 +213,27 @@ class _Places(NamedTuple):
         texts = [text for path in (*paths, *beside, *tables) if isinstance(text := os.fspath(path), str)]
         storage = storage_for(source.storage_options, texts)
         return cls(paths, beside, source.filesystem, storage, takes_index=storage is not LOCAL)
+
+
+def _zipped(paths: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    """Return for each file the one that is read beside it.
+
+    Raises
+    ------
+    OptionError
+        If there are more of one than of the other, or a file is in both.
+    """
+    known = {*paths}
+    if both := [path for path in others if path in known]:
+        raise OptionError(f"zip_files: {few(both)} is also in the paths; expected other files, one beside each")
+    if len(paths) != len(others):
+        alone = [*paths[len(others) :], *others[len(paths) :]]
+        raise OptionError(
+            f"zip_files: expected a file for each of {len(paths)}, found {len(others)}. In their order, {paths[0]} is "
+            f"read with {others[0] if others else 'none'}, and nothing is left to be read with {few(alone)}. Leave out "
+            "files that have none beside them."
+        )
+    return dict(zip(paths, others, strict=True))
 
 
 def _is_pattern(name: str) -> bool:

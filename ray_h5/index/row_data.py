@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray_h5.columns.schema import Cast
 from ray_h5.index.row_index import RowIndex
 from ray_h5.manifest.file_table import digest_of, digest_of_names
-from ray_h5.tables.joined_columns import Joined
+from ray_h5.tables.table_columns import TableColumns
 
 _MOST_CHARACTERS = 300
 """Longer texts end in a digest: `take=` of `csr` may list thousands of genes."""
@@ -26,7 +26,7 @@ def data_of_rows(index: RowIndex) -> dict[str, str]:
         "decode_cf": "True" if scope.decode_cf else "",
         "axes": scope.axes if scope.axes != "stored" else "",
         "labels": ", ".join(f"{each.name!r}: {each.by_value}" for each in index.labels),
-        "zip_files": "" if scope.zipped is None else f"with names of digest {digest_of_names(_beside(index))}",
+        "zip_files": f"with names of digest {digest_of_names(_beside(index))}" if scope.zipped else "",
         "drawn in": _drawn_in(index),
         "tables": "" if index.joined is None else _tables(index, index.joined),
     }
@@ -52,7 +52,7 @@ def _drawn_in(index: RowIndex) -> str:
     return "; ".join(f"{path[cut:]} {each}" for path, table in pairs if table is not None for each in table.entries)
 
 
-def _tables(index: RowIndex, joined: Joined) -> str:
+def _tables(index: RowIndex, joined: TableColumns) -> str:
     """Return a digest of the values that rows have of each column of a table."""
     there = joined.specs.keys() & {*index.names}
     return ", ".join(f"{name!r} of digest {joined.digest(name)}" for name in sorted(there))

@@ -62,7 +62,7 @@ from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.storage_of_path import storage_of
 
 if TYPE_CHECKING:  # it imports readers of tables, which take long
-    from ray_h5.tables.joined_columns import Joined
+    from ray_h5.tables.table_columns import TableColumns
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -85,7 +85,7 @@ class RowIndex(ComparedByContent):
         What was looked up since: the one part that changes. It is no part of the value.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
-    joined : Joined, optional
+    joined : TableColumns, optional
         Tables beside the files, whose columns the rows have too.
     chosen : tuple of str
         The columns that are delivered, of files and of tables, in order; empty for `columns`.
@@ -104,7 +104,7 @@ class RowIndex(ComparedByContent):
     cast: Cast = field(default_factory=Cast)
     found: Found = field(default_factory=Found, repr=False, compare=False)
     tables: tuple[RowTable | None, ...] = field(default=(), repr=False, compare=False)
-    joined: Joined | None = field(default=None, repr=False)
+    joined: TableColumns | None = field(default=None, repr=False)
     chosen: tuple[str, ...] = ()
     known: tuple[Manifest, ...] = field(default=(), repr=False, compare=False)
     varying: frozenset[str] = field(default=frozenset(), repr=False, compare=False)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray_h5.columns.row_table import RowTable
     from ray_h5.manifest.manifest import Manifest
     from ray_h5.rows.row_view import FileReader
-    from ray_h5.tables.joined_columns import JoinedColumns
+    from ray_h5.tables.table_columns import TableColumns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +58,7 @@ class ReadPlan(ComparedByContent):
         The columns that are cast while they are read. The others have the dtypes that files store.
     tables : tuple of RowTable
         What is known of the rows of each file; empty if they lie along the first axis.
-    joined : JoinedColumns, optional
+    joined : TableColumns, optional
         The columns that come from tables beside the files.
     known : tuple of Manifest
         What is known of each file, so that remote ones are read without libhdf5; empty if all are local.
@@ -80,7 +80,7 @@ class ReadPlan(ComparedByContent):
     sources: SourceTable = field(default_factory=SourceTable)
     cast: frozenset[str] = frozenset()
     tables: tuple[RowTable | None, ...] = field(default=(), compare=False)
-    joined: JoinedColumns | None = None
+    joined: TableColumns | None = None
     known: tuple[Manifest, ...] = field(default=(), compare=False, repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
     chunk_rows: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)

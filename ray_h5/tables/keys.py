@@ -72,79 +72,59 @@ def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence
                 f"{table}: {line.null_count} of {len(line)} lines have no {name!r}, the first is entry {at}. Remove "
                 "them, or choose another key."
             )
-    if len(parts) == 1 and parts[0].is_exact:
-        found = _found(parts[0], rows[0], lines[0], table)
-        _check_unused(lines[0], found, names, table)
-        return found
-    if len(parts) == 1:
-        _check_unique(lines[0], names, table)
-        return _found(parts[0], rows[0], lines[0], table)
-    return _combined(parts, rows, lines, names, table)
-
-
-def _found(part: RowKeys, rows: pa.Array, lines: pa.Array, table: str) -> np.ndarray:
-    if part.is_exact:
-        return _as_numbers(pc.index_in(rows, value_set=lines))
-    return _by_end(part, rows, lines, table)
+    of_rows, of_lines = rows[0], lines[0]
+    if len(parts) > 1:
+        of_rows, of_lines = _one_key(parts, rows, lines, table)
+    elif not parts[0].is_exact:
+        _check_unique(lines, names, table)
+        return _by_end(parts[0], of_rows, of_lines, table)
+    found = _as_numbers(pc.index_in(of_rows, value_set=of_lines))
+    # Arrow finds the first of two lines with one key: a line that some row has is no second one.
+    unused = np.setdiff1d(np.arange(len(of_lines)), found)
+    if (_as_numbers(pc.index_in(of_lines.take(pa.array(unused)), value_set=of_lines)) != unused).any():
+        _check_unique(lines, names, table)
+    return found
 
 
 def _as_numbers(found: pa.Array) -> np.ndarray:
     return found.fill_null(-1).to_numpy().astype(np.int64)
 
 
-def _combined(
-    parts: Sequence[RowKeys], rows: Sequence[pa.Array], lines: Sequence[pa.Array], names: Sequence[str], table: str
-) -> np.ndarray:
-    """Return the lines of keys of several parts: each part as the number of its value, and these as one number."""
-    row_codes = np.zeros(len(rows[0]), np.int64)
-    line_codes = np.zeros(len(lines[0]), np.int64)
-    absent = np.zeros(len(rows[0]), bool)
-    size = 1
+def _one_key(
+    parts: Sequence[RowKeys], rows: Sequence[pa.Array], lines: Sequence[pa.Array], table: str
+) -> tuple[pa.Array, pa.Array]:
+    """Return keys of several parts as numbers: those of rows, null where the table lacks a part, and those of lines."""
+    of_rows, of_lines = pa.array(np.zeros(len(rows[0]), np.int64)), pa.array(np.zeros(len(lines[0]), np.int64))
     for part, row, line in zip(parts, rows, lines, strict=True):
         encoded = line.dictionary_encode()
-        of_rows = _found(part, row, encoded.dictionary, table)
-        absent |= of_rows < 0
-        count = max(len(encoded.dictionary), 1)
-        if size > _MAX_CODES // count:
-            known, line_codes = np.unique(line_codes, return_inverse=True)
-            place = np.searchsorted(known, row_codes).clip(max=len(known) - 1)
-            absent |= known[place] != row_codes
-            row_codes, size = place, len(known)
-        row_codes = row_codes * count + of_rows.clip(min=0)
-        line_codes = line_codes * count + encoded.indices.to_numpy().astype(np.int64)
-        size *= count
-    unique, first, counts = np.unique(line_codes, return_index=True, return_counts=True)
-    if len(unique) < len(line_codes):
-        shown = [str(tuple(line[int(at)].as_py() for line in lines)) for at in first[counts > 1][:_MAX_LISTED]]
-        _raise_twice(int((counts > 1).sum()), shown, names, table)
-    found = _as_numbers(pc.index_in(pa.array(row_codes), value_set=pa.array(line_codes)))
-    found[absent] = -1
-    return found
+        values, count = encoded.dictionary, pa.scalar(len(encoded.dictionary), pa.int64())
+        if part.is_exact:
+            places = pc.index_in(row, value_set=values)
+        else:
+            at = _by_end(part, row, values, table)
+            places = pa.array(at, mask=at < 0)
+        # The number of what precedes and of this part, and then that of both, so that numbers stay below the lines.
+        of_lines = pc.add(pc.multiply(of_lines, count), encoded.indices.cast(pa.int64()))
+        of_rows = pc.add(pc.multiply(of_rows, count), places.cast(pa.int64()))
+        known = of_lines.unique()
+        of_rows, of_lines = (pc.index_in(each, value_set=known).cast(pa.int64()) for each in (of_rows, of_lines))
+    return of_rows, of_lines
 
 
-def _check_unused(lines: pa.Array, found: np.ndarray, names: Sequence[str], table: str) -> None:
-    """Raise if two lines have one key. Arrow finds the first of them, so a line that some row has is no second one."""
-    is_used = np.zeros(len(lines), bool)
-    is_used[found[found >= 0]] = True
-    unused = np.flatnonzero(~is_used)
-    if len(unused) and (_as_numbers(pc.index_in(lines.take(pa.array(unused)), value_set=lines)) != unused).any():
-        _check_unique(lines, names, table)
-
-
-def _check_unique(lines: pa.Array, names: Sequence[str], table: str) -> None:
-    if pc.count_distinct(lines).as_py() == len(lines):
+def _check_unique(lines: Sequence[pa.Array], names: Sequence[str], table: str) -> None:
+    """Raise if two lines have one key."""
+    parts = pa.table([*lines], [str(number) for number in range(len(lines))])
+    counts = parts.group_by(parts.column_names, use_threads=False).aggregate([([], "count_all")])
+    twice = counts.filter(pc.greater(counts["count_all"], 1))
+    if not twice.num_rows:
         return
-    counts = pc.value_counts(lines)
-    twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    _raise_twice(len(twice), [repr(each) for each in twice[:_MAX_LISTED].to_pylist()], names, table)
-
-
-def _raise_twice(count: int, shown: Sequence[str], names: Sequence[str], table: str) -> None:
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    keys = zip(*(twice[name].slice(0, _MAX_LISTED).to_pylist() for name in parts.column_names), strict=True)
+    shown = [repr(key[0]) if len(names) == 1 else str(key) for key in keys]
+    more = f" and {twice.num_rows - len(shown)} more" if twice.num_rows > len(shown) else ""
     what = repr(names[0]) if len(names) == 1 else f"({', '.join(map(repr, names))})"
     raise SchemaMismatchError(
-        f"{table}: {count} keys {what} are in more than one line: {', '.join(shown)}{more}. Remove the lines that are "
-        "too many, or join by a key of several columns with on=[...]."
+        f"{table}: {twice.num_rows} keys {what} are in more than one line: {', '.join(shown)}{more}. Remove the lines "
+        "that are too many, or join by a key of several columns with on=[...]."
     )
 
 

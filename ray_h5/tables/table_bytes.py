@@ -22,7 +22,7 @@ _EXTENSIONS = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "pq")
 _PART_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TableFile:
     """One file of a table. It can be sent to another process.
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ray_h5.arrow_arrays import large_type
+from ray_h5.content_equality import ComparedByContent
 from ray_h5.errors import TableError, UnknownColumnError
 from ray_h5.messages import few, near_names
 from ray_h5.storage.storage_of_path import Storage
@@ -23,8 +24,8 @@ _BATCH_ROWS = 1 << 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+@dataclass(frozen=True, eq=False, repr=False)
+class Table(ComparedByContent):
     """A table whose columns are made when they are asked for.
 
     Attributes
@@ -41,9 +42,9 @@ class Table:
 
     name: str
     schema: pa.Schema
-    parts: tuple[tuple[TableFile, pa.Table | None], ...]
+    parts: tuple[tuple[TableFile, pa.Table | None], ...] = field(repr=False)
     max_bytes: int = 0
-    _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False)
+    _read: dict[str, pa.ChunkedArray] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, columns: Mapping[str, pa.ChunkedArray]) -> Table:

@@ -67,13 +67,13 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
 
 
 def _key(path: str, scope: Scope) -> tuple[object, ...]:
-    return path, _token(scope, storage_of(path, scope.storage))
+    return path, scope.beside(path), _token(scope, storage_of(path, scope.storage))
 
 
 @lru_cache(maxsize=1024)
 def _token(scope: Scope, storage: Storage) -> object:
     """Return an object that stands for what matters of a scope, and is compared faster."""
-    return _token_of(replace(scope, threads=1, storage=storage))
+    return _token_of(replace(scope, threads=1, storage=storage, zipped={}))
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -20,10 +20,10 @@ from ray_h5.messages import counted, few
 from ray_h5.read.arguments import as_names
 from ray_h5.rows.row_view import GROUP
 from ray_h5.tables.column_types import spec_of
-from ray_h5.tables.joined_columns import Joined, JoinedTable, Lines, one_array
 from ray_h5.tables.keys import RowKeys, lines_of
 from ray_h5.tables.sidecar import Sidecar
 from ray_h5.tables.slices import LENGTH, Slices, slices_of
+from ray_h5.tables.table_columns import Lines, TableColumn, TableColumns, one_array
 from ray_h5.tables.table_files import Table, open_table
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,36 @@ logger = logging.getLogger(__name__)
 _PLACES = ("path", "row", "row_id")
 _MAX_LISTED, _MAX_SHOWN = 10, 1000
 
-Columns = Mapping[str, tuple[str, ColumnSpec]]
+
+@dataclass(slots=True)
+class _Beside:
+    """A table beside the files: its columns by the names that they get, with their names in it.
+
+    Key columns that are not asked for are `hidden`: what else has such a name is the column of the name. `slices` are
+    the keys, if they name parts of datasets.
+    """
+
+    sidecar: Sidecar
+    table: Table
+    columns: dict[str, tuple[str, ColumnSpec]]
+    hidden: set[str]
+    slices: Slices | None
+
+    @classmethod
+    def of(cls, sidecar: Sidecar, lookup: Lookup, wanted: Sequence[str] | None) -> _Beside:
+        table = open_table(sidecar, lookup.scope.storage)
+        columns = _columns_of(sidecar, table, wanted)
+        keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys}
+        return cls(sidecar, table, columns, keys.difference(wanted or ()), slices_of(sidecar, table))
+
+    @property
+    def defaults(self) -> list[str]:
+        """The columns that are delivered by default: those with one value a line, except the key."""
+        others = {name: spec for name, (stored, spec) in self.columns.items() if stored not in self.sidecar.keys}
+        return [name for name, spec in others.items() if spec.is_scalar and not spec.as_bytes]
+
+    def with_lines(self, lines: Lines) -> dict[str, TableColumn]:
+        return {name: TableColumn(self.table, stored, spec, lines) for name, (stored, spec) in self.columns.items()}
 
 
 def index_with_tables(
@@ -51,78 +80,61 @@ def index_with_tables(
     TableError, SchemaMismatchError, OptionError
         If a table cannot be read or joined.
     """
-    opened = [(each, open_table(each, lookup.scope.storage)) for each in sidecars]
     wanted = None if columns is None else list(dict.fromkeys(as_names(columns)))
-    described = [(each, table, *_columns_of(each, table, wanted)) for each, table in opened]
-    sliced = {number: some for number, each in enumerate(opened) if (some := slices_of(*each)) is not None}
-    lengths = [name + LENGTH for each in sliced.values() for name in each.columns_of(wanted or ())]
-    hidden = [_hidden_keys(each, columns, wanted) for each, _, columns, _ in described]
-    shown = [
-        [name for name in columns if name not in keys] for (*_, columns, _), keys in zip(described, hidden, strict=True)
-    ]
+    tables = [_Beside.of(each, lookup, wanted) for each in sidecars]
+    lengths = [name + LENGTH for each in tables if each.slices for name in each.slices.columns_of(wanted or ())]
+    shown = [[name for name in each.columns if name not in each.hidden] for each in tables]
     named = _all_names([*shown, dict.fromkeys(attrs), lengths])
     try:
-        joining = [each for number, each in enumerate(sidecars) if number not in sliced]
+        joining = [each.sidecar for each in tables if each.slices is None]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
     except UnknownColumnError as exc:
         raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes], exc)}") from None
     except SchemaMismatchError:
-        for each in sliced.values():
-            _check_sliced(each, paths, lookup)
+        for each in tables:
+            _check_sliced(each.slices, paths, lookup)
         raise
-    _check_not_in_files(index, named, opened)
-    keys = [key for each in hidden for key in each]
+    _check_not_in_files(index, named, tables)
+    keys = [key for each in tables for key in each.hidden]
     taken = {*named, *(key for key in keys if keys.count(key) > 1 or _in_files(index, [key]))}
-    described = [
-        (each, table, {name: found for name, found in columns.items() if name not in own & taken}, defaults)
-        for (each, table, columns, defaults), own in zip(described, hidden, strict=True)
-    ]
-    tables: list[JoinedTable] = []
-    for number, parts in enumerate(described):
-        tables += _joined_slices(index, sliced[number], *parts) if number in sliced else [_joined(index, *parts)]
-    if attrs:
-        tables.append(_of_attributes(index, attrs))
-    kept = [np.flatnonzero(table.lines.of_all(index.files) >= 0) for table in tables if table.drops]
+    found, defaults, kept = dict[str, TableColumn](), list[str](), list[np.ndarray]()
+    for each in tables:
+        each.columns = {name: column for name, column in each.columns.items() if name not in each.hidden & taken}
+        lines, of_slices = _lines_of_table(index, each)
+        found |= each.with_lines(lines) | of_slices
+        defaults += [*each.defaults, *of_slices]
+        if each.sidecar.missing == "drop":
+            kept.append(np.flatnonzero(lines.of(index.files, None) >= 0))
+    of_attributes = _of_attributes(index, attrs) if attrs else {}
     rows = reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), kept) if kept else None
-    if rows is not None and len(rows) == index.num_rows:
-        rows = None
-    defaults = (name for table in tables for name in table.defaults)
-    names = tuple(wanted) if wanted is not None else (*index.columns, *defaults)
-    found = replace(index, joined=Joined(tuple(tables), rows), chosen=names)
-    found.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
-    return found
+    names = tuple(wanted) if wanted is not None else (*index.columns, *defaults, *of_attributes)
+    joined = TableColumns(found | of_attributes, None if rows is None or len(rows) == index.num_rows else rows)
+    index = replace(index, joined=joined, chosen=names)
+    index.find([name for name in cast.dtypes if name in named])  # raises for a column that is nowhere
+    return index
 
 
-def _columns_of(
-    sidecar: Sidecar, table: Table, wanted: Sequence[str] | None
-) -> tuple[dict[str, tuple[str, ColumnSpec]], tuple[str, ...]]:
-    """Return the columns of a table by the names that they get, and those that are delivered by default."""
+def _columns_of(sidecar: Sidecar, table: Table, wanted: Sequence[str] | None) -> dict[str, tuple[str, ColumnSpec]]:
+    """Return the columns of a table by the names that they get."""
     found, left_out = {}, []
-    # The files have such a key under the same name.
-    keys = {key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on}
+    # The files have such a key under the same name; pandas writes an index without a name.
+    keys = {"", *(key for key, on in zip(sidecar.keys, sidecar.row_keys, strict=True) if key == on)}
     for stored, kind in table.types.items():
         name = sidecar.prefix + stored
-        spec = None if stored in keys or not stored else spec_of(name, kind)  # pandas writes an index without a name
-        if spec is not None:
+        if stored in keys:
+            continue
+        if (spec := spec_of(name, kind)) is not None:
             found[name] = stored, spec
-        elif stored not in keys and stored:
-            if name in (wanted or ()):
-                raise UnsupportedColumnError(
-                    f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers "
-                    "or as text, or leave it out of columns=[...]."
-                )
+        elif name in (wanted or ()):
+            raise UnsupportedColumnError(
+                f"{table.name}: column {stored!r} has type {kind}, which numpy and torch lack. Write it as numbers or "
+                "as text, or leave it out of columns=[...]."
+            )
+        else:
             left_out.append(f"{stored} ({kind})")
     if left_out and wanted is None:
         logger.warning("%s: left out columns of types that numpy and torch lack: %s", table.name, few(left_out))
-    narrow = {name: stored for name, (stored, spec) in found.items() if spec.is_scalar and not spec.as_bytes}
-    defaults = tuple(name for name, stored in narrow.items() if stored not in sidecar.keys)
-    return found, defaults
-
-
-def _hidden_keys(sidecar: Sidecar, columns: Columns, wanted: Sequence[str] | None) -> set[str]:
-    """Return the key columns that are not asked for. What else has such a name is the column of the name."""
-    keys = {name for name, (stored, _) in columns.items() if stored in sidecar.keys}
-    return keys.difference(wanted or ())
+    return found
 
 
 def _all_names(parts: Sequence[Collection[str]]) -> list[str]:
@@ -154,10 +166,10 @@ def _index_of_files(
     return build_index(paths, None, lookup, cast, beside)
 
 
-def _check_not_in_files(index: RowIndex, named: Sequence[str], opened: Sequence[tuple[Sidecar, Table]]) -> None:
+def _check_not_in_files(index: RowIndex, named: Sequence[str], beside: Sequence[_Beside]) -> None:
     """Raise if a column of a table has the name of a column of the files, or of something else in them."""
     if there := _in_files(index, named):
-        tables = few([table.name for _, table in opened]) or "attrs="
+        tables = few([each.table.name for each in beside]) or "attrs="
         raise OptionError(
             f"columns {few([repr(name) for name in there])} are in the files and in {tables}. Give those of the table "
             "other names: Sidecar(..., prefix='table/'), or attrs={'new name': 'attribute'}."
@@ -177,36 +189,28 @@ def _in_files(index: RowIndex, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in index.columns or name in found]
 
 
-def _joined(
-    index: RowIndex, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
-) -> JoinedTable:
-    lines = _lines(index, sidecar, table)
-    _check_missing(index, sidecar, table, lines)
-    return JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")
-
-
-def _joined_slices(
-    index: RowIndex, slices: Slices, sidecar: Sidecar, table: Table, columns: Columns, defaults: tuple[str, ...]
-) -> list[JoinedTable]:
-    """Return a table whose keys name rows of a dataset, and one of where its last axis ends in each row."""
-    column = slices.column_of(index.columns) if index.scope.by_axis else None
-    if column is None or len(index.files) > 1:
+def _lines_of_table(index: RowIndex, beside: _Beside) -> tuple[Lines, dict[str, TableColumn]]:
+    """Return the line of each row; and, of keys that name rows of a dataset, a column of where its last axis ends."""
+    sidecar, table, slices = beside.sidecar, beside.table, beside.slices
+    column = slices.column_of(index.columns) if slices is not None and index.scope.by_axis else None
+    if slices is None or column is None or len(index.files) > 1:
         _check_sliced(slices, index.files.all_paths(), index.lookup)
-        return [_joined(index, sidecar, table, columns, defaults)]
+        lines = _lines(index, sidecar, table)
+        _check_missing(index, sidecar, table, lines)
+        return lines, {}
     lines = Lines(slices.lines(column, index.num_rows))
     _check_missing(index, replace(sidecar, on="row", key=sidecar.keys), table, lines)
-    found = [JoinedTable(table, lines, columns, defaults, sidecar.missing == "drop")]
-    if shape := index.columns[column].row_shape:
-        name = column + LENGTH
-        stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
-        spec = ColumnSpec(name, "number", np.dtype(np.int64), ())
-        lengths = Table.of(table.name, {name: pa.chunked_array([stops])})
-        found.append(JoinedTable(lengths, lines, {name: (name, spec)}, (name,), found[0].drops))
-    return found
+    if not (shape := index.columns[column].row_shape):
+        return lines, {}
+    stops = pc.min_element_wise(slices.stops.fill_null(shape[-1]), shape[-1])
+    spec = ColumnSpec(name := column + LENGTH, "number", np.dtype(np.int64), ())
+    return lines, {name: TableColumn(Table.of(table.name, {name: pa.chunked_array([stops])}), name, spec, lines)}
 
 
-def _check_sliced(slices: Slices, paths: Sequence[str], lookup: Lookup) -> None:
+def _check_sliced(slices: Slices | None, paths: Sequence[str], lookup: Lookup) -> None:
     """Raise if the keys of a table name rows of several datasets of a file; the error prints how to read them."""
+    if slices is None:
+        return
     scope = replace(lookup.scope, rows=None, windows=None)
     with scope.open(paths[0]) as reader:
         columns = slices.columns_of(reader.layout.columns)
@@ -349,16 +353,16 @@ def _shown(key: Sequence[pa.Scalar]) -> str:
     return repr(parts[0] if len(parts) == 1 else parts)
 
 
-def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> JoinedTable:
-    """Return attributes of the files as a table with a line for each file."""
+def _of_attributes(index: RowIndex, attrs: Mapping[str, str]) -> dict[str, TableColumn]:
+    """Return attributes of the files: columns of a table with a line for each file."""
     wanted = tuple(dict.fromkeys(attrs.values()))
     facts = index.lookup.ask(index.files.all_paths(), Question(tuple(index.columns), attributes=wanted))
     columns = {}
     for name, attribute in attrs.items():
         columns[name] = _common_values(attribute, [(each.path, each.attributes[attribute]) for each in facts])
     table = Table.of("attributes of the files", columns)
-    specs = {name: (name, spec) for name, kind in table.types.items() if (spec := spec_of(name, kind)) is not None}
-    return JoinedTable(table, Lines(np.arange(len(facts)), by_file=True), specs, tuple(specs))
+    specs, lines = {name: spec_of(name, kind) for name, kind in table.types.items()}, Lines(np.arange(len(facts)), True)
+    return {name: TableColumn(table, name, spec, lines) for name, spec in specs.items() if spec is not None}
 
 
 def _common_values(attribute: str, found: Sequence[tuple[str, pa.Array]]) -> pa.ChunkedArray:
