@@ -41,7 +41,7 @@ LIMITS: dict[str, Size] = {
     "buffers": Size(72, 1, 0, 0, 0, 0),
     "call_errors": Size(89, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
-    "codecs": Size(1142, 9, 0, 0, 1, 0),
+    "codecs": Size(866, 8, 0, 0, 0, 0),
     "columns": Size(5401, 28, 0, 0, 1, 7),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
@@ -68,7 +68,7 @@ LIMITS: dict[str, Size] = {
     "storage": Size(3654, 22, 5, 0, 3, 0),
     "tables": Size(1391, 9, 0, 0, 3, 2),
     "torch_data": Size(4855, 27, 6, 0, 2, 0),
-    "transforms": Size(1879, 11, 0, 0, 1, 0),
+    "transforms": Size(1878, 11, 0, 0, 1, 0),
     "writing": Size(2886, 17, 0, 0, 6, 3),
 }
 """Today's numbers."""

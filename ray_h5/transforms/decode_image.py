@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from ray_h5.codecs.image_headers import HeaderError
-from ray_h5.codecs.images import Mode, decode_image
+from ray_h5.codecs.images import HeaderError, Mode, decode_image
 from ray_h5.errors import ImageError, OptionError, UnknownColumnError
 from ray_h5.fork import PerProcess
 from ray_h5.messages import no_column
@@ -63,11 +62,11 @@ class DecodedRows:
 @names_options
 @dataclass(frozen=True)  # without slots: Ray derives from a class that it is given, and sets an attribute
 class DecodeImage:
-    """Decode images: JPEG, PNG, WebP, JPEG XL and TIFF, in bytes of varying length or in opaque values, padded or not.
+    """Decode images: JPEG, PNG, WebP and TIFF, in bytes of varying length or in opaque values, padded or not.
 
     Pass it to ``H5Dataset(..., transform=DecodeImage("image"))``, where batches are decoded in the threads or workers
     of the loader; or to ``ds.map_batches(DecodeImage("image"))`` of Ray. The first bytes of an image say its format.
-    Its size is read from its header, and checked, before memory is taken for it.
+    Its size is read from its header, by Pillow, and checked before memory is taken for it.
 
     Grey images get three equal channels, alpha is left out, CMYK becomes RGB as in Pillow, and of more than 8 bits the
     upper 8 are taken. A rotation that is noted beside the pixels, as cameras do in JPEG, is not applied.
@@ -99,8 +98,8 @@ class DecodeImage:
     ------
     OptionError
         If an option cannot be used.
-    ImageError
-        When images are decoded: if one cannot be.
+    ImageError, MissingDependencyError
+        When images are decoded: if one cannot be, or Pillow is not installed.
 
     Examples
     --------

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ray_h5.codecs.image_headers import HeaderError, header_of
-from ray_h5.codecs.images import decode_image
+from ray_h5.codecs.images import HeaderError, decode_image
 
 IMAGECODECS_IS_OLD = imagecodecs.__version__ < "2025.8"
 """The last release for Python 3.10 neither decodes TIFF of single bits nor encodes TIFF."""
@@ -91,27 +90,10 @@ def test_an_image_that_is_cut_short_is_refused(name):
             decode_image(data[:length])
 
 
-JXL = [
-    np.array(picture()), np.array(picture().convert("L")), np.array(with_alpha(picture())),
-    np.array(picture(256, 512)), np.array(picture(1, 9000)), np.array(picture(9, 3)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pixels", JXL, ids=lambda each: str(each.shape))
-def test_jpeg_xl(pixels):
-    data = imagecodecs.jpegxl_encode(pixels, lossless=True)
-    assert (header_of(data).height, header_of(data).width) == pixels.shape[:2]
-    expected = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
-    assert np.array_equal(decode_image(data + bytes(20)), expected[..., :3])
-    for length in range(0, len(data) - 1, max(1, len(data) // 20)):
-        with pytest.raises(HeaderError):
-            decode_image(data[:length])
-
-
 @encodes_tiff
 def test_values_of_16_bits_become_their_upper_8():
     wide = RNG.integers(0, 1 << 16, (40, 30, 3), dtype="u2")
-    for data in (imagecodecs.png_encode(wide), imagecodecs.jpegxl_encode(wide, lossless=True), tiff(wide)):
+    for data in (imagecodecs.png_encode(wide), tiff(wide)):
         assert np.array_equal(decode_image(data), wide >> 8)
         assert np.array_equal(decode_image(data, "unchanged"), wide)
     grey = imagecodecs.png_encode(np.ascontiguousarray(wide[..., 0]))
@@ -152,21 +134,19 @@ def bombs():
     frame = jpeg.index(b"\xff\xc0")
     jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_500)
     lossy = bytearray(CASES["webp False"])
-    lossy[26:30] = struct.pack("<HH", 16_383, 16_383)
+    lossy[26:30] = struct.pack("<HH", 16_383, 8_191)
     wide = bytearray(encoded(picture().convert("L"), "TIFF"))
     at = wide.index(struct.pack("<HH", 256, 4) if struct.pack("<HH", 256, 4) in wide else struct.pack("<HH", 256, 3))
     wide[at : at + 12] = struct.pack("<HHII", 256, 4, 1, 1 << 30)
-    jxl = b"\xff\x0a" + ((0 | 3 << 1 | (1 << 30) - 1 << 3 | 1 << 33).to_bytes(8, "little")) + bytes(40)
     return {
         "png": png + chunk(b"IEND", b""),
         "jpeg": bytes(jpeg),
         "webp": bytes(lossy),
         "tiff": bytes(wide),
-        "jxl": jxl,
     }
 
 
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff", "jxl"])
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff"])
 def test_a_bomb_is_refused_by_its_header(name):
     with pytest.raises(HeaderError, match=r"claims \d+ x \d+ pixels; expected at most max_pixels=67108864"):
         decode_image(bombs()[name], "RGB", 1 << 26)
@@ -183,10 +163,11 @@ def test_the_frame_of_a_webp_does_not_have_to_be_as_its_canvas_claims():
 OTHERS = {
     b"": "it is empty",
     bytes(100): "100 bytes of zeros",
-    b"GIF89a" + bytes(20): "it is GIF; JPEG, PNG, WebP, JPEG XL and TIFF are decoded",
+    b"GIF89a" + bytes(20): "it is GIF; JPEG, PNG, WebP and TIFF are decoded",
     b"\0\0\0\x1cftypavif" + bytes(20): "it is AVIF",
     b"hello, world": "of an unknown format, it begins with 68 65 6c 6c 6f 2c 20 77",
-    b"\xff\xd8\xff\xd9": "its end marker comes first",
+    b"\xff\x0a" + bytes(20): "it is JPEG XL; .* Decode others in a function of map_batches",
+    b"\xff\xd8\xff\xd9": "its header cannot be read",
 }
 
 
@@ -197,7 +178,6 @@ def test_what_is_no_image(data):
 
 
 SEEDS = [encoded(picture(16, 24), kind) for kind in ("JPEG", "PNG", "WEBP", "TIFF")] + [
-    imagecodecs.jpegxl_encode(np.array(picture(16, 24))),
     encoded(picture(16, 24), "TIFF", compression="tiff_lzw"),
     encoded(picture(16, 24).convert("CMYK"), "JPEG"),
 ]
@@ -212,8 +192,7 @@ def test_damage_is_an_error_or_an_image_of_the_size_in_the_header(seed, changes)
         found = decode_image(bytes(data), "RGB", 1 << 16)
     except HeaderError:
         return
-    header = header_of(bytes(data))
-    assert sorted(found.shape[:2]) == sorted((header.height, header.width))
+    assert found.shape[0] * found.shape[1] <= 1 << 16
     assert found.shape[2:] == (3,)
     assert found.dtype == np.uint8
 
