@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "errors": Size(216, 1, 0, 0, 0, 0),
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7065, 40, 10, 1, 8, 3),
+    "hdf5": Size(7062, 40, 10, 1, 8, 3),
     "index": Size(4209, 23, 2, 0, 6, 6),
     "inspect": Size(1536, 9, 8, 0, 5, 0),
     "likely_rows": Size(1022, 10, 0, 0, 1, 0),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ray_h5.hdf5.files.file_bytes import ReadBytes
@@ -43,7 +44,7 @@ _SUPERBLOCKS = {0: (13, 48, 6), 1: (13, 52, 6), 2: (9, 16, 4), 3: (9, 16, 4)}
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _POSSIBLE_WIDTHS = frozenset({2, 4, 8, 16, 32})
-_HEADER_1, _NODE = struct.Struct("<2xH4xI4x"), struct.Struct("<BBH")
+_HEADER_1, _NODE = struct.Struct("<2xH4xI"), struct.Struct("<BBH")
 _PREFIX_1, _PREFIX_2 = struct.Struct("<HHB"), struct.Struct("<BHB")
 _SYMBOL = struct.Struct("<QQI4xQQ")
 _LOCAL_HEAP = struct.Struct("<4sB3xQQQ")
@@ -104,6 +105,9 @@ class Widths(NamedTuple):
     length: int = 8
 
 
+USUAL_WIDTHS = Widths()
+
+
 class Superblock(NamedTuple):
     """What a file says of itself.
 
@@ -140,17 +144,25 @@ def superblock(head: bytes) -> Superblock:
         raise FormatError("no superblock")
     at = _SUPERBLOCKS[version][0]
     widths = Widths(head[at], head[at + 1])
-    if (code := _CODES.get(widths.address)) is None or len(head) < superblock_end(head):
-        raise FormatError("addresses of an odd width, or a superblock that is cut off")
+    if (code := _CODES.get(widths.address)) is None:
+        raise FormatError("addresses of an odd width")
+    try:
+        found = _superblock_parts(version, code, widths.address).unpack_from(head, 9)
+    except struct.error:
+        raise FormatError("a superblock that is cut off") from None
     if version >= 2:
-        flags, base, extension, end, root = struct.unpack_from(f"<B4{code}", head, 11)
+        flags, base, extension, end, root = found
         return Superblock(version, widths, flags, base, extension, end, root)
-    more, scratch = "H2x" if version == 1 else "", 2 * code
-    *versions, leaf, node, flags, tree, base, free, end, driver, root, kept, one, other = struct.unpack_from(
-        f"<BBxB3xHHI{more or '0s'}4{code}{widths.address}x{code}I4x{scratch}", head, 9
-    )
+    *versions, leaf, node, flags, tree, base, free, end, driver, root, kept, one, other = found
     rest = *versions, leaf, node, tree if version else USUAL_ENTRIES // 2, driver
     return Superblock(version, widths, flags, base, free, end, root, (kept, one, other), rest)
+
+
+@lru_cache
+def _superblock_parts(version: int, code: str, width: int) -> struct.Struct:
+    if version >= 2:
+        return struct.Struct(f"<2xB4{code}4x")
+    return struct.Struct(f"<BBxB3xHHI{'H2x' if version else '0s'}4{code}{width}x{code}I4x{2 * code}")
 
 
 def superblock_end(head: bytes) -> int:
@@ -174,58 +186,45 @@ Message: TypeAlias = tuple[int, int, bytes, int]
 """A message of an object header: its kind, its flags, its body, and where the body begins in the file."""
 
 
-class ObjectHeader(NamedTuple):
-    """The messages of an object; version 1 says how many there are."""
+def header_block(head: bytes) -> tuple[int, int, int, int]:
+    """Return where the messages of an object header begin, their bytes, the bytes before the body of each, and a count.
 
-    version: int
-    num_messages: int
-    messages: list[Message]
-
-    def first(self, kind: int) -> Message:
-        """Return the first message of a kind."""
-        for message in self.messages:
-            if message[0] == kind:
-                return message
-        raise FormatError(f"no message of kind {kind}")
-
-
-def header_block(head: bytes) -> tuple[int, int, int]:
-    """Return where the messages of an object header begin, their bytes, and the bytes before the body of each."""
+    Version 1 says how many messages there are in all blocks; of version 2, the count is -1.
+    """
+    if head[:1] == b"\1" and len(head) >= 16:
+        count, size = _HEADER_1.unpack_from(head)
+        return 16, size, 8, count
     if head[:5] == b"OHDR\2":
         flags = number(head, 5, 1)
         begin, width = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10), 1 << (flags & 3)
-        return begin + width, number(head, begin, width), 4 + 2 * bool(flags & 4)
-    if head[:1] == b"\1" and len(head) >= 16:
-        return 16, _HEADER_1.unpack_from(head)[1], 8
+        return begin + width, number(head, begin, width), 4 + 2 * bool(flags & 4), -1
     raise FormatError("no object header")
 
 
-def object_header(read: ReadBytes, at: int, widths: Widths) -> ObjectHeader:
-    """Return the messages of the object header at an address."""
+def object_header(read: ReadBytes, at: int, widths: Widths) -> tuple[int, list[Message]]:
+    """Return how many messages the object header at an address claims, as `header_block` does, and its messages."""
     head = read(at, HEADER_BYTES)
-    begin, size, prefix = header_block(head)
-    version = 1 if prefix == 8 else 2
-    first = head[begin : begin + size] if begin + size <= len(head) else None
-    blocks, messages = [(at + begin, size)], list[Message]()
+    begin, size, prefix, claimed = header_block(head)
+    blocks = [(at + begin, size)]
+    messages: list[Message] = []
     for where, nbytes in blocks:  # it grows
-        if nbytes > _MOST_BLOCK_BYTES:
-            raise FormatError(f"a header with a block of {nbytes} bytes")
-        block = exactly(read, where, nbytes) if first is None else first
-        first = None
+        if not 0 <= nbytes <= _MOST_BLOCK_BYTES or len(blocks) > _MOST_BLOCKS:
+            raise FormatError("a header of too many blocks, or of one that is too large")
+        inside = where - at
+        is_read = 0 <= inside <= len(head) - nbytes
+        block = head[inside : inside + nbytes] if is_read else exactly(read, where, nbytes)
         for body in messages_in(block, where, prefix, messages):
             below, count = number(body, 0, widths.address), number(body, *widths)
             # In version 2 a block has a signature and a checksum around its messages.
-            blocks.append((below, count) if version == 1 else (below + 4, count - 8))
-        if len(blocks) > _MOST_BLOCKS:
-            raise FormatError("a header of too many blocks")
-    return ObjectHeader(version, _HEADER_1.unpack_from(head)[0], messages)
+            blocks.append((below, count) if prefix == 8 else (below + 4, count - 8))
+    return claimed, messages
 
 
 def messages_in(block: bytes, where: int, prefix: int, found: list[Message]) -> list[bytes]:
     """Add the messages of a block of an object header that begins at an address; return those that lead to others."""
     at, end, continued = 0, len(block), []
-    unpack = (_PREFIX_1 if prefix == 8 else _PREFIX_2).unpack_from
-    while at + prefix <= end:
+    unpack, last = (_PREFIX_1 if prefix == 8 else _PREFIX_2).unpack_from, end - prefix
+    while at <= last:
         kind, size, flags = unpack(block, at)
         body = at + prefix
         at = body + size
@@ -289,8 +288,11 @@ class Layout(NamedTuple):
 
 def data_layout(body: bytes, widths: Widths) -> Layout:
     """Return what a layout message says."""
-    version, kind = body[:2] if len(body) >= 4 else (0, 0)
-    width = widths.address
+    if len(body) < 4:
+        raise FormatError("no layout")
+    (version, kind), width = body[:2], widths.address
+    if version == 3 and kind == CHUNKED:
+        return Layout(3, kind, address(body, 3, width), 0, 0, numbers(body, 3 + width, body[2], 4))
     if version in {1, 2}:
         axes, kind = numbers(body, 1, 2, 1)
         where, at = (None, 8) if kind == COMPACT else (address(body, 8, width), 8 + width)
@@ -303,9 +305,6 @@ def data_layout(body: bytes, widths: Widths) -> Layout:
         return Layout(version, kind, None, number(body, 2, 2), 4)
     if kind == CONTIGUOUS:
         return Layout(version, kind, address(body, 2, width), number(body, 2 + width, widths.length))
-    if version == 3:
-        axes = number(body, 2, 1)
-        return Layout(version, kind, address(body, 3, width), chunk_shape=numbers(body, 3 + width, axes, 4))
     flags, axes, size_bytes = numbers(body, 2, 3, 1)
     shape, at = numbers(body, 5, axes, size_bytes), 5 + axes * size_bytes
     index = number(body, at, 1)
@@ -313,6 +312,7 @@ def data_layout(body: bytes, widths: Widths) -> Layout:
     return Layout(version, kind, where, chunk_shape=shape, index_kind=index, flags=flags)
 
 
+@lru_cache(maxsize=1 << 10)  # most files of a dataset have the same shapes
 def dataspace(body: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape that a dataspace message says, and the axes that can grow; an empty one has none of both."""
     version, rank, flags, kind = body[:4] if len(body) >= 4 else (0, 0, 0, 0)
@@ -347,7 +347,9 @@ def symbols(node: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     """
     if node[:5] != b"SNOD\1" or len(node) < 8:
         raise FormatError("no leaf of a group")
-    count = min(number(node, 6, 2), (len(node) - 8) // _SYMBOL.size)
+    count = number(node, 6, 2)
+    if not 0 < count <= (len(node) - 8) // _SYMBOL.size:
+        raise FormatError("a leaf of a group with no links, or too many")
     return _SYMBOL.iter_unpack(node[8 : 8 + count * _SYMBOL.size])
 
 
@@ -365,17 +367,18 @@ def group_entries(read: ReadBytes, table: bytes, most_symbols: int, most_leaves:
     Links of other kinds, and names that libhdf5 takes for paths, raise `FormatError`; so do names that it does not
     find: it searches for them, and these are out of order.
     """
-    names = _names_of_group(read, number(table, 8, 8))
-    for low, leaf, high in _leaves_of_group(read, number(table, 0, 8), most_leaves):
-        node = exactly(read, leaf, 8 + most_symbols * _SYMBOL.size)
+    tree, heap = numbers(table, 0, 2, 8)
+    names = _names_of_group(read, heap)
+    left = len(names)
+    for low, leaf, high in _leaves_of_group(read, tree, most_leaves):
         last, most = _text(names, low), _text(names, high)
-        if not 0 < number(node, 6, 2) <= most_symbols:
-            raise FormatError("a leaf of a group with no links, or too many")
-        for at, header, kept, _, _ in symbols(node):
+        for at, header, kept, _, _ in symbols(exactly(read, leaf, 8 + most_symbols * _SYMBOL.size)):
             name = _text(names, at)
             if kept > 1 or name <= last or b"/" in name or name == b".":  # 2 is a soft link
                 raise FormatError("a link that libhdf5 follows, or does not find")
-            last = name
+            last, left = name, left - len(name)
+            if left < 0:
+                raise FormatError("names that lie in each other")
             try:
                 yield name.decode(), header
             except UnicodeDecodeError:

@@ -155,8 +155,12 @@ def write_plain(path: Path, rows: int = 20, **options: Any) -> Path:
     return path
 
 
-def test_a_second_file_is_not_opened_by_libhdf5(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["x", "obs/state", "matrix", "matrix/data"])
+def test_a_second_file_is_not_opened_by_libhdf5(tmp_path, monkeypatch, name):
     paths = [write_plain(tmp_path / f"{n}.h5", rows) for n, rows in enumerate((20, 7))]
+    for path, rows in zip(paths, (20, 7), strict=True):
+        with h5py.File(path, "a") as file:
+            file[name] = np.arange(rows)
     RowReader(paths[0]).layout  # noqa: B018  it is found when asked for
     monkeypatch.setattr(h5py.h5f, "open", None)
     layout = RowReader(paths[1]).layout
@@ -165,6 +169,7 @@ def test_a_second_file_is_not_opened_by_libhdf5(tmp_path, monkeypatch):
     assert RowReader(paths[1]).column("deep/time").shape == (7,)
     assert RowReader(paths[1], group="deep").column("/time").shape == (7,)
     assert RowReader(paths[1]).read(["deep/time"])["deep/time"].tolist() == [*range(7)]
+    assert RowReader(paths[1]).form == ""
 
 
 def test_fields_that_no_column_has_are_named_for_each_file(tmp_path):
@@ -234,6 +239,19 @@ def anndata(file: h5py.File) -> None:
     file.attrs["encoding-type"] = "anndata"
 
 
+def old_anndata(file: h5py.File) -> None:
+    file["obs"], file["var"], file["X"] = np.zeros(20, [("x", "f4")]), np.arange(3), np.zeros((20, 3))
+
+
+def loom(file: h5py.File) -> None:
+    file["matrix"], file["row_attrs/x"], file["col_attrs/x"] = np.zeros((20, 3)), np.arange(20), np.arange(3)
+
+
+def tenx(file: h5py.File) -> None:
+    for part in ("barcodes", "shape", "data", "indices", "indptr"):
+        file[f"matrix/{part}"] = np.arange(2)
+
+
 def scale(file: h5py.File) -> None:
     file["text"].make_scale()
 
@@ -278,6 +296,9 @@ def many_names(file: h5py.File) -> None:
         soft_link,
         pytables,
         anndata,
+        old_anndata,
+        loom,
+        tenx,
         scale,
         committed_type,
         of_committed_type,

@@ -362,9 +362,7 @@ def test_messages_of_headers_in_several_blocks(tmp_path):
         with h5py.File(path) as file:
             dataset = file["x"]
             header, count = h5py.h5o.get_info(dataset.id).addr, len(dataset.attrs)
-            found = [
-                kind for kind, _, _, _ in object_header(reader_of(dataset)[0], header, widths_of(dataset)).messages
-            ]
+            found = [kind for kind, _, _, _ in object_header(reader_of(dataset)[0], header, widths_of(dataset))[1]]
         assert found.count(8) == 1
         assert count == 7
         assert 0x10 in found  # it goes on elsewhere

@@ -38,7 +38,8 @@ def layout_of(dataset: h5py.Dataset) -> tuple[Layout, Message]:
     """Return how the values of a dataset are stored, and the message that says it."""
     widths = widths_of(dataset)
     try:
-        message = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths).first(MessageKind.LAYOUT)
+        _, messages = object_header(reader_of(dataset)[0], address_of(dataset.id)[1], widths)
+        message = next((each for each in messages if each[0] == MessageKind.LAYOUT), (0, 0, b"", 0))
         return data_layout(message[2], widths), message
     except FormatError as exc:
         raise CorruptFileError(

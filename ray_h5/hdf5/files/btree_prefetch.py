@@ -17,11 +17,11 @@ from ray_h5.hdf5.format import (
     SIGNATURE,
     UNDEFINED,
     USUAL_ENTRIES,
+    USUAL_WIDTHS,
     FormatError,
     Layout,
     Message,
     MessageKind,
-    Widths,
     data_layout,
     header_block,
     local_heap,
@@ -153,7 +153,7 @@ class Hints:
         yield self._offset, number(data, 8, 8)
 
     def _header(self, data: bytes) -> Iterator[Span]:
-        begin, _, prefix = header_block(data)
+        begin, _, prefix, _ = header_block(data)
         yield from self._messages(data[begin:], prefix)
 
     def _more_header(self, data: bytes) -> Iterator[Span]:
@@ -168,7 +168,7 @@ class Hints:
 
     def _message(self, kind: int, body: bytes, prefix: int) -> Iterator[Span]:
         if kind == MessageKind.LAYOUT:
-            yield from self._layout(data_layout(body, Widths()))
+            yield from self._layout(data_layout(body, USUAL_WIDTHS))
         elif kind == MessageKind.CONTINUATION:
             at = self._at(body, 0)
             if prefix == 8:

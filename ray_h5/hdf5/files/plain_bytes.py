@@ -14,10 +14,10 @@ from ray_h5.hdf5.files.file_bytes import ReadBytes
 from ray_h5.hdf5.format import (
     UNDEFINED,
     USUAL_ENTRIES,
+    USUAL_WIDTHS,
     FormatError,
     Message,
     MessageKind,
-    Widths,
     group_entries,
     object_header,
     superblock,
@@ -29,7 +29,7 @@ _HEAD_BYTES = 4096
 _LAST_KIND = MessageKind.FILE_SPACE
 _MOST_BYTES = 1 << 20
 _MOST_BYTES_OF_FILE = 1 << 24
-"""Read of one file, and in names. A damaged file may lead to the same bytes again and again."""
+"""Read of one file. A damaged file may lead to the same bytes again and again."""
 
 
 class PlainBytes:
@@ -51,7 +51,7 @@ class PlainBytes:
     def __init__(self, read_at: ReadBytes, nbytes: int) -> None:
         self._read_at = read_at
         found = superblock(read_at(0, _HEAD_BYTES))
-        if found.version > 1 or found.widths != Widths() or found.tables[0] > 1 or found.end > nbytes:
+        if found.version > 1 or found.widths != USUAL_WIDTHS or found.tables[0] > 1 or found.end > nbytes:
             raise FormatError("a superblock of another version, or a file that is cut short")
         *versions, leaf, node, tree, driver = found.rest
         usual = 0, 0, UNDEFINED, UNDEFINED, USUAL_ENTRIES // 2
@@ -76,12 +76,13 @@ class PlainBytes:
 
     def read(self, address: int, count: int) -> bytes:
         """Return bytes, fewer at the end of the file."""
-        count = min(count, self.end - address)
+        if address + count > self.end:
+            count = self.end - address
         if count <= 0:
             return b""
-        self._count(count)
-        if count > _MOST_BYTES:
-            raise FormatError(f"{count} bytes at once")
+        self._bytes_left -= count
+        if self._bytes_left < 0 or count > _MOST_BYTES:
+            raise FormatError(f"{count} bytes at once, or more metadata than a file has")
         try:
             return self._read_at(address, count)
         except OSError as exc:
@@ -89,25 +90,18 @@ class PlainBytes:
 
     def messages(self, address: int) -> list[Message]:
         """Return the messages of the object header at an address."""
-        header = object_header(self.read, address, Widths())
-        if header.version != 1 or len(header.messages) != header.num_messages:
+        claimed, messages = object_header(self.read, address, USUAL_WIDTHS)
+        if len(messages) != claimed:
             raise FormatError("a header of another version, or of more messages than it says")
         # A shared message is elsewhere; some that are not known forbid to read on.
-        for kind, flags, body, _ in header.messages:
+        for kind, flags, body, _ in messages:
             if flags > 1 or kind > _LAST_KIND or len(body) & 7:
                 raise FormatError("a message that h5py does not write by default")
-        return header.messages
+        return messages
 
     def entries(self, table: bytes) -> Iterator[tuple[str, int]]:
         """Yield name and address of each object of a group, given its symbol table message, in the order of names."""
-        for name, address in group_entries(self.read, table, self._most_symbols, self._most_leaves):
-            self._count(len(name))
-            yield name, address
-
-    def _count(self, nbytes: int) -> None:
-        self._bytes_left -= nbytes
-        if self._bytes_left < 0:
-            raise FormatError("more metadata than a file has")
+        return group_entries(self.read, table, self._most_symbols, self._most_leaves)
 
 
 def _check_no_writer(descriptor: int) -> None:

@@ -79,8 +79,8 @@ class TextGuard:
         """Raise `CorruptFileError` if an attribute of the object claims a length that it cannot have."""
         try:
             if self._stored is None:
-                header = object_header(self._read, address_of(self._opened)[1], self._widths)
-                bodies = [body for kind, _, body, _ in header.messages if kind == MessageKind.ATTRIBUTE]
+                _, messages = object_header(self._read, address_of(self._opened)[1], self._widths)
+                bodies = [body for kind, _, body, _ in messages if kind == MessageKind.ATTRIBUTE]
                 self._stored = {found.name: (found, body) for body in bodies if (found := Attribute.of(body))}
             if (stored := self._stored.get(name.encode())) is not None:
                 self._check(*stored)

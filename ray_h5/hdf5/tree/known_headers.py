@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from ray_h5.errors import RayH5Error
 from ray_h5.hdf5.columns.column import SINGLE_VALUE
@@ -21,16 +21,17 @@ from ray_h5.hdf5.format import (
     CHUNKED,
     COMPACT,
     CONTIGUOUS,
+    USUAL_WIDTHS,
     Attribute,
     FormatError,
     Layout,
     Message,
     MessageKind,
-    Widths,
     data_layout,
     dataspace,
 )
 from ray_h5.hdf5.tree.tree import NAME_OF_LIBRARY, lost_fields
+from ray_h5.hdf5.tree.walker import OF_MATLAB
 from ray_h5.lru import LRU
 from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout
 
@@ -38,6 +39,10 @@ _SAY_NOTHING = frozenset(
     {MessageKind.NOTHING, MessageKind.CONTINUATION, MessageKind.COMMENT, MessageKind.TIME, MessageKind.OLD_TIME}
 )
 _ALIKE = frozenset({MessageKind.TYPE, MessageKind.OLD_FILL, MessageKind.FILL, MessageKind.FILTERS})
+_ATTRIBUTE, _SYMBOL_TABLE = MessageKind.ATTRIBUTE, MessageKind.SYMBOL_TABLE
+_OF_GROUPS = _SAY_NOTHING | {_ATTRIBUTE, _SYMBOL_TABLE}
+_ONCE = (MessageKind.SPACE, MessageKind.LAYOUT, MessageKind.TYPE)
+_OF_DATASETS = _SAY_NOTHING | _ALIKE | {*_ONCE, _ATTRIBUTE}
 
 _CONVENTIONS = frozenset({b"encoding-type", b"pandas_type", b"PYTABLES_FORMAT_VERSION"})
 """Attributes of the group that is read which say that its datasets are more than columns."""
@@ -48,17 +53,14 @@ _ROLES = frozenset({b"CLASS", b"PSEUDOATOM"})
 _MOST_CHUNK_BYTES = 1 << 32
 _MOST_OBJECTS, _MOST_DEPTH, _MOST_PREFIX = 1 << 12, 1 << 6, 1 << 12
 
-_NAMES_OF_CONVENTIONS = frozenset({"obs", "matrix", "#refs#", "#subsystem#"})
-"""Names in the group that is read that say the same."""
-
-_known: LRU[dict[str, Any]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
-"""The fields of layouts."""
+_OWN = frozenset({"name", "shape", "chunk_shape", "offset", "path"})
+_known: LRU[tuple[tuple[int, ...], dict[str, Any]]] = LRU(1024, 64 << 20, lambda _: LAYOUT_BYTES)
+"""The axes that a type adds to a shape, and the fields of a layout that are not of one dataset alone (`_OWN`)."""
 
 Key = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetHeader:
+class DatasetHeader(NamedTuple):
     """What the header of a dataset says.
 
     Attributes
@@ -80,28 +82,30 @@ class DatasetHeader:
 
     def layout(self, name: str, path: str, end: int) -> ColumnLayout:
         """Describe the dataset as a column of a file that ends at `end`."""
-        like, stored = _known.get(self.key), self.stored
-        if like is None:
+        known, stored = _known.get(self.key), self.stored
+        if known is None:
             raise FormatError("a dataset unlike those that are known")
+        array_shape, like = known
         chunk_shape, offset = None, stored.address
         if stored.kind == CHUNKED:
-            (*chunk, item_bytes), offset = stored.chunk_shape, None
-            chunk_shape = tuple(chunk)
-            fits = item_bytes == like["item_bytes"] and 0 < math.prod(stored.chunk_shape) < _MOST_CHUNK_BYTES
+            chunk_shape, offset = stored.chunk_shape[:-1], None
+            fits = (
+                stored.chunk_shape[-1] == like["item_bytes"] and 0 < math.prod(stored.chunk_shape) < _MOST_CHUNK_BYTES
+            )
         else:
             needed = math.prod(self.shape) * like["item_bytes"]
             is_written = offset is not None or like["storage"] == "compact"
             fits = not is_written or (needed <= stored.nbytes and (offset or 0) + stored.nbytes <= end)
         if not fits:
             raise FormatError("chunks or values of another size than their type says")  # libhdf5 says what is wrong
-        shape = (*self.shape, *like["shape"][len(self.shape) :])
-        own = {"name": name, "shape": shape, "chunk_shape": chunk_shape, "offset": offset, "path": path}
-        return ColumnLayout(**(like | own))
+        shape = self.shape + array_shape
+        return ColumnLayout(name=name, shape=shape, chunk_shape=chunk_shape, offset=offset, path=path, **like)
 
     def learn(self, found: ColumnLayout) -> None:
         """Take what libhdf5 says of the dataset for all that are like it."""
         if not found.sources and found.storage in {"contiguous", "chunked"}:
-            _known.put(self.key, {each.name: getattr(found, each.name) for each in fields(found)})
+            like = {each.name: getattr(found, each.name) for each in fields(found) if each.name not in _OWN}
+            _known.put(self.key, (found.shape[len(self.shape) :], like))
 
 
 class KnownHeaders:
@@ -126,8 +130,16 @@ class KnownHeaders:
         for part in _parts(group):
             top = _found(self._entries(top), part)
         self._top = dict(self.plain.entries(_table(self.plain.messages(top), _CONVENTIONS)))
-        if not _NAMES_OF_CONVENTIONS.isdisjoint(self._top):
-            raise FormatError
+        if self._may_follow_a_convention():
+            raise FormatError("a file whose groups may encode columns")
+
+    def _may_follow_a_convention(self) -> bool:
+        """Return whether `ray_h5.hdf5.tree.encodings.form_of` may know the group that is read by its names."""
+        top = self._top.keys()
+        if not top.isdisjoint(OF_MATLAB) or top >= {"obs", "var", "X"} or top >= {"matrix", "row_attrs", "col_attrs"}:
+            return True
+        table = _table_in(self.plain.messages(self._top["matrix"])) if "matrix" in top else None
+        return table is not None and "barcodes" in dict(self.plain.entries(table))
 
     def describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return what `ray_h5.hdf5.tree.tree.describe` does."""
@@ -199,8 +211,7 @@ class KnownHeaders:
             if len(seen) > _MOST_OBJECTS:
                 raise FormatError
             messages = self.plain.messages(address)
-            table = next((body for kind, _, body, _ in messages if kind == MessageKind.SYMBOL_TABLE), None)
-            if table is None:
+            if (table := _table_in(messages)) is None:
                 found[prefix + name] = _dataset(messages, strict=True)
             else:
                 self._list(self.plain.entries(table), f"{prefix}{name}/", seen, found)
@@ -208,20 +219,18 @@ class KnownHeaders:
         gather(add, entries)
 
 
-def _table(messages: Iterable[Message], forbidden: frozenset[bytes] = frozenset()) -> bytes:
+def _table_in(messages: Sequence[Message]) -> bytes | None:
+    """Return the symbol table message of a group; None for another object."""
+    return next((body for kind, _, body, _ in messages if kind == _SYMBOL_TABLE), None)
+
+
+def _table(messages: Sequence[Message], forbidden: frozenset[bytes] = frozenset()) -> bytes:
     """Return the symbol table message of a group that has none of some attributes."""
-    table = None
-    for kind, _, body, _ in messages:
-        if kind == MessageKind.SYMBOL_TABLE and table is None:
-            table = body
-        elif kind == MessageKind.ATTRIBUTE:
-            if forbidden and _name_of(body) in forbidden:
-                raise FormatError
-        elif kind not in _SAY_NOTHING:
-            raise FormatError
-    if table is None:
-        raise FormatError
-    return table
+    kinds = [kind for kind, _, _, _ in messages]
+    names = (_name_of(body) for kind, _, body, _ in messages if forbidden and kind == _ATTRIBUTE)
+    if not _OF_GROUPS.issuperset(kinds) or kinds.count(_SYMBOL_TABLE) != 1 or not forbidden.isdisjoint(names):
+        raise FormatError("no group, or one that may encode a column")
+    return messages[kinds.index(_SYMBOL_TABLE)][2]
 
 
 def _found(entries: Mapping[str, int], name: str) -> int:
@@ -236,26 +245,16 @@ def _parts(name: str) -> list[str]:
 
 def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
     """Read the header of a dataset; with `strict`, one whose attributes may say that it has no rows is not known."""
-    alike: list[object] = []
-    attributes: list[bytes] = []
-    space = layout = None
-    for kind, _, body, _ in messages:
-        if kind in _ALIKE:
-            alike += (kind, body)
-        elif kind == MessageKind.SPACE and space is None:
-            space = body
-        elif kind == MessageKind.LAYOUT and layout is None:
-            layout = body
-        elif kind == MessageKind.ATTRIBUTE:
-            if strict and _name_of(body) in _ROLES:
-                raise FormatError
-            attributes.append(body)
-        elif kind not in _SAY_NOTHING:
-            raise FormatError
-    if space is None or layout is None or alike.count(MessageKind.TYPE) != 1:
-        raise FormatError
-    shape, growing = dataspace(space)
-    stored = data_layout(layout, Widths())
+    kinds = [kind for kind, _, _, _ in messages]
+    if not _OF_DATASETS.issuperset(kinds) or [*map(kinds.count, _ONCE)] != [1, 1, 1]:
+        raise FormatError("no dataset, or one that is described in another way")
+    bodies = {kind: body for kind, _, body, _ in messages}
+    alike = [(kind, body) for kind, _, body, _ in messages if kind in _ALIKE]
+    attributes = [body for kind, _, body, _ in messages if kind == _ATTRIBUTE]
+    if strict and any(_name_of(body) in _ROLES for body in attributes):
+        raise FormatError("a dataset that may have no rows")
+    shape, growing = dataspace(bodies[MessageKind.SPACE])
+    stored = data_layout(bodies[MessageKind.LAYOUT], USUAL_WIDTHS)
     is_of_chunks = stored.kind == CHUNKED and len(stored.chunk_shape) == len(shape) + 1
     if stored.version != 3 or not (is_of_chunks or stored.kind in {COMPACT, CONTIGUOUS}):
         raise FormatError("values that are stored in another way")

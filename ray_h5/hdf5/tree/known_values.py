@@ -8,7 +8,7 @@ from ray_h5.errors import CorruptFileError
 from ray_h5.hdf5.columns.chunk_lists import ListedChunks, checked_index
 from ray_h5.hdf5.columns.chunk_tree import ChunkTree
 from ray_h5.hdf5.files.plain_bytes import PlainBytes
-from ray_h5.hdf5.format import CHUNKED, USUAL_ENTRIES, Attribute, FormatError, Widths, number
+from ray_h5.hdf5.format import CHUNKED, USUAL_ENTRIES, USUAL_WIDTHS, Attribute, FormatError, number
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
 from ray_h5.hdf5.tree.attributes import PACKING
 from ray_h5.hdf5.tree.known_headers import Key, KnownHeaders
@@ -99,7 +99,7 @@ def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_byt
     stored, plain = headers.header(name).stored, headers.plain
     if stored.kind != CHUNKED:
         raise FormatError("values that are not in chunks")
-    tree = ChunkTree(plain.read, plain.end, Widths(), stored, keeps=True)
+    tree = ChunkTree(plain.read, plain.end, USUAL_WIDTHS, stored, keeps=True)
     if not tree.chunk_shape.all() or tree.wrong():
         raise FormatError("chunks of no values, or a tree that is damaged")
     if any((keys["at"] % tree.chunk_shape).any() or len(keys) > USUAL_ENTRIES + 1 for _, keys in tree.nodes):
