@@ -88,6 +88,9 @@ class Module:
         self.name = ".".join(parts[:-1] if self.is_package else parts)
         self.package = parts[1]
         self.lines = text.count("\n")
+        nodes = list(ast.walk(self.tree))
+        self.functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        self.classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         self.comments = sum(line.lstrip().startswith("#") for line in text.splitlines())
 
     def imports(self, node: ast.AST) -> set[str]:
@@ -99,12 +102,6 @@ class Module:
             elif isinstance(inner, ast.ImportFrom) and inner.module and not inner.level:
                 names |= {inner.module, *(f"{inner.module}.{alias.name}" for alias in inner.names)}
         return {name for name in names if name.split(".")[0] == "ray_h5"}
-
-    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-
-    def classes(self) -> list[ast.ClassDef]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
 
 
 @functools.cache
@@ -132,7 +129,7 @@ def measure() -> tuple[dict[str, Size], float]:
 def _hidden_imports(module: Module) -> int:
     statements = {
         id(node)
-        for function in module.functions()
+        for function in module.functions
         for node in ast.walk(function)
         if isinstance(node, (ast.Import, ast.ImportFrom)) and module.imports(node)
     }
@@ -153,18 +150,18 @@ def _names_in(node: ast.ClassDef) -> set[str]:
 
 def _members(modules: list[Module]) -> list[set[str]]:
     """Return what each class that is no Protocol has, with what it inherits from classes of ray_h5."""
-    classes = {node.name: node for module in modules for node in module.classes()}
+    classes = {node.name: node for module in modules for node in module.classes}
 
     def of(node: ast.ClassDef, seen: frozenset[str] = frozenset()) -> set[str]:
         bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases} - seen
         inherited = (of(classes[base], seen | {node.name}) for base in bases if base in classes)
         return _names_in(node).union(*inherited)
 
-    return [of(node) for module in modules for node in module.classes() if not _is_protocol(node)]
+    return [of(node) for module in modules for node in module.classes if not _is_protocol(node)]
 
 
 def _lone_protocols(module: Module, members: list[set[str]]) -> int:
-    protocols = [_names_in(node) for node in module.classes() if _is_protocol(node)]
+    protocols = [_names_in(node) for node in module.classes if _is_protocol(node)]
     return sum(sum(names <= has for has in members) < 2 for names in protocols if names)
 
 
@@ -173,12 +170,12 @@ def _own_functions(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDe
     public = {*ray_h5.__all__, *ray_h5.torch_data.__all__}
     apart = {
         id(method)
-        for node in module.classes()
+        for node in module.classes
         if node.name in public
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     }
-    return [node for node in module.functions() if node.name not in public and id(node) not in apart]
+    return [node for node in module.functions if node.name not in public and id(node) not in apart]
 
 
 def _is_wide(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
