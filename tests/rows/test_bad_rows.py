@@ -163,11 +163,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def planning_says(cases, folder):
     """What planning says in each case; in one child, as each of them might take for ever, or end the process."""
-    folder, options = tmp_path_factory.mktemp("bad"), {}
-    for number, (case, (make, rows, windows, _, _)) in enumerate(CASES.items()):
+    options = {}
+    for number, case in enumerate(cases):
+        make, rows, windows, _, _ = CASES[case]
         with h5py.File(folder / f"{number}.h5", "w") as file:
             make(file)
         options[case] = FileOptions.of([folder / f"{number}.h5"], rows=rows, windows=windows)
@@ -182,11 +182,30 @@ def outcomes(tmp_path_factory):
     return in_fork(lambda: {case: outcome(case) for case in options}, timeout_s=100)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_named_while_planning(outcomes, case):
+def check(case, outcome):
     *_, error, said = CASES[case]
-    assert isinstance(outcomes[case], error)
-    assert re.search(said, str(outcomes[case]))
+    assert isinstance(outcome, error)
+    assert re.search(said, str(outcome))
+
+
+MANY_WAYS = [case for case in CASES if case.startswith("many ways")]
+"""Cases that take seconds each until their bound is reached."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    return planning_says([case for case in CASES if case not in MANY_WAYS], tmp_path_factory.mktemp("bad"))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in MANY_WAYS])
+def test_bad_input_is_named_while_planning(outcomes, case):
+    check(case, outcomes[case])
+
+
+@pytest.mark.slow
+def test_groups_of_many_names_are_refused(tmp_path):
+    for case, outcome in planning_says(MANY_WAYS, tmp_path).items():
+        check(case, outcome)
 
 
 @pytest.mark.parametrize(
