@@ -165,7 +165,7 @@ def test_such_names_are_escaped_wherever_they_are_said(tmp_path, capsys):
 def demos(tmp_path):
     """Write groups that are alike, each of another length."""
     with h5py.File(tmp_path / "demos.h5", "w") as file:
-        for i in range(200):
+        for i in range(40):
             group, rows = file.create_group(f"data/demo_{i}"), 70 + i
             group["actions"] = np.zeros((rows, 7))
             group.create_dataset("obs/image", data=np.zeros((rows, 4, 4), "u1"), chunks=(1, 4, 4))
@@ -183,27 +183,27 @@ def test_groups_that_are_alike_are_one(demos, capsys):
     lines = shown.splitlines()
     assert len(lines) < 40
     assert len(shown) < 8000
-    assert lines[0].endswith(" 801 columns")
-    assert lines[2:4] == ["  data/", "    demo_0 ... demo_199/ (200 groups alike)"]
+    assert lines[0].endswith(" 161 columns")
+    assert lines[2:4] == ["  data/", "    demo_0 ... demo_39/ (40 groups alike)"]
     assert [line.split() for line in lines[4:8]] == [
-        ["actions", "70..269", "float64", "7", "contiguous", "-", "1.9", "MB", "1.9", "MB"],
+        ["actions", "70..109", "float64", "7", "contiguous", "-", "200", "kB", "200", "kB"],
         ["obs/"],
-        ["image", "70..269", "uint8", "4", "x", "4", "1", "-", "542", "kB", "542", "kB"],
-        ["pose", "70..269", "float32", "3", "contiguous", "-", "407", "kB", "407", "kB"],
+        ["image", "70..109", "uint8", "4", "x", "4", "1", "-", "57.3", "kB", "57.3", "kB"],
+        ["pose", "70..109", "float32", "3", "contiguous", "-", "43", "kB", "43", "kB"],
     ]
-    assert lines[8].split()[:3] == ["words", "70..269", "string"]
+    assert lines[8].split()[:3] == ["words", "70..109", "string"]
     assert lines[9].split()[:3] == ["summary", "5", "float64"]
-    assert lines[10] == "200 single values, which are no columns: data/demo_0 ... demo_199/model"
-    assert "\nCannot be read:\n  data/demo_0 ... demo_199/bad: MissingSourceError: " in shown
-    assert "\nAdvice:\n  data/demo_0 ... demo_199: 200 groups alike. If each is a sample, write read_h5(" in shown
-    assert "\n  data/demo_0 ... demo_199/obs/image: 70 chunks of 16 bytes" in shown
+    assert lines[10] == "40 single values, which are no columns: data/demo_0 ... demo_39/model"
+    assert "\nCannot be read:\n  data/demo_0 ... demo_39/bad: MissingSourceError: " in shown
+    assert "\nAdvice:\n  data/demo_0 ... demo_39: 40 groups alike. If each is a sample, write read_h5(" in shown
+    assert "\n  data/demo_0 ... demo_39/obs/image: 70 chunks of 16 bytes" in shown
     assert "SchemaMismatchError: " in shown  # links that lead nowhere are left out
 
 
 def test_a_column_that_is_named_has_a_line_of_its_own(demos, capsys):
     status, shown = shown_of(demos, capsys, "--columns", "data/demo_7/actions", "data/demo_7/obs/pose")
     assert status == 0
-    assert "\n    demo_0 ... demo_199/ (199 groups alike)\n" in shown
+    assert "\n    demo_0 ... demo_39/ (39 groups alike)\n" in shown
     assert "\n    demo_7/\n      actions  " in shown
     assert shown.endswith("  data/demo_7/actions: float64 (7,), data/demo_7/obs/pose: float32 (3,)\n")
 
@@ -437,18 +437,6 @@ def test_patches_are_rows(tmp_path, capsys):
     assert "pass --patches too" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path), "--patches", "raw=a"]) == 2
     assert "raw=64,64,64" in capsys.readouterr().err
-
-
-def test_what_is_read_without_h5py_is_not_said_to_need_it(tmp_path, capsys):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.arange(6.0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["link"] = h5py.ExternalLink("b.h5", "x")
-        virtual = h5py.VirtualLayout((6,), "f8")
-        virtual[:] = h5py.VirtualSource(tmp_path / "b.h5", "x", (6,))
-        file.create_virtual_dataset("virtual", virtual)
-    assert main(["inspect", str(tmp_path / "a.h5"), "--allow-external", str(tmp_path)]) == 0
-    assert "h5py reads it" not in capsys.readouterr().out
 
 
 def test_files_that_cannot_be_read_are_left_out_if_an_option_says_so(tmp_path, capsys):

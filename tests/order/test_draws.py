@@ -1,6 +1,5 @@
 """Weights, balance and virtual epochs. Statistical tests have fixed seeds: each fails for one seed in 10,000."""
 
-import itertools
 import pickle
 from collections import Counter
 
@@ -8,13 +7,11 @@ import h5py
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from ray_h5.errors import OptionError, PositionError, UnknownColumnError
 from ray_h5.order.blocks import Tail
-from ray_h5.order.draws.chunk_groups import EvenChunkGroups, ListedChunkGroups
+from ray_h5.order.draws.chunk_groups import ListedChunkGroups
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.draws.weights import balance
 from ray_h5.order.epoch_order import Order
@@ -25,6 +22,7 @@ from ray_h5.order.shuffle_cost import describe
 from ray_h5.torch_data import H5Dataset, OrderSampler, between, where
 from tests.golden.layouts import encoded
 from tests.index.kit import plan_files
+from tests.order.kit import epoch_of, plan_of
 
 FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""
@@ -57,14 +55,6 @@ def files(tmp_path_factory):
         paths.append(str(path))
         first += rows
     return paths
-
-
-def plan_of(files, shuffle, **options):
-    return plan_files(files, columns=["x"], shuffle=shuffle, **options)[1]
-
-
-def epoch_of(plan, epoch=0):
-    return plan.at(np.arange(plan.epoch_rows), epoch)
 
 
 def is_likely(found, expected):
@@ -106,17 +96,6 @@ def test_chunk_groups_are_drawn_by_their_summed_weights(files):
     listed = plan_of(files, Shuffle("chunks", 5, 16, weights="w"), predicate=pc.field("site") < 2)
     assert isinstance(listed.order.chunk_groups, ListedChunkGroups)
     assert epoch_of(even).tolist() == epoch_of(listed).tolist()
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=8).filter(any), st.integers(1, 9))
-def test_bounds_of_chunk_groups(sizes, size):
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    groups = EvenChunkGroups(starts, size)
-    stops = sorted({*starts.tolist(), *(i for a, b in itertools.pairwise(starts) for i in range(a, b, size))})
-    for found in (groups, ListedChunkGroups(np.array(stops))):
-        first, stop = found.bounds(np.arange(starts[-1]))
-        expected = [(a, b) for a, b in itertools.pairwise(stops) for _ in range(a, b)]
-        assert list(zip(first.tolist(), stop.tolist(), strict=True)) == expected
 
 
 # Balance ----------------------------------------------------------------------------------------

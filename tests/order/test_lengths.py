@@ -16,7 +16,7 @@ from ray_h5.order.epoch_order import plain_order
 from ray_h5.order.position import Position
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from ray_h5.order.shuffle_cost import shuffle_effect
-from tests.index.kit import plan_files
+from tests.order.kit import epoch_of, plan_of
 
 N = 2_000
 SIZES = [700, 0, 1000, 300]
@@ -43,14 +43,6 @@ def files(tmp_path_factory):
         paths.append(str(path))
         first += rows
     return paths
-
-
-def plan_of(files, shuffle, **options):
-    return plan_files(files, columns=["x"], shuffle=shuffle, **options)[1]
-
-
-def epoch_of(plan, epoch=0):
-    return plan.at(np.arange(plan.epoch_rows), epoch)
 
 
 def padding_of(lengths, batch_size):

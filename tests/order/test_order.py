@@ -140,30 +140,3 @@ def test_an_order_of_nothing(chunked):
         _, plan = plan_files(chunked, predicate=pc.field("label") == 99, shuffle=Shuffle(unit, 0))
         assert plan.num_rows == 0
         assert Remainder().block_layout(plan).num_blocks == 0
-
-
-@pytest.mark.parametrize("epoch", range(3))
-def test_a_batch_is_spread_over_files_nearly_as_by_an_exact_shuffle(tmp_path, epoch):
-    """On files sorted by label, the shares of labels in batches, compared with those of drawn rows."""
-    rows, files, labels, batch = 2048, 8, 8, 64
-    paths = []
-    for i in range(files):
-        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
-            file.create_dataset("x", data=np.zeros((rows, 4), "f4"), chunks=(16, 4))
-        paths.append(str(tmp_path / f"{i}.h5"))
-
-    def spread(shuffle):
-        _, plan = plan_files(paths, shuffle=shuffle)
-        label = plan.at(np.arange(plan.num_rows), epoch) // rows
-        shares = np.stack([np.bincount(each, minlength=labels) for each in label.reshape(-1, batch)])
-        return shares.var(axis=0, ddof=0).mean(), (shares > 0).sum(axis=1).mean()
-
-    exact_variance, exact_labels = spread(Shuffle("rows", 1))
-    # Binomial: batch * p * (1 - p).
-    assert exact_variance == pytest.approx(batch / labels * (1 - 1 / labels), rel=0.15)
-    variance, seen = spread(Shuffle("chunks", 1, 4096))
-    # A window of 256 chunks has shares of its own: at most 1 + batch / chunks of the exact variance.
-    assert variance < exact_variance * (1 + batch / 256 + 0.25)
-    assert seen > 0.98 * exact_labels
-    unmixed, _ = spread(Shuffle("files", 1))
-    assert unmixed > 4 * variance

@@ -46,10 +46,8 @@ def table(folder, name):
 
 OTHER = {
     "columns": ({"columns": ["x"]}, {"columns": ["y"]}, "columns 'x' int64 (6,), not 'y' int64"),
-    "a column less": ({"columns": ["x", "y"]}, {"columns": ["x"]}, "columns "),
     "dtypes": ({"columns": ["x"]}, {"columns": ["x"], "dtypes": {"x": "f4"}}, "'x' int64 (6,), not 'x' float32 (6,)"),
     "part": ({"columns": [part("x", {0: [0]})]}, {"columns": [part("x", {0: [1]})]}, "columns part("),
-    "seed of part": ({"columns": [part("x", random=3)]}, {"columns": [part("x", random=3, seed=1)]}, "seed=1"),
     "bounds": (
         {"columns": [ragged("values", offsets="offsets")]},
         {"columns": [ragged("values", offsets="later")]},
@@ -65,22 +63,11 @@ OTHER = {
     "group": ({"group": "one/0"}, {"group": "two/0"}, "group one/0, not two/0"),
     "pattern": ({"rows": Groups("one/*")}, {"rows": Groups("two/*")}, "rows Groups(pattern='one/*'"),
     "grid": ({"rows": Grid(2), "columns": ["grid"]}, {"columns": ["y"]}, "rows Grid("),
-    "seed of patches": (
-        {"rows": Patches({"volume": (4, 4)}, per_file=36)},
-        {"rows": Patches({"volume": (4, 4)}, per_file=36, seed=1)},
-        "seed=0",
-    ),
-    "grid of patches": (
-        {"rows": Patches({"volume": (4, 4)})},
-        {"rows": Patches({"volume": (4, 4)}, per_file=36)},
-        "per_file=36",
-    ),
     "classes": (
         {"rows": Patches({"volume": (4, 4)}, per_file=36)},
         {"rows": Patches({"volume": (4, 4)}, per_file=36, where_any=("label", [1]))},
         "where_any",
     ),
-    "offsets": ({"windows": Windows({"x": [0, 1]})}, {"windows": Windows({"x": [0, -1]})}, "(0, 1)"),
     "pad": ({"windows": Windows({"x": [0, 1]})}, {"windows": Windows({"x": [0, 1]}, pad="zero")}, "pad='zero'"),
     "episode": (
         {"windows": Windows({"x": [0, 1]}, episode="id")},
@@ -149,18 +136,6 @@ def test_what_changes_no_data_is_no_difference(folder, case, tmp_path):
     before, now = map(options_of, SAME[case])
     state = sampler(folder, **before).state_dict()
     sampler(folder, **now, index_dir=tmp_path).load_state_dict(state)
-
-
-def test_offsets_that_are_read_once_are_kept(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(20)
-    for offsets in ([0, 1], [0, 5], [0, 1, 2], [-3, 0]):
-        windows = Windows({"x": iter(offsets), "again": ("x", iter(offsets))}, pad="drop")
-        assert windows == Windows({"x": offsets, "again": ("x", offsets)}, pad="drop")
-        assert repr(windows) == repr(Windows({"x": offsets, "again": ("x", offsets)}, pad="drop"))
-        found = H5Dataset(tmp_path / "a.h5", ["x"], windows=windows, index_dir=tmp_path / "index")[:]["x"].tolist()
-        first, last = max(0, -min(offsets)), 20 - max(offsets)
-        assert found == [[now + each for each in offsets] for now in range(first, last)]
 
 
 # Names of files ---------------------------------------------------------------------------------

@@ -39,28 +39,6 @@ def test_a_shuffle_of_sorted_files_mixes_all_classes(tmp_path):
     assert dataset.epoch_order(Shuffle(seed=3, window_rows=256)).window_rows == 256
 
 
-@pytest.mark.parametrize(("rows", "chunk", "width"), [(80, 4, 1 << 20), (6400, 100, 4096), (200, 60, 1 << 17)])
-def test_larger_data_mix_sixteen_chunks(tmp_path, rows, chunk, width):
-    """80 rows of 4 MiB in 20 chunks, of which a block holds 8; 64 chunks of 1.6 MiB; 4 chunks of 30 MiB."""
-    write(tmp_path / "a.h5", rows, chunk, width)
-    dataset = H5Dataset(tmp_path / "a.h5", ["x"])
-    order = dataset.epoch_order(Shuffle(seed=1))
-    assert order.shuffle.unit == "chunks"
-    most = min(16 * chunk, rows, (128 << 20) // (4 * width))
-    assert order.window_rows > most / 2
-    if 32 * chunk * 4 * width <= 128 << 20:
-        assert order.window_rows >= 16 * chunk
-
-
-def test_few_rows_of_large_files_are_small_data(tmp_path):
-    path = write(tmp_path / "a.h5", 64 << 10, 64, 512)  # 128 MiB
-    dataset = H5Dataset(path, predicate=where(label=list(range(2000))))
-    assert dataset.epoch_order(Shuffle(seed=1)).shuffle.unit == "rows"
-    # As few rows, of which each chunk has one or two: all chunks are decoded for them.
-    dataset = H5Dataset(path, predicate=where(label=list(range(0, 64 << 10, 33))))
-    assert dataset.epoch_order(Shuffle(seed=1)).shuffle.unit == "chunks"
-
-
 def test_rows_that_just_fit_into_memory_are_small_data(tmp_path):
     path = write(tmp_path / "a.h5", 64, 4, 1 << 18)  # rows of 1 MiB, of which 32 fit
     datasets = [H5Dataset(path, ["x"], where(label=list(range(count)))) for count in (28, 32, 33)]

@@ -1,8 +1,6 @@
 import datetime as dt
-import os
 import pickle
 import re
-import time
 import tracemalloc
 from decimal import Decimal
 
@@ -228,23 +226,6 @@ def test_a_small_share_of_the_rows_fills_few_blocks(tmp_path):
     assert ds.materialize().num_blocks() == 2
 
 
-def test_a_read_task_whose_worker_dies_is_done_again(paths, tmp_path):
-    died = str(tmp_path / "died")
-
-    def die_once(batch):
-        if 30 in batch["row_id"] and not os.path.exists(died):
-            open(died, "w").close()
-            time.sleep(0.2)
-            os.kill(os.getpid(), 9)
-        return batch
-
-    ds = read(paths, block_rows=8, shuffle=ray_h5.Shuffle("rows", 1)).map_batches(die_once)
-    expected = ids_of(read(paths, block_rows=8, shuffle=ray_h5.Shuffle("rows", 1)))
-    assert ids_of(ds) == expected
-    assert os.path.exists(died)
-    assert sorted(expected) == list(range(100))
-
-
 def in_block(block, expression):
     """The rows that Ray keeps of a block, where it filters itself."""
     kept = BlockAccessor.for_block(block).filter(expression)
@@ -326,31 +307,6 @@ def test_what_blocks_cannot_be_filtered_by(values, wanted, says):
     for block in blocks_of(values):
         with pytest.raises(PredicateError, match=says):
             in_block(block, where(x=wanted))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_format", ["numpy", "pandas", "pyarrow"])
-def test_filters_after_a_function(tmp_path, batch_format):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["h"] = np.array([0, 1, np.nan, 2.5, 1], "f2")
-        file["steps"] = np.array([[0, 1], [2, 3], [1, 1], [0, 0], [5, 1]])
-        file["g"] = np.array(["p", "q", "p", "r", "q"], dtype=h5py.string_dtype())
-        file["mask"] = np.array([0, 3])
-    columns = ["h", "steps", "g"]
-    folds = ray_h5.kfold(tmp_path / "a.h5", 2, "g", stratify=None)
-    predicates = [where(h=1), ~where(h=[1, 2.5]), where(h=between(1, None), steps=any_equal(1)), *folds[0]]
-    ds = ray_h5.read_h5(tmp_path / "a.h5", columns=columns, include_row_ids=True)
-    mapped = ds.map_batches(lambda batch: batch, batch_format=batch_format)
-    blocks = ray.get(mapped.materialize().get_internal_block_refs())
-    for predicate in predicates:
-        kept = [BlockAccessor.for_block(block).filter(predicate) for block in blocks]
-        assert [row for each in kept for row in np.asarray(each["row_id"]).tolist()] == ids_read(
-            ds.filter(expr=predicate)
-        )
-    assert ids_of(mapped.filter(expr=predicates[2])) == ids_read(ds.filter(expr=predicates[2]))
-    assert ids_read(ds.filter(expr=where(mask=row_mask()))) == [0, 3]
-    with pytest.raises(PredicateError, match=r"row_mask\(\): 'mask' says which rows of the files to take"):
-        mapped.filter(expr=where(mask=row_mask())).count()
 
 
 def test_a_criterion_follows_a_column_that_is_renamed(paths):

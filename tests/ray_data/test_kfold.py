@@ -4,7 +4,7 @@ import pytest
 
 import ray_h5
 import ray_h5.torch_data
-from ray_h5.errors import NotFoundError, OptionError, PredicateError, UnknownColumnError
+from ray_h5.errors import NotFoundError, PredicateError
 from ray_h5.torch_data import H5Dataset
 
 from .kit import ids_read, write_chunked
@@ -31,17 +31,6 @@ def test_folds_part_the_rows_by_group(tmp_path, stratify):
     assert [str(fold) for fold in again] == [str(fold) for fold in folds]
 
 
-def test_folds_of_whole_files(tmp_path):
-    paths = write_chunked(tmp_path)
-    ds = ray_h5.read_h5(paths, columns=["x"], include_paths=True)
-    train, test = ray_h5.kfold(paths, 2, "path")[0]
-    sides = [{row["path"] for row in ds.filter(expr=side).take_all()} for side in (train, test)]
-    assert sides[0] | sides[1] == {row["path"] for row in ds.take_all()}
-    assert not sides[0] & sides[1]
-    with pytest.raises(Exception, match="directly after read_h5"):
-        ds.map_batches(lambda batch: batch).filter(expr=train).take_all()
-
-
 def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
     paths = write_chunked(tmp_path, (20, 20, 20))
     os.rename(paths[2], tmp_path / "f2.nc")
@@ -54,26 +43,6 @@ def test_folds_are_of_the_files_that_are_asked_for(tmp_path):
     assert sorted(row for _, test in found for row in ids_read(ds.filter(expr=test))) == list(range(60))
     plain = ray_h5.torch_data.kfold(given, 2, "guid", None, **options)
     assert [str(test.to_pyarrow()) for _, test in found] == [str(test) for _, test in plain]
-
-
-def test_what_cannot_be_folded(tmp_path):
-    paths = write_chunked(tmp_path)
-    with pytest.raises(OptionError, match="only 15 different values"):
-        ray_h5.kfold(paths, 16, "guid", None)
-    with pytest.raises(OptionError, match="group=3: expected the name of a column, or None"):
-        ray_h5.kfold(paths, 2, 3)
-    with pytest.raises(OptionError, match="stratify=3: expected the name of a column, or None"):
-        ray_h5.kfold(paths, 2, stratify=3)
-    with pytest.raises(OptionError, match="k=151: there are only 150 rows"):
-        ray_h5.kfold(paths, 151)
-    with pytest.raises(UnknownColumnError, match="Did you mean 'guid'"):
-        ray_h5.kfold(paths, 2, "giud", None)
-    with pytest.raises(UnknownColumnError, match="Did you mean 'guid'") as raised:
-        ray_h5.kfold(paths, 2, "giud")
-    assert "stratify" not in str(raised.value)
-    for kfold in (ray_h5.kfold, ray_h5.torch_data.kfold):
-        with pytest.raises(UnknownColumnError, match=r"kfold: stratify='lable': .*Did you mean 'label'"):
-            kfold(map(str, paths), 2, stratify="lable")
 
 
 @pytest.mark.parametrize("stratify", [None, "label"])

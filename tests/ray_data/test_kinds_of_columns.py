@@ -8,7 +8,6 @@ import ray_h5
 from ray_h5 import between, torch_data, where
 from ray_h5.ray_data.training.collate import TorchCollate
 from tests.rows.test_encoded_and_plain import mixed  # noqa: F401  a fixture
-from tests.rows.test_references import matlab
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -43,17 +42,6 @@ def test_columns_that_one_file_encodes_and_another_does_not(mixed, tmp_path):  #
     assert [value for each in batches for value in each] == [1, None, 3, 4, 5, 6, *range(6), *range(6)]
 
 
-def test_datasets_end_to_end(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, count in enumerate([3, 5, 2]):
-            file[f"data/frames_{number}"] = np.arange(count * 2.0).reshape(count, 2) + 100 * number
-        file["label"] = np.arange(10)
-        expected = np.concatenate([file[f"data/frames_{number}"][()] for number in range(3)])
-    ds = ray_h5.read_h5(tmp_path, columns=[ray_h5.joined("data/frames_*"), "label"], block_rows=4)
-    (batch,) = ds.filter(expr=where(label=[1, 4, 9])).iter_torch_batches(batch_size=10)
-    np.testing.assert_array_equal(batch["data/frames"].numpy(), expected[[1, 4, 9]])
-
-
 def test_files_that_are_read_together_by_row(tmp_path):
     for number in range(3):
         with h5py.File(tmp_path / f"x_{number}.h5", "w") as file:
@@ -64,13 +52,3 @@ def test_files_that_are_read_together_by_row(tmp_path):
     rows = ds.filter(expr=where(y=between(-12, -2))).take_all()
     assert sorted(row["x"] for row in rows) == [2, 3, 10, 11, 12]
     assert all(row["y"] == -row["x"] for row in rows)
-
-
-def test_cells_of_matlab_are_rows(tmp_path):
-    spikes = [np.random.default_rng(n).random((1, n)) for n in (3, 1, 5, 4, 2, 7)]
-    matlab(tmp_path / "a.mat", {"spikes": spikes, "words": ["go", "a", "nö", "go", "a", "b"]})
-    ds = ray_h5.read_h5(tmp_path / "a.mat", block_rows=2).filter(expr=where(words=["go", "nö"]))
-    rows = ds.take_all()
-    assert [row["words"] for row in rows] == ["go", "nö", "go"]
-    for row, at in zip(rows, (0, 2, 3), strict=True):
-        np.testing.assert_array_equal(row["spikes"], spikes[at].T)

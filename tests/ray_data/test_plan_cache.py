@@ -82,13 +82,6 @@ def test_predicates_that_pyarrow_takes_for_equal_have_plans_of_their_own(tmp_pat
     assert [ids_read(read.filter(expr=each)) for each in (one, other, one)] == [*expected, expected[0]]
 
 
-def is_in(values, **options):
-    return pc.is_in(pc.field("x"), values, **options)
-
-
-x, y, z = pc.field("x"), pc.field("y"), pc.field("z")
-
-
 def test_a_plan_whose_predicate_cannot_be_written_down_is_made_again():
     plans, made = PlanCache(), []
     by_number = pc.field(0) > 1

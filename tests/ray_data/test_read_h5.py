@@ -17,14 +17,12 @@ from ray_h5.errors import (
     OptionError,
     SchemaMismatchError,
     StaleIndexError,
-    TransientIOError,
     TruncatedFileError,
     UnknownColumnError,
 )
 from ray_h5.order.remainder import Remainder, read_block
 
 from .conftest import concatenated
-from .kit import consume_together
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -204,33 +202,6 @@ def test_a_file_changed_after_planning_arrives_with_its_type_and_message(signals
     with pytest.raises(StaleIndexError, match=re.escape(f"{signals[0]}: the file changed between planning")) as caught:
         ds.materialize()
     assert isinstance(caught.value, RuntimeError)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("failing", "fails"), [(2, False), (10**6, True)])
-def test_transient_errors_are_retried_in_the_task(signals, failing, fails):
-    faulty = str(pathlib.Path(__file__).parent / "faulty")
-    paths = os.pathsep.join([faulty, os.environ.get("PYTHONPATH", "")])
-    env = {"env_vars": {"PYTHONPATH": paths, "FAILING_READS": str(failing)}}
-    ds = ray_h5.read_h5(signals, columns=["wide"], ray_remote_args={"runtime_env": env})
-    if fails:
-        with pytest.raises(TransientIOError, match=r"still failing after 4 tries.*Input/output error"):
-            ds.materialize()
-    else:
-        assert np.array_equal(rows_of(ds)["wide"], concatenated(signals, "wide"))
-
-
-@pytest.mark.slow
-def test_streaming_split_delivers_each_row_once(signals):
-    ds = ray_h5.read_h5(signals, columns=["label"], include_row_ids=True, block_rows=5)
-    shards = ds.streaming_split(2, equal=True)
-
-    def consume(shard):
-        return [int(i) for batch in shard.iter_batches(batch_size=None) for i in batch["row_id"]]
-
-    first, second = consume_together(consume, shards)
-    assert len(first) == len(second) == 25
-    assert sorted(first + second) == list(range(50))
 
 
 def test_local_paths_are_read_on_the_drivers_node(signals):

@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
 import ray_h5
@@ -80,22 +79,6 @@ def test_rows_in_plain_pytorch(path):
     assert H5Dataset(path, ["captions"], dtypes={"captions": bytes})[0]["captions"][1] == "c01 é".encode()
 
 
-def test_they_are_kept_in_an_index(path, tmp_path):
-    first = H5Dataset(path, index_dir=tmp_path / "index")
-    assert H5Dataset(path, index_dir=tmp_path / "index")[2]["captions"] == first[2]["captions"]
-
-
 def test_a_predicate_cannot_name_them(path):
     with pytest.raises(PredicateError, match=r"'captions' holds an array of shape \(5,\) a row"):
         H5Dataset(path, ["label"], where(captions="a"))
-
-
-def test_a_text_that_is_not_utf8_names_its_row(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["s"] = np.array([[b"a", b"b"], [b"c", b"\xff"]])
-    from ray_h5.errors import UnsupportedColumnError
-
-    message = r"a\.h5, row 1: column 's' holds \[b'c', b'\\xff'\], which is not UTF-8"
-    with pytest.raises(UnsupportedColumnError, match=message):
-        H5Dataset(str(tmp_path / "a.h5"))[1]
-    assert torch.is_tensor(H5Dataset(str(tmp_path / "a.h5"), dtypes={"s": bytes})[1]["s"]) is False

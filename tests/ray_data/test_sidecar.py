@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ray_h5
-from ray_h5 import Groups, H5Datasource, Sidecar, where
+from ray_h5 import H5Datasource, Sidecar, where
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.ray_data.ray_internals import datasources
 
@@ -85,15 +85,3 @@ def test_folds_by_an_attribute(made):
         patients = [{row["patient"] for row in ds.filter(expr=each).take_all()} for each in (train, valid)]
         assert [len(each) for each in patients] == [2, 1]
         assert not patients[0] & patients[1]
-
-
-def test_groups_join_by_their_names(tmp_path):
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        for i in range(5):
-            file[f"data/ev_{i}"] = np.full((i + 1, 2), i)
-    (tmp_path / "t.csv").write_text("trace,mag\n" + "".join(f"ev_{i},{i}.5\n" for i in range(5)))
-    sidecar = Sidecar(tmp_path / "t.csv", on="trace")
-    ds = ray_h5.read_h5(tmp_path / "t.h5", rows=Groups("data/*", key="trace"), sidecar=sidecar)
-    assert {row["trace"]: row["mag"] for row in ds.filter(expr=where(mag=ray_h5.between(2, None))).take_all()} == {
-        "data/ev_2": 2.5, "data/ev_3": 3.5, "data/ev_4": 4.5,
-    }  # fmt: skip

@@ -1,12 +1,8 @@
-import pickle
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ray_h5.errors import (
     MaskTooLargeError,
@@ -17,109 +13,10 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.order.epoch_order import row_keys
-from ray_h5.transforms.noise import GaussianNoise
 from ray_h5.transforms.spec_augment import SpecAugment
 
 N = 20_000
 KEYS = row_keys(np.arange(N), 3, 1)
-
-
-def masked(augment, keys=KEYS, freqs=5, times=60):
-    """Which positions are masked: (n, times) where all freqs are, (n, freqs) where all times are."""
-    out = augment.apply_batch(np.ones((len(keys), freqs, times), "f4"), keys) == 0
-    return out.all(axis=1), out.all(axis=2)
-
-
-def chi_square(counts, expected):
-    """The statistic, and what it exceeds in one case of a million (Wilson and Hilferty's approximation)."""
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    freedom = len(counts) - 1
-    limit = freedom * (1 - 2 / (9 * freedom) + 4.75 * np.sqrt(2 / (9 * freedom))) ** 3
-    return statistic, limit
-
-
-def test_starts_are_uniform_over_all_that_fit():
-    times, _ = masked(SpecAugment("x", 10, num_freq_masks=0, p=1))
-    for width in (1, 4, 10):
-        rows = times[times.sum(axis=1) == width]
-        starts = rows.argmax(axis=1)
-        assert (rows.sum(axis=1) == width).all()
-        assert (rows[np.arange(len(rows)), starts + width - 1]).all()  # in one piece
-        counts = np.bincount(starts, minlength=61 - width)
-        assert len(counts) == 61 - width
-        statistic, limit = chi_square(counts, len(rows) / (61 - width))
-        assert statistic < limit
-
-
-def test_epochs_columns_salts_and_rows_have_draws_of_their_own():
-    one = masked(SpecAugment("x", 10, p=1, num_freq_masks=0))[0].sum(axis=1)
-    others = {
-        "epoch": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), row_keys(np.arange(N), 3, 2)),
-        "seed": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), row_keys(np.arange(N), 2, 1)),
-        "column": masked(SpecAugment("y", 10, p=1, num_freq_masks=0)),
-        "salt": masked(SpecAugment("x", 10, p=1, num_freq_masks=0, salt=1)),
-        "next row": masked(SpecAugment("x", 10, p=1, num_freq_masks=0), np.roll(KEYS, 1)),
-    }
-    for name, (other, _) in others.items():
-        assert abs(np.corrcoef(one, other.sum(axis=1))[0, 1]) < 5 / np.sqrt(N), name
-
-
-@st.composite
-def cases(draw):
-    shape = draw(st.sampled_from([(7, 12), (1, 9, 20), (3, 6, 5), (2, 2, 11, 13)]))
-    small = min(shape[-2:])
-    augment = SpecAugment(
-        "x",
-        draw(st.integers(0, shape[-1])),
-        draw(st.integers(0, small)),
-        num_time_masks=draw(st.integers(0, 3)),
-        num_freq_masks=draw(st.integers(0, 3)),
-        mask_value=draw(st.sampled_from([0.0, 2.5, -1.0, "mean"])),
-        p=draw(st.sampled_from([0.5, 1.0])),
-    )
-    dtype = draw(st.sampled_from(["f8", "f4", "f2"]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    array = rng.standard_normal((9, *shape)).astype(dtype)
-    array.flags.writeable = False  # as Ray hands them out
-    return augment, array, row_keys(rng.integers(0, 2**40, 9), draw(st.integers(0, 9)), 0)
-
-
-@given(cases())
-def test_a_batch_is_its_rows_however_it_is_cut_and_whatever_it_is_made_of(case):
-    augment, array, keys = case
-    whole = augment.apply_batch(array, keys)
-    assert whole.dtype == array.dtype
-    order = np.random.default_rng(0).permutation(9)
-    parts = [
-        augment.apply_batch(part, key)
-        for part, key in zip(np.split(array, [2, 3]), np.split(keys, [2, 3]), strict=True)
-    ]
-    assert np.array_equal(np.concatenate(parts), whole)
-    assert np.array_equal(augment.apply_batch(array[order], keys[order]), whole[order])
-    assert np.array_equal(augment.apply(array[4], keys[4]), whole[4])
-    assert np.array_equal(augment.apply(array[4], int(keys[4])), whole[4])
-    tensor, words = torch.from_numpy(array.copy()), torch.from_numpy(keys.view(np.int64))
-    assert np.array_equal(augment.apply_batch(tensor, words).numpy(), whole)
-    assert np.array_equal(augment.apply_batch(tensor, words.view(torch.uint64)).numpy(), whole)
-    assert np.array_equal(augment.apply(tensor[4], int(keys[4])).numpy(), whole[4])
-    again = pickle.loads(pickle.dumps(augment))
-    assert again == augment
-    assert np.array_equal(again.apply_batch(array, keys), whole)
-
-
-@given(cases())
-def test_the_path_of_other_devices_gives_the_same(case):
-    augment, array, keys = case
-    whole = augment.apply_batch(array, keys)
-    tensor = torch.from_numpy(array.copy())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)  # as if it lay on a GPU
-        found = augment.apply_batch(tensor, torch.from_numpy(keys.view(np.int64)))
-    if augment.mask_value == "mean":
-        np.testing.assert_allclose(found.numpy(), whole, rtol=2e-3 if array.dtype == np.float16 else 1e-6)
-    else:
-        assert np.array_equal(found.numpy(), whole)
-    assert np.array_equal(tensor.numpy(), array)
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16", "S3", "M8[s]"])
@@ -284,74 +181,3 @@ def test_samples_of_one_axis_have_masks_of_time_alone(none, monkeypatch):
     assert augment.apply(rows[3], int(KEYS[3])).shape == (60,)
     monkeypatch.setattr("ray_h5.transforms.augmentation.as_numpy", lambda _: None)
     assert np.array_equal(augment.apply_batch(torch.from_numpy(rows), KEYS[:50]).numpy(), found)
-
-
-@pytest.mark.parametrize(
-    "augment",
-    [SpecAugment("x", 2, 2, p=1), SpecAugment("x", 2, 2, mask_value="mean", p=1), GaussianNoise("x", p=1)],
-)
-def test_tensors_that_torch_negates_when_they_are_read(augment):
-    tensor = torch.complex(torch.ones(3, 4, 6), torch.arange(72.0).reshape(3, 4, 6)).conj().imag
-    assert tensor.is_neg()
-    before = tensor.clone()
-    expected = augment.apply_batch(-np.arange(72, dtype="f4").reshape(3, 4, 6), KEYS[:3])
-    assert np.array_equal(augment.apply_batch(tensor, KEYS[:3]).resolve_neg().numpy(), expected)
-    assert torch.equal(tensor, before)
-
-
-@pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2, p=1), GaussianNoise("x", p=1)])
-def test_a_key_is_an_integer(augment):
-    sample = np.ones((4, 6))
-    expected = augment.apply(sample, 3)
-    for key in (np.uint64(3), torch.tensor(3), 3 + 2**64):
-        assert np.array_equal(augment.apply(sample, key), expected)
-    large = 2**63 + 3
-    assert np.array_equal(augment.apply(sample, torch.tensor(large, dtype=torch.uint64)), augment.apply(sample, large))
-    for key in ("a", "3", None, 1.5, torch.tensor(1.5), torch.tensor([1, 2])):
-        with pytest.raises(OptionError, match=r"key=.*: expected an integer, the key of the row"):
-            augment.apply(sample, key)
-
-
-@pytest.mark.parametrize(
-    "augment", [SpecAugment("x", 2, 2), SpecAugment("x", 2, 2, mask_value="mean"), GaussianNoise("x")]
-)
-def test_eight_bits_of_torch_are_too_few_for_a_float(augment):
-    tensor = torch.ones((2, 4, 6)).to(torch.float8_e4m3fn)
-    with pytest.raises(UnsupportedColumnError, match=r"the column has dtype torch\.float8_e4m3fn, expected"):
-        augment.apply_batch(tensor, KEYS[:2])
-
-
-@pytest.mark.parametrize("augment", [SpecAugment("x", 2, 2), GaussianNoise("x")])
-def test_what_is_no_batch_is_an_error_that_says_how_to_call_it(augment):
-    batch = {"x": np.zeros((2, 4, 6)), "row_key": KEYS[:2]}
-    for found in (
-        pd.DataFrame({"x": [1.0], "row_key": [1]}),
-        {"x": batch["x"][0], "row_key": batch["row_key"][0]},
-        [1, 2],
-    ):
-        with pytest.raises(OptionError, match=r'ds\.map_batches\(it\), batch_format="numpy" or "pyarrow"'):
-            augment(found)
-    for call in (lambda: augment.apply_batch([[1.0]], KEYS[:1]), lambda: augment.apply([1.0], 3)):
-        with pytest.raises(OptionError, match="expected an array or a tensor, found list"):
-            call()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("augment", [SpecAugment("x", 4, 3, p=1), GaussianNoise("x", p=1)])
-def test_a_gradient_goes_through(augment, dtype):
-    tensor = torch.ones((50, 6, 9), dtype=dtype, requires_grad=True)
-    found = augment.apply_batch(tensor, KEYS[:50])
-    found.sum().backward()
-    kept = (found != 0) if isinstance(augment, SpecAugment) else torch.ones_like(found)
-    assert torch.equal(tensor.grad, kept.to(dtype))
-    with torch.no_grad():
-        alone = augment.apply_batch(tensor, KEYS[:50])
-    assert not alone.requires_grad
-    assert torch.equal(alone, found)
-
-
-@pytest.mark.parametrize("empty", [np.zeros((0, 43, 300)), torch.zeros(0, 43, 300), torch.zeros(0, 43, 300).bfloat16()])
-@pytest.mark.parametrize("mask_value", [0.0, "mean"])
-def test_a_batch_without_rows_stays_one(empty, mask_value):
-    augmented = SpecAugment("x", mask_value=mask_value).apply_batch(empty, np.empty(0, np.uint64))
-    assert (tuple(augmented.shape), augmented.dtype) == ((0, 43, 300), empty.dtype)

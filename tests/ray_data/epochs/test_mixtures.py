@@ -70,6 +70,9 @@ def test_each_dataset_has_its_epochs_and_their_orders(paths, how):
     first, second, _ = rows_of(ds)
     assert first == order_of(paths[0], 5)[: len(first)]
     assert second == order_of(paths[1], 3)[: len(second)]
+    set_epoch(ds, 4)  # of both
+    first, second, _ = rows_of(ds)
+    assert [first[:9], second[:9]] == [order_of(path, 4)[:9] for path in paths]
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@ import itertools
 import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +19,6 @@ from ray.train.torch import TorchTrainer
 import ray_h5
 from ray_h5 import Position, Shuffle, set_epoch
 from ray_h5.errors import OptionError, PositionError
-from ray_h5.order.epoch_order import row_keys
 from ray_h5.ray_data.epochs import running_epoch
 from ray_h5.ray_data.ray_internals import datasources
 from ray_h5.ray_data.training.train_batches import TrainBatches
@@ -73,24 +70,6 @@ def run(ds, world_size, steps, position=None, epoch=1):
     had = [[row for batch in share for row in batch] for share in found]
     assert len({len(share) for share in had}) == 1
     return had, running_epoch(shards[0]).position(len(had[0]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("first", "second", "third", "block_rows"), [(2, 2, 2, 8), (2, 3, 1, 16)])
-def test_runs_that_go_on_have_each_row_once(paths, first, second, third, block_rows):
-    had, position = run(read(paths, block_rows), first, 4)
-    position = Position.from_dict(json.loads(json.dumps(position.to_dict())))
-    more, position = run(read(paths, 8), second, 1, position)
-    rest, _ = run(read(paths, 24), third, 100, position)
-    rows = [row for share in (*had, *more, *rest) for row in share]
-    assert len(set(rows)) == len(rows) > 150 - third
-    expected = order_of(paths, 1)
-    if first == second == third and block_rows == BATCH:
-        # Batches, step after step over the ranks, are the order of the epoch.
-        steps = [share[i : i + BATCH] for i in range(0, 32, BATCH) for share in had]
-        assert [row for step in steps for row in step] == expected[: 8 * BATCH]
-    else:
-        assert set(rows) == set(expected)
 
 
 @pytest.mark.slow
@@ -244,6 +223,11 @@ def plain_loop(config):
             batches.position()
         except PositionError as exc:
             found["says"] = str(exc)
+    for name in ("trian", ""):
+        try:
+            ray_h5.train_batches(name, 0, batch_size=np.int64(4))
+        except OptionError as exc:
+            found[f"of {name!r}"] = str(exc)
     (Path(config["log"]) / "found.json").write_text(json.dumps(found))
 
 
@@ -261,6 +245,8 @@ def test_a_trainer_with_options_of_ray(paths, tmp_path):
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["ids"] == order_of(paths, 3)
     assert "Pass dataset_config=ray_h5.data_config() to the trainer" in found["says"]
+    assert "the trainer has no dataset 'trian'" in found["of 'trian'"]
+    assert "expected the key of a dataset of the trainer" in found["of ''"]
 
 
 def warnings_of(caplog):
@@ -276,16 +262,6 @@ def configured(ds, caplog, world_size, split="all"):
         shards = config.configure({"train": ds}, world_size, None, None)
     assert len(shards) == world_size
     return warnings_of(caplog)
-
-
-def test_what_is_lost_is_said(paths, caplog):
-    assert configured(read(paths), caplog, 2) == []
-    assert configured(read(paths), caplog, 4) == [
-        (
-            "dataset 'train': the last 2 of 150 rows do not divide among 4 workers, and are left out of each epoch. "
-            "Choose what happens to them: read_h5(..., tail='drop' or 'pad', tail_rows=workers * batch size)."
-        )
-    ]
 
 
 @pytest.mark.slow
@@ -385,52 +361,7 @@ def test_a_position_is_of_the_epoch_that_is_iterated(paths):
     assert (second.position().epoch, second.position().rows) == (1, BATCH)
 
 
-# A new process: its dataset draws a seed of its own ------------------------------------------------
-
-FIRST = """
-import itertools, json, sys
-import ray_h5
-
-options = {"columns": ["x", "label"], "include_row_ids": True, "block_rows": 8}
-train = ray_h5.read_h5(sys.argv[1:], shuffle=True, **options)
-config = ray_h5.data_config(datasets_to_split=[])
-shard = config.configure({"train": train}, 1, None, None)[0]["train"]
-from ray_h5.ray_data.epochs import running_epoch
-batches = itertools.islice(shard.iter_batches(batch_size=8), 6)
-rows = [row for batch in batches for row in batch["row_id"].tolist()]
-print(json.dumps([rows, running_epoch(shard).position(48).to_dict()]))
-"""
-
-
-@pytest.mark.slow
-def test_a_new_process_resumes_with_the_seed_that_the_first_one_drew(paths):
-    program = [sys.executable, "-c", FIRST, *paths]
-    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    output = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    had, held = json.loads(output.splitlines()[-1])
-    (shard,) = shards_of(read(paths, shuffle=True, include_row_keys=True, tail="drop", tail_rows=2 * BATCH), 1)
-    _, plan = plan_files(paths, columns=["x", "label"], shuffle=Shuffle(seed=held["seed"]))
-    for epoch, before in enumerate([had, []]):
-        start = None if epoch else Position.from_dict(held)
-        batches = list(batches_of(shard, epoch, start))
-        ids = [row for batch in batches for row in batch["row_id"].tolist()]
-        keys = [int(key) for batch in batches for key in batch["row_key"].tolist()]
-        assert before + ids == plan.at(np.arange(144), epoch).tolist()
-        assert keys == row_keys(np.array(ids), held["seed"], epoch).tolist()
-
-
-def test_a_seed_that_was_given_is_kept_and_named(paths):
-    held = position_at(read(paths), 1, 16).to_dict()
-    for options, expected in [
-        ({"shuffle": Shuffle("auto", 9)}, "What differs: seed 7, not 9. Read .* with shuffle=Shuffle"),
-        ({"shuffle": "chunks"}, "What differs: seed 7, not 0; shuffled by rows, not shuffled by chunks"),
-        ({"shuffle": None}, "What differs: shuffled by rows, not in path order. Read"),
-        ({"columns": ["label"]}, "What differs: columns .*, not 'label'"),
-    ]:
-        other = read(paths, **options)
-        set_epoch(other, 1, position=Position.from_dict(held))
-        with pytest.raises(PositionError, match=expected):
-            ids_of(other)
+# Seeds that were drawn ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow

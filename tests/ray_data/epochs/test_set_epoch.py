@@ -1,5 +1,4 @@
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -80,19 +79,16 @@ def test_a_look_at_a_dataset_is_no_epoch(paths):
     assert [len(batch["row_id"]) for batch in batches] == [16] * 9 + [6]
 
 
-@pytest.mark.parametrize(
-    "held", [lambda ds: ds.split(2), lambda ds: ds.train_test_split(0.2), lambda ds: ds.to_arrow_refs()]
-)
-def test_epochs_go_on_after_ray_has_held_the_blocks_of_one(paths, held):
-    ds = read(paths)
-    parts = held(ds)
-    found = [ids_of(ds) for _ in range(2)]
-    assert found[0] != found[1]
-    assert {tuple(each) for each in found} <= {tuple(each) for each in orders(paths, 4)}
+def test_epochs_go_on_after_ray_has_held_the_blocks_of_one(paths):
+    expected = orders(paths, 8)
+    for hold in (lambda ds: ds.split(2), lambda ds: ds.train_test_split(0.2), lambda ds: ds.to_arrow_refs()):
+        ds = read(paths)
+        parts = hold(ds)
+        assert expected.index(ids_of(ds)) < expected.index(ids_of(ds))
+        del parts
     derived = ds.map_batches(lambda batch: batch)
-    held(derived)
+    hold(derived)
     assert ids_of(derived) != ids_of(derived)
-    del parts
     whole = ds.materialize()
     assert ids_of(whole) == ids_of(whole)
 
@@ -106,16 +102,16 @@ def test_an_epoch_left_early_is_over(paths):
 
 def test_set_epoch_is_exact(paths):
     ds = read(paths)
-    expected = orders(paths, 6)
+    expected = orders(paths, 5)
     assert ids_of(ds) == expected[0]
-    for epoch in (3, 3, 0, 5):
+    for epoch in (3, 3, 0):
         set_epoch(ds, epoch)
         assert ids_of(ds) == expected[epoch]
     set_epoch(ds, 2)
     set_epoch(ds, np.int64(2))
     ds.take(1)
     ds.count()
-    assert [ids_of(ds) for _ in range(3)] == expected[2:5]
+    assert [ids_of(ds) for _ in range(2)] == expected[2:4]
 
 
 @pytest.mark.slow
@@ -151,22 +147,13 @@ def test_a_dataset_beside_itself_has_one_order(paths):
     assert [row["row_id"] for row in rows] == [row["other"] for row in rows]
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.0, True, "1"])
-def test_what_is_no_epoch(paths, epoch):
+def test_epochs_and_positions_that_cannot_be_used(paths):
     ds = read(paths)
-    with pytest.raises(OptionError, match=r"epoch=.*: expected an integer of 0 or more"):
-        set_epoch(ds, epoch)
-    assert ds.count() == 150
-
-
-def test_what_is_no_position(paths):
-    ds = read(paths)
+    for epoch in (-1, 1.0, True, "1"):
+        with pytest.raises(OptionError, match=r"epoch=.*: expected an integer of 0 or more"):
+            set_epoch(ds, epoch)
     with pytest.raises(PositionError, match=r"expected a Position, or the dict of to_dict\(\) or state_dict\(\)"):
         set_epoch(ds, 3, position={"epoch": 3})
-
-
-def test_a_position_of_another_epoch_or_other_data(paths):
-    ds = read(paths)
     position = position_at(read(paths[1:]), 3, 8)
     with pytest.raises(PositionError, match="the position is of epoch 3, not of 2"):
         set_epoch(ds, 2, position=position)
@@ -200,41 +187,6 @@ def test_a_tail_that_leaves_nothing_is_an_error(paths):
     assert ds.filter(expr=col("row_id") < 0).count() == 0
     with pytest.raises(OptionError, match="only 150 rows are selected"):
         read(paths, tail="drop", tail_rows=1000).count()
-
-
-def consume(shard, epochs, pause=0.0, batch_size=None):
-    """Return the row ids of each batch of some epochs."""
-    found = []
-    for _ in range(epochs):
-        batches = []
-        for batch in shard.iter_batches(batch_size=batch_size, prefetch_batches=1):
-            batches.append(batch["row_id"].tolist())
-            time.sleep(pause)
-        found.append(batches)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("world_size", "pauses"), [(2, (0, 0)), (3, (0.02, 0, 0))])
-def test_blocks_go_to_ranks_in_turn(tmp_path, world_size, pauses):
-    """The premise of exact resuming: 13 blocks, with consumers of one speed and of several."""
-    paths = write_chunked(tmp_path, (100, 100), 1)
-    options = {"columns": ["label"], "shuffle": Shuffle("rows", 3), "include_row_ids": True}
-    ds = ray_h5.read_h5(paths, block_rows=16, **options)
-    _, plan = plan_files(paths, columns=["label"], shuffle=Shuffle("rows", 3))
-    set_epoch(ds, 1)
-    shards = [each["train"] for each in ray_h5.data_config().configure({"train": ds}, world_size, None, None)]
-    found = consume_together(lambda shard, pause: consume(shard, 2, pause), shards, pauses)
-    for turn, epoch in enumerate((1, 2)):
-        order = plan.at(np.arange(200), epoch).tolist()
-        shares = [[row for block in share[turn] for row in block] for share in found]
-        full = 200 // (16 * world_size) * world_size
-        last = (200 - full * 16) // world_size
-        for rank, share in enumerate(shares):
-            expected = [row for i in range(rank, full, world_size) for row in order[16 * i : 16 * (i + 1)]]
-            start = full * 16 + rank * last
-            assert share == expected + order[start : start + last]
-        assert len({len(share) for share in shares}) == 1
 
 
 def resumed(paths):

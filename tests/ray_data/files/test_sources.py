@@ -8,7 +8,7 @@ import pytest
 
 import ray_h5
 from ray_h5 import where
-from ray_h5.errors import StaleIndexError
+from ray_h5.errors import ExternalDataError, StaleIndexError
 from tests.ray_data.kit import ids_of
 
 pytestmark = pytest.mark.usefixtures("ray_local")
@@ -63,16 +63,6 @@ def test_a_filtered_dataset_iterated_again(world, tmp_path, columns):
     assert ids_of(again) == np.flatnonzero(LABELS[::-1] == 2).tolist()
 
 
-def test_a_filter_on_a_dataset_that_was_made_before(world):
-    known, unknown = read(world), read(world, ["x"])
-    assert len(ids_of(known.filter(expr=where(label=2)))) == 15
-    put(world[1], LABELS + 1)
-    check_stale(world, known.filter(expr=where(label=4)))  # the values are in memory
-    # It never knew of the labels.
-    assert ids_of(unknown.filter(expr=where(label=4))) == np.flatnonzero(LABELS == 3).tolist()
-    assert unknown.select_columns(["x"]).count() == 60
-
-
 def test_a_source_that_changes_amid_an_epoch(world):
     ds = read(world, block_rows=4)
     seen = []
@@ -87,3 +77,12 @@ def test_a_source_that_changes_amid_an_epoch(world):
         iterate()
     assert isinstance(caught.value, StaleIndexError)
     assert max(seen) < 4
+
+
+def test_a_relative_folder_is_that_of_the_driver(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path.parent)
+    ds = ray_h5.read_h5(world[0], allow_external=tmp_path.name)
+    monkeypatch.chdir("/")
+    assert [row["label"] for row in ds.take_all()] == LABELS.tolist()
+    with pytest.raises(ExternalDataError, match=r"labels\.h5"):
+        ray_h5.read_h5(world[0], allow_external=[tmp_path / "elsewhere"])

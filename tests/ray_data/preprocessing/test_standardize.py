@@ -26,7 +26,6 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.order.epoch_order import row_keys
 from ray_h5.ray_data.preprocessing.batch_formats import names_of
 from ray_h5.ray_data.preprocessing.standardize import PreprocessorNotFittedError, Standardize
 from ray_h5.torch_data import H5Dataset
@@ -75,34 +74,6 @@ def test_fit_is_numpys_over_all_blocks(signals, axis):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_transform_fuses_into_the_read(signals):
-    ds = Standardize(["wide"]).fit(read(signals)).transform(read(signals, columns=["wide"])).materialize()
-    assert "ReadH5->Standardize" in ds.stats()
-
-
-@pytest.mark.slow
-def test_fit_reads_its_columns_only(signals):
-    # Where a column is damaged, a fit of another does not notice.
-    with h5py.File(signals[0], "r+") as file:
-        del file["other"]
-        file["other"] = np.full((20, 200), np.nan)
-    Standardize(["wide"]).fit(read(signals))
-    with pytest.raises(NonFiniteError, match=r"column 'other': 1600 NaN .* nan_policy='omit'"):
-        Standardize(["other"]).fit(read(signals))
-    assert Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments.count == 30 * 200
-
-
-@pytest.mark.slow
-def test_what_is_not_finite_is_named_by_its_row(signals):
-    with h5py.File(signals[2], "r+") as file:
-        file["other"][4, 7] = np.inf
-    for sample_rows in (None, 50):
-        with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in the row with row_id 24; remove"):
-            Standardize(["other"], sample_rows=sample_rows).fit(read(signals, include_row_ids=True))
-    with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in row 0 of its batch .*include_row_ids"):
-        Standardize(["other"]).fit(read(signals))
-
-
 def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
     standardize = Standardize(["wide"], axis=(0, 2), constant="one").fit(read(signals))
     standardize.save(tmp_path / "s.npz")
@@ -120,63 +91,71 @@ def test_it_survives_ray_pickle_json_and_npz(signals, tmp_path):
     assert unfitted.fit_status() == Preprocessor.FitStatus.NOT_FITTED
 
 
-def test_in_a_chain(signals):
+def test_a_chain_fuses_into_the_read(signals):
     chain = Chain(Standardize(["wide"]), Standardize(["epoch"]))
-    found = chain.fit_transform(read(signals))
+    found = chain.fit_transform(read(signals, columns=["wide", "epoch"])).materialize()
+    assert "ReadH5->Standardize" in found.stats()
     assert abs(rows_of(found, "wide").mean()) < 1e-6
     assert abs(rows_of(chain.transform(read(signals)), "epoch").std() - 1) < 1e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row_ids", [True, False])
-def test_fit_on_a_sample_of_rows(signals, row_ids):
-    ds = read(signals, include_row_ids=row_ids)
-    counts = [
-        int(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].moments.count)
-        for seed in (0, 0, 1)
-    ]
-    if row_ids:
-        assert counts == [20, 20, 20]
-    else:
-        assert all(5 < count < 40 for count in counts)
-    means = [float(Standardize(["epoch"], sample_rows=20, seed=seed).fit(ds).scalers["epoch"].mean) for seed in (0, 0)]
-    assert means[0] == means[1]
-    assert Standardize(["epoch"], sample_rows=500).fit(ds).scalers["epoch"].moments.count == 50
+def test_fit_reads_its_columns_only_and_names_the_row_of_what_is_not_finite(signals):
+    with h5py.File(signals[2], "r+") as file:
+        file["other"][5, 3], file["other"][4, 7] = np.nan, np.inf
+    Standardize(["wide"]).fit(read(signals))
+    for sample_rows in (None, 50):
+        with pytest.raises(NonFiniteError, match=r"column 'other': 1 NaN .* inf at 7, in the row with row_id 24;"):
+            Standardize(["other"], sample_rows=sample_rows).fit(read(signals, include_row_ids=True))
+    with pytest.raises(NonFiniteError, match=r"column 'other': .* inf at 7, in row 0 of its batch .*include_row_ids"):
+        Standardize(["other"]).fit(read(signals))
+    with h5py.File(signals[2], "r+") as file:
+        file["other"][4, 7] = 0
+    moments = Standardize(["other"], nan_policy="omit").fit(read(signals)).scalers["other"].moments
+    assert moments.count == 50 * 200 - 1
+
+
+def padded(signals):
+    return read(signals, include_row_ids=True, tail="pad", tail_rows=32)  # 64 rows, of 50
+
+
+SAMPLED = {
+    "ids": lambda signals: read(signals, include_row_ids=True),
+    "after a function": lambda signals: read(signals, include_row_ids=True).map_batches(lambda batch: batch),
+    "dropped": lambda signals: read(signals, include_row_ids=True, tail="drop", tail_rows=32),
+    "padded": padded,
+    "padded in memory": lambda signals: padded(signals).materialize(),
+    "without ids": read,
+    "ids twice": lambda signals: read(signals, include_row_ids=True).union(read(signals, include_row_ids=True)),
+}
+"""Datasets of 50 rows; the number of sampled rows is exact where each id is there once."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_fit_has_each_row_once_whatever_becomes_of_the_last_ones(signals, tail):
-    def fitted(**options):
-        ds = read(signals, include_row_ids=True, tail=tail, tail_rows=32)  # 32 rows, or 64, of 50
-        return Standardize(["epoch", "wide"], **options).fit(ds).scalers["epoch"].moments
+@pytest.mark.parametrize("made", SAMPLED)
+def test_fit_has_each_row_once_or_a_sample_of_them(signals, made):
+    ds, total = SAMPLED[made](signals), 100 if made == "ids twice" else 50
 
-    whole = Standardize(["epoch"]).fit(read(signals)).scalers["epoch"].moments
-    assert fitted().count == 50
-    assert np.allclose([fitted().mean, fitted().m2], [whole.mean, whole.m2])
-    assert [int(fitted(sample_rows=rows).count) for rows in (10, 20, 40, 500)] == [10, 20, 40, 50]
+    def fit(**options):
+        return Standardize(["epoch"], **options).fit(ds).scalers["epoch"]
+
+    whole, epochs = fit(), concatenated(signals, "epoch")
+    assert fit(sample_rows=500).moments.count == whole.moments.count == total
+    assert np.allclose([whole.mean, whole.moments.std()], [epochs.mean(), epochs.std()])
+    samples = [fit(sample_rows=20, seed=seed) for seed in (0, 0, 1)]
+    assert samples[0].mean == samples[1].mean
+    counts = [int(each.moments.count) for each in samples]
+    # Of each of 20 ids both rows would be 40.
+    assert all(5 < count < 35 for count in counts) if made in ("without ids", "ids twice") else counts == [20] * 3
 
 
 @pytest.mark.slow
-def test_fit_has_each_row_once_where_an_epoch_is_left_amid(signals):
+def test_fit_uses_no_position_up(signals):
     ds = read(signals)
-    batches = iter(ds.iter_batches(batch_size=8))
-    next(batches)
-    del batches
     ray_h5.set_epoch(ds, 0, position_at(ds, 0, 8))
-    mapped = ds.map_batches(lambda batch: batch)
-    assert Standardize(["epoch"]).fit(ds).scalers["epoch"].moments.count == 50
-    assert Standardize(["epoch"]).fit(mapped).scalers["epoch"].moments.count == 50
-    assert len(rows_of(ds, "epoch")) == 42  # and the epoch still begins where it was left
-
-
-@pytest.mark.slow
-def test_a_sample_is_of_so_many_rows_behind_functions_too(signals):
-    ds = read(signals, include_row_ids=True).map_batches(lambda batch: batch)
-    counts = {
-        int(Standardize(["epoch"], sample_rows=20, seed=s).fit(ds).scalers["epoch"].moments.count) for s in (0, 1)
-    }
-    assert counts == {20}
+    for each in (ds, ds.map_batches(lambda batch: batch)):
+        assert Standardize(["epoch"]).fit(each).scalers["epoch"].moments.count == 50
+    assert len(rows_of(ds, "epoch")) == 42
 
 
 def test_a_sample_of_which_nothing_came_is_not_said_to_be_no_rows(signals):
@@ -188,23 +167,6 @@ def test_a_sample_of_which_nothing_came_is_not_said_to_be_no_rows(signals):
 
     with pytest.raises(NotFittedError, match="sample_rows=1: none of the rows that were drawn was read"):
         fit_often()
-
-
-@pytest.mark.parametrize("sample_rows", [None, 40])
-def test_rows_that_pad_a_dataset_in_memory_are_not_fitted_on(signals, sample_rows):
-    ds = read(signals, include_row_ids=True, tail="pad", tail_rows=32).materialize()
-    scaler = Standardize(["epoch"], sample_rows=sample_rows).fit(ds).scalers["epoch"]
-    assert scaler.moments.count == (sample_rows or 50)
-
-
-@pytest.mark.slow
-def test_a_sample_where_row_ids_repeat_is_of_rows_and_not_of_ids(signals):
-    def fitted(rows):
-        ds = read(signals, include_row_ids=True).union(read(signals, include_row_ids=True))
-        return int(Standardize(["epoch"], sample_rows=rows).fit(ds).scalers["epoch"].moments.count)
-
-    assert fitted(500) == 100
-    assert 5 < fitted(20) < 35  # of each of 20 ids both rows would be 40
 
 
 def test_before_fit(signals):
@@ -241,16 +203,6 @@ def test_errors_of_tasks_have_their_names(signals):
     assert (rows_of(Standardize(["x"], constant="one").fit_transform(constant), "x") == 0).all()
 
 
-@pytest.mark.slow
-def test_errors_of_transform_come_before_any_task(signals):
-    standardize = Standardize(["wide"], axis=0).fit(read(signals))
-    with pytest.raises(UnknownColumnError, match="no column 'wide'"):
-        standardize.transform(read(signals, columns=["other"]))
-    turned = ray.data.from_numpy(np.zeros((4, 40, 5))).rename_columns({"data": "wide"})
-    with pytest.raises(SchemaMismatchError, match="column 'wide': shape"):
-        standardize.transform(turned)
-
-
 @pytest.mark.parametrize("axis", [None, 0])
 def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
     # Four scalars have the shape of one row of four.
@@ -261,6 +213,8 @@ def test_rows_that_lack_an_axis_are_not_taken_for_one_row(axis):
     unknown = scalars.map_batches(lambda batch: batch)  # its schema is not known before it runs
     with pytest.raises(Exception, match=r"column 'x': shape \(4,\) .* expected one axis more"):
         standardize.transform(unknown).take_all()
+    with pytest.raises(UnknownColumnError, match="no column 'x'"):
+        standardize.transform(scalars.rename_columns({"x": "y"}))
     for call in (standardize.transform_batch, standardize.inverse_transform_batch):
         for batch in (pd.DataFrame({"x": np.ones(4)}), pa.table({"x": np.ones(4)})):
             with pytest.raises(SchemaMismatchError, match=r"column 'x': shape \(4,\) .* expected one axis more"):
@@ -288,14 +242,11 @@ def test_options(columns, options, words):
         Standardize(columns, **options)
 
 
-def test_options_may_be_integers_of_numpy(signals):
-    standardize = Standardize(["wide"], axis=np.int64(0), sample_rows=np.int32(20), seed=np.int64(3)).fit(read(signals))
-    back = Standardize.from_json(standardize.to_json())
-    assert (back.axis, back.sample_rows, back.seed) == (0, 20, 3)
-    assert Standardize.from_json(Standardize(["wide"], axis=(np.int64(0), 2)).to_json()).axis == (0, 2)
+def test_options_may_be_values_of_numpy():
+    made = Standardize(np.array(["wide", "x"]), axis=(np.int64(0), 2), epsilon=np.float32(0.5), sample_rows=np.int32(9))
+    back = Standardize.from_json(made.to_json())
+    assert (back.columns, back.axis, back.epsilon, back.sample_rows) == (["wide", "x"], (0, 2), 0.5, 9)
     assert Standardize(["wide"], axis=[0, 2]).axis == (0, 2)
-    of_numpy = Standardize(np.array(["wide", "other"]), epsilon=np.float32(0.5))
-    assert Standardize.from_json(of_numpy.to_json()).columns == ["wide", "other"]
 
 
 def test_what_is_no_standardize(tmp_path):
@@ -439,21 +390,6 @@ def test_rows_of_many_shapes_are_an_error_before_any_task(signals):
     with pytest.raises(SchemaMismatchError, match="column 'wide': its rows differ in shape"):
         standardize.transform(ds)
     assert rows_of(Standardize(["label"]).fit(ds).transform(ds), "label").dtype == np.float32
-
-
-@pytest.mark.slow
-def test_augmentation_in_a_dataset_is_that_of_the_arrays(signals):
-    def keyed(batch):
-        return {**batch, "row_key": row_keys(batch["row_id"], 0, 1)}
-
-    ds = read(signals, columns=["wide"], include_row_ids=True).map_batches(keyed)
-    mask, noise = SpecAugment("wide", 8, 2), GaussianNoise("wide")
-    wide, keys = concatenated(signals, "wide"), row_keys(np.arange(50), 0, 1)
-    expected = noise.apply_batch(mask.apply_batch(wide, keys), keys)
-    assert not np.array_equal(expected, wide)
-    for batch_size in (None, 3):
-        found = ds.map_batches(mask, batch_size=batch_size, zero_copy_batch=True).map_batches(noise)
-        assert np.array_equal(rows_of(found, "wide"), expected)
 
 
 @pytest.mark.slow

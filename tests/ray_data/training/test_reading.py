@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 
 import h5py
 import numpy as np
@@ -108,6 +109,13 @@ def order_of(paths, epoch, **options):
     return plan.at(np.arange(plan.num_rows), epoch).tolist()
 
 
+def ids_slowly(shard, seconds):
+    set_epoch(shard, 1)
+    for batch in shard.iter_batches(batch_size=BATCH):
+        yield from batch["row_id"].tolist()
+        time.sleep(seconds)
+
+
 class TestTasks:
     """What holds for each way of reading."""
 
@@ -115,9 +123,11 @@ class TestTasks:
     other = "workers"
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("world_size", "tail"), [(1, {}), (2, {}), (2, {"tail": "pad", "tail_rows": 32})])
+    @pytest.mark.parametrize(("world_size", "tail"), [(1, {}), (3, {}), (2, {"tail": "pad", "tail_rows": 32})])
     def test_ranks_take_the_blocks_of_the_order_in_turn(self, paths, world_size, tail):
-        ranks = [ids(batches) for batches, _ in by_reading(read(paths, **tail), self.reading, world_size)]
+        """Also where one of them is slower than the others."""
+        shards = shards_of(read(paths, **tail), self.reading, world_size)
+        ranks = consume_together(lambda shard: [*ids_slowly(shard, 0.02 * (shard is shards[0]))], shards)
         order = order_of(paths, 1)
         order = (order + order)[:160] if tail else order
         blocks = [order[i : i + 16] for i in range(0, len(order), 16)]
