@@ -93,6 +93,25 @@ class Fingerprint:
         """Return the fingerprint as plain values."""
         return asdict(self)
 
+    def differences(self, other: Fingerprint) -> list[str]:
+        """Return how another one differs, each in the form ``"3 files, not 4"``: the value of this one first."""
+        differ = {each.name for each in fields(self) if getattr(self, each.name) != getattr(other, each.name)}
+        found = [
+            text.format(*(_shown(name, getattr(each, name)) for each in (self, other)))
+            for name, (text, unless) in _DIFFERENCES.items()
+            if name in differ and not differ & unless
+        ]
+        if "selection" in differ:
+            mine, theirs = (f"{'' if each.selection else 'all '}{each.num_rows} rows" for each in (self, other))
+            theirs = "but not the same" if mine == theirs else f"not {theirs}"
+            found.append(f"a predicate that selects {mine}, {theirs}")
+        return found + [
+            f"{name} {_apart(self.data.get(name, 'not said'), other.data.get(name, ''))}, not "
+            f"{_apart(other.data.get(name, 'said'), self.data.get(name, ''))}"
+            for name in sorted({*self.data} | {*other.data})
+            if self.data.get(name) != other.data.get(name)
+        ]
+
     def shuffle(self, seed: int) -> str:
         """Return the shuffle as a user writes it."""
         if self.unit is None:
@@ -102,6 +121,38 @@ class Fingerprint:
         count = "" if self.rows_per_epoch is None else f", rows_per_epoch={self.rows_per_epoch}"
         lengths = ", by_length=..." if self.lengths else ""
         return f"Shuffle({self.unit!r}, seed={seed}{window}{weights}{count}{lengths})"
+
+
+_CHUNKS = "the widest column decides: columns= of the run before, and files that are stored as they were"
+_UNIT = frozenset({"unit"})
+_DIFFERENCES: dict[str, tuple[str, frozenset[str]]] = {
+    "num_files": ("{} files, not {}", frozenset()),
+    "names": ("files of other names", frozenset({"num_files"})),
+    "file_rows": ("{} rows in all, not {}", frozenset()),
+    "starts": ("files with other numbers of rows", frozenset({"num_files", "file_rows"})),
+    "unit": ("{}, not {}", frozenset()),
+    "window_rows": ("window_rows {}, not {}", _UNIT),
+    "chunk_group_rows": (f"chunks of {{}} rows, not {{}} ({_CHUNKS})", _UNIT),
+    "chunk_groups": (
+        f"other rows that share chunks ({_CHUNKS})",
+        _UNIT | {"names", "starts", "selection", "chunk_group_rows"},
+    ),
+    "rows_per_epoch": ("rows_per_epoch {}, not {}", _UNIT),
+    "draws": ("weights of digest {}, not {}", _UNIT),
+    "lengths": ("by_length (lengths, window_rows and run_rows) of digest {}, not {}", _UNIT),
+}
+"""What a field that differs is said to be, and those others whose difference says it already."""
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "unit":
+        return "in path order" if value is None else f"shuffled by {value}"
+    return str(value or "none")
+
+
+def _apart(one: str, other: str) -> str:
+    """Return those parts of a text that another one lacks."""
+    return "; ".join(part for part in one.split("; ") if part not in other.split("; ")) or one
 
 
 def fingerprint(

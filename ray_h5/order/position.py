@@ -11,7 +11,6 @@ from ray_h5.options import check_count, names_options
 from ray_h5.order.blocks import Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.fingerprint_differences import differences
 from ray_h5.order.left import Left
 
 
@@ -117,9 +116,7 @@ class Position:
             differs.
         """
         order = order.with_drawn_seed(self.seed)
-        found: list[str] = []
-        if self.plan != plan:
-            found = differences(self.plan, plan)
+        found = self.plan.differences(plan)
         if order.shuffle is not None and self.plan.unit is not None and self.seed != order.seed:
             found.insert(0, f"seed {self.seed}, not {order.seed}")
         if found:

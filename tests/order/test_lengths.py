@@ -131,9 +131,9 @@ def test_a_position_of_other_lengths_is_refused(files):
         Shuffle("rows", 7, by_length="n_frames", run_rows=8),
         Shuffle("rows", 7, 512, by_length="n_frames"),
     ):
-        with pytest.raises(PositionError, match=r"What differs: by_length \(.* not (by_length|no by_length)"):
+        with pytest.raises(PositionError, match=r"What differs: by_length \(.* not \w+"):
             resume(plan_of(files, other), position, 1)
-    with pytest.raises(PositionError, match=r"no by_length, not by_length .*with shuffle=Shuffle\('rows', seed=7\)"):
+    with pytest.raises(PositionError, match=r"by_length .* none, not .*with shuffle=Shuffle\('rows', seed=7\)"):
         resume(plan_of(files, shuffle), position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4), 1)
     old = position_of(plan_of(files, Shuffle("rows", 7)), Remainder(1), 4).to_dict()
     del old["plan"]["lengths"]

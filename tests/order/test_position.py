@@ -183,9 +183,9 @@ CHUNKS = Shuffle("chunks", 1, 16)
     ("before", "now", "expected"),
     [
         ({"shuffle": Shuffle("chunks", 1240530706, 16)}, {}, "seed 1240530706, not 1"),
-        ({"paths": "two"}, {}, "2 files, not 1; 128 rows in the files, not 64"),
+        ({"paths": "two"}, {}, "2 files, not 1; 128 rows in all, not 64"),
         ({}, {"paths": "renamed"}, "files of other names"),
-        ({}, {"paths": "shorter"}, "64 rows in the files, not 40"),
+        ({}, {"paths": "shorter"}, "64 rows in all, not 40"),
         ({"paths": "two"}, {"paths": "swapped"}, "files with other numbers of rows"),
         ({}, {"paths": "repacked"}, "chunks of 8 rows, not 16 (the widest column decides: columns= of the run before"),
         ({}, {"columns": ["y"]}, "chunks of 8 rows, not 1"),
@@ -206,7 +206,7 @@ CHUNKS = Shuffle("chunks", 1, 16)
         (
             {"shuffle": Shuffle("chunks", 2, 32), "paths": "two"},
             {},
-            "seed 2, not 1; 2 files, not 1; 128 rows in the files, not 64; window_rows 32, not 16",
+            "seed 2, not 1; 2 files, not 1; 128 rows in all, not 64; window_rows 32, not 16",
         ),
     ],
 )

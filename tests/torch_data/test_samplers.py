@@ -449,9 +449,9 @@ def test_each_rank_would_draw_a_shuffle_of_its_own():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"rows": 90}, "90 rows, not 100"),
+        ({"rows": 90}, "90 rows in all, not 100"),
         ({"seed": 8}, "seed 8, not 7"),
-        ({"rows": 90, "seed": 8}, "seed 8, not 7; 90 rows, not 100"),
+        ({"rows": 90, "seed": 8}, "seed 8, not 7; 90 rows in all, not 100"),
         ({"shuffle": False}, "in path order, not shuffled by rows"),
     ],
 )

@@ -39,7 +39,7 @@ def ragged_array(rows: np.ndarray, spec: ColumnSpec, where: Callable[[int], str]
     shapes = np.array([(*row.shape, *parts) for row in cast if row is not None], np.int64).reshape(len(rows), axes)
     flat = _flat([row for row in cast if row is not None], spec.element)
     offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
-    data = pa.LargeListArray.from_arrays(pa.array(offsets), _values(flat))
+    data = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat))
     starts = pa.array(np.arange(0, (len(rows) + 1) * axes, axes, dtype=np.int32))
     shape = pa.ListArray.from_arrays(starts, pa.array(shapes.reshape(-1)))
     storage = pa.StructArray.from_arrays([data, shape], ["data", "shape"], mask=pa.array(missing))
@@ -71,13 +71,6 @@ def _common_base(rows: Sequence[np.ndarray], element: np.dtype) -> np.ndarray | 
         at += row.nbytes
     flat: np.ndarray = base.reshape(-1)[: (at - start) // element.itemsize]
     return flat
-
-
-def _values(flat: np.ndarray) -> pa.Array:
-    if flat.dtype.kind == "b":
-        packed = np.packbits(flat, bitorder="little")  # Arrow keeps 8 booleans a byte
-        return pa.Array.from_buffers(pa.bool_(), len(flat), [None, pa.py_buffer(packed)])
-    return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
 
 
 def shape_said(spec: ColumnSpec) -> dict[bytes, bytes]:
