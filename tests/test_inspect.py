@@ -367,18 +367,6 @@ def test_ranges_that_are_not_all_of_the_values_are_not_suggested(tmp_path, start
     assert "ragged" not in str(raised.value)
 
 
-def test_several_indexes_are_about_the_values_of_their_own_group(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, counts in (("a", [2, 3, 4]), ("b", [4, 3, 2])):
-            file[f"{name}/x"], file[f"{name}/offsets"] = np.arange(9), np.cumsum([0, *counts])
-        file["other"] = np.zeros(9)
-    shown = to_text(inspect_files(FileOptions.of(tmp_path / "a.h5")))
-    assert re.findall(r"ragged\([^)]*\)", shown) == [
-        "ragged('a/x', offsets='a/offsets')",
-        "ragged('b/x', offsets='b/offsets')",
-    ]
-
-
 def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
     """Those of the first file alone have a number of two digits, or an id with a one in front."""
     for number, names in enumerate((["case_10", "case_11"], ["case_1", "case_12"], ["case_30"])):
@@ -391,16 +379,6 @@ def test_a_pattern_matches_the_samples_of_all_files(tmp_path):
     assert "this leaves out data/summary" in shown
     (pattern,) = {*re.findall(r"rows=ray_h5.Groups\('([^)]*)'\)", shown)}
     assert len(H5Dataset(tmp_path, rows=Groups(pattern))) == 5
-
-
-def test_windows_that_are_suggested_name_the_column_of_their_padding(tmp_path, capsys):
-    with h5py.File(tmp_path / "robot.h5", "w") as file:
-        for i in range(4):
-            file[f"data/demo_{i}/actions"] = np.zeros((20 + i, 7), "f4")
-    assert "leave the steps of 'actions_is_pad' out of the loss" in shown_of(tmp_path / "robot.h5", capsys)[1]
-    with h5py.File(tmp_path / "flat.h5", "w") as file:
-        file["action"], file["episode_ends"] = np.zeros((20, 7), "f4"), [8, 20]
-    assert "leave the steps of 'action_is_pad' out of the loss" in shown_of(tmp_path / "flat.h5", capsys)[1]
 
 
 def test_a_call_that_is_refused_is_not_suggested(tmp_path):

@@ -188,10 +188,8 @@ class Epochs:
         asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
         self._asked.clear()
         settings = {shard: setting for shard, (_, setting) in asked.items()}
-        first = next(iter(settings.values()))
-        if len(settings) == workers and all(each == first for each in settings.values()):
-            return first
-        raise OptionError(disagreement(settings, workers))
+        check_agreement(settings, workers, workers - len(settings))
+        return next(iter(settings.values()))
 
     def _next(self, plan: ReadPlan, key: Key) -> Remainder:
         setting, executed = self._setting, self._executed.get(key, 0)
@@ -233,14 +231,16 @@ class Epochs:
         self.running = RunningEpoch(position_of(plan, remainder), self.resumes)
 
 
-def disagreement(settings: Mapping[str, EpochSetting | str], workers: int) -> str:
-    """Return the message for workers that ask for different epochs or positions, or for none."""
-    said = [f"{name} for {setting}" for name, setting in settings.items()]
-    others = [f"{workers - len(said)} others for nothing"] if workers > len(said) else []
-    return (
+def check_agreement(asked: Mapping[str, object], workers: int, silent: int = 0) -> None:
+    """Raise an OptionError if workers ask for different epochs or positions; `silent` of them ask for none."""
+    first, *rest = asked.values()
+    if not silent and all(each == first for each in rest):
+        return
+    said = [f"{name} for {each}" for name, each in asked.items()]
+    raise OptionError(
         f"the {workers} workers that share a dataset ask for different epochs or positions of it: "
-        f"{', '.join(said + others)}. Pass the same epoch and position to train_batches or set_epoch in all of them, "
-        "also the position of a checkpoint that rank 0 alone has loaded."
+        f"{', '.join(said + [f'{silent} others for nothing'] * bool(silent))}. Pass the same epoch and position to "
+        "train_batches or set_epoch in all of them, also the position of a checkpoint that rank 0 alone has loaded."
     )
 
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import ray
-from hypothesis import given
-from hypothesis import strategies as st
 from ray.data.block import BlockAccessor
 from ray.data.datatype import DataType
 from ray.data.expressions import col, udf
@@ -24,9 +22,8 @@ from ray_h5.errors import PredicateError, UnknownColumnError
 from ray_h5.predicates.criteria import where as arrow_where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, loader
-from tests.index.kit import combined, plan_files
-from tests.index.test_select import NAMES, TEXTS, table_of, write
-from tests.properties import few
+from tests.index.kit import plan_files
+from tests.index.test_select import NAMES, table_of, write
 
 from .kit import ids_of, ids_read, pushed
 
@@ -56,42 +53,6 @@ def kept(paths, expression):
     table = table_of(paths)
     chosen = evaluate(expression, {name: table[name] for name in table.column_names}, table.num_rows)
     return table["row"].take(chosen).to_pylist()
-
-
-numbers = st.sampled_from(["u", "i", "f"])
-values = st.sampled_from([-3, 0, 1, 2, 4, 0.25, 300])
-leaves = st.one_of(
-    st.builds(lambda n, v: col(n) > v, numbers, values),
-    st.builds(lambda n, v: col(n) == v, numbers, values),
-    st.builds(lambda n, v: col(n) != v, numbers, values),
-    st.builds(lambda n, vs: col(n).is_in(vs), st.sampled_from(["u", "i"]), st.lists(st.integers(-3, 4), min_size=1)),
-    st.builds(lambda vs: col("s").is_in(vs), st.lists(st.sampled_from(TEXTS), min_size=1)),
-    st.builds(col("s").str.starts_with, st.sampled_from(TEXTS)),
-    st.builds(lambda v: where(s=v), st.sampled_from(TEXTS)),
-    st.builds(lambda vs: where(s=vs), st.lists(st.sampled_from(TEXTS), max_size=3)),
-    st.builds(lambda v, n: where(b=v, **{n: between(0, None)}), st.booleans(), numbers),
-    st.builds(lambda n: col(n).is_null(), st.sampled_from(NAMES)),
-    st.builds(lambda n: col(n).is_not_null(), st.sampled_from(NAMES)),
-    st.builds(lambda n, v: col(n) + col("i") > v, numbers.filter(lambda n: n != "u"), values),
-    st.just(col("b")),
-)
-predicates = combined(leaves, max_leaves=4)
-
-
-@pytest.mark.slow
-@few(15)
-@given(predicates, predicates)
-def test_any_filters_keep_what_pyarrow_keeps(paths, one, two):
-    expected = kept(paths, one.to_pyarrow() & two.to_pyarrow())
-    for ds in (
-        read(paths).filter(expr=one & two),
-        read(paths).filter(expr=one).filter(expr=two),
-        read(paths).filter(expr=two).select_columns([*NAMES, "row_id"]).filter(expr=one).select_columns(["row_id"]),
-        read(paths, columns=["x"]).filter(expr=one & two),
-    ):
-        plan = pushed(ds).plan()
-        assert plan.selection.tolist() == expected
-        assert ds.count() == len(expected)
 
 
 CRITERIA = [

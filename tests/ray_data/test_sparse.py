@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import ray_h5
-from ray_h5 import csr, where
+from ray_h5 import csr
 from ray_h5.columns.ragged.sparse_rows import Entries, rows_of
 from ray_h5.columns.schema import ColumnSpec
-from ray_h5.errors import PredicateError
 from ray_h5.ray_data.arrow.sparse_blocks import sparse_array, to_batch
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset
@@ -75,20 +74,6 @@ class TestInRay:
             assert {each["X"].layout for each in found} == {layout}
             assert list(found[0]) == ["X", "obs/depth"]
             np.testing.assert_array_equal(torch.cat([each["X"].to_dense() for each in found]), expected)
-
-    def test_filters_by_value_and_by_other_columns(self, cells):
-        is_t = np.array([each == "T cell" for each in types()])
-        ds = ray_h5.read_h5(cells, columns=["X"]).filter(expr=where(**{"obs/cell_type": "T cell"}))
-        assert ds.count() == is_t.sum()
-        np.testing.assert_array_equal(torch.cat([each["X"] for each in batches(ds)]), dense(cells)[is_t])
-        with pytest.raises(PredicateError, match=r"'X' holds an array of shape \(12,\)"):
-            ray_h5.read_h5(cells, columns=["X"]).filter(expr=where(X=1)).count()
-
-    def test_casts(self, cells):
-        ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False), "obs/cell_type"], dtypes={"X": "float16"})
-        assert batches(ds)[0]["X"].dtype == torch.float16
-        ds = ray_h5.read_h5(cells, columns=[csr("X", dense=False)])
-        assert batches(ds, dtypes={"X": torch.bfloat16})[0]["X"].dtype == torch.bfloat16
 
     @pytest.mark.slow
     def test_what_ray_does_to_rows_keeps_them(self, cells):

@@ -32,7 +32,7 @@ from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block, Remainder, read_block
 from ray_h5.ray_data.arrow.blocks import schema_of, to_table
 from ray_h5.ray_data.datasource import H5Datasource
-from ray_h5.ray_data.epochs import Epochs, EpochSetting, disagreement
+from ray_h5.ray_data.epochs import Epochs, EpochSetting, check_agreement
 from ray_h5.ray_data.preprocessing.standardize import Standardize
 from ray_h5.ray_data.ray_internals import steps_after_reading, world_rank
 from ray_h5.transforms.augmentation import Augmentation
@@ -320,10 +320,10 @@ class WorkerShard(DataIterator):
         from ray.train.collective import broadcast_from_rank_zero
 
         start = running.position(0)
-        own = str(EpochSetting(start.epoch, start)), hashlib.sha256(repr(start).encode()).digest()
-        first = broadcast_from_rank_zero(own)
-        if first != own:
-            raise OptionError(disagreement({"rank 0": first[0], f"rank {rank}": own[0]}, workers))
+        # Ray broadcasts up to a kilobyte, and a position may be larger.
+        digest = hashlib.sha256(repr(start).encode()).hexdigest()[:16]
+        own = f"{EpochSetting(start.epoch, start)}, of digest {digest}"
+        check_agreement({"rank 0": broadcast_from_rank_zero(own), f"rank {rank}": own}, workers)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.ray_data.training.device import as_device, to_device
 from ray_h5.ray_data.training.train_batches import train_batches
 from ray_h5.torch_data import H5Dataset
+from tests.golden.layouts import encoded
 
 BATCH = {
     "f4": np.arange(6, dtype="f4").reshape(2, 3),
@@ -177,12 +178,8 @@ def masked(tmp_path):
     path = str(tmp_path / "masked.h5")
     with h5py.File(path, "w") as file:
         for name, values, kind in (("id", [LARGE, 7, LARGE, 3], "integer"), ("is_good", [True, False] * 2, "boolean")):
-            group = file.create_group(name)
-            group.attrs["encoding-type"] = f"nullable-{kind}"
-            group["values"], group["mask"] = np.array(values), np.array([False, True, False, False])
-        group = file.create_group("batch")
-        group.attrs["encoding-type"] = "categorical"
-        group["codes"], group["categories"] = np.array([0, -1, 1, 1], "i1"), np.array([LARGE, 30])
+            encoded(file, name, f"nullable-{kind}", values=np.array(values), mask=np.arange(4) == 1)
+        encoded(file, "batch", "categorical", codes=np.array([0, -1, 1, 1], "i1"), categories=np.array([LARGE, 30]))
     return path
 
 
@@ -217,14 +214,6 @@ def test_integers_that_may_be_missing_as_tensors(masked):
     assert TorchCollate()(cast)["is_good"].dtype == torch.float32
 
 
-def write_masked(group, name, values, kind="integer"):
-    made = group.create_group(name)
-    made.attrs["encoding-type"] = f"nullable-{kind}"
-    dtype = bool if kind == "boolean" else np.int64
-    made["values"] = np.array([0 if each is None else each for each in values], dtype)
-    made["mask"] = np.array([each is None for each in values])
-
-
 GROUPS = [[LARGE, None], [7, 8, 9], [None, 3]]
 
 
@@ -233,12 +222,12 @@ def masked_groups(tmp_path):
     path = str(tmp_path / "groups.h5")
     with h5py.File(path, "w") as file:
         for i, values in enumerate(GROUPS):
-            write_masked(group := file.create_group(f"{i}"), "n", values)
-            write_masked(group, "is_good", [None if each is None else bool(each % 2) for each in values], "boolean")
-            made = group.create_group("kind")
-            made.attrs["encoding-type"] = "categorical"
-            made["codes"], made["categories"] = np.array([0, -1, 1], "i1"), np.array([LARGE, 30])
-            group["events"] = np.arange(i)
+            numbers, mask = np.array([each or 0 for each in values]), np.array([each is None for each in values])
+            encoded(file, f"{i}/n", "nullable-integer", values=numbers, mask=mask)
+            encoded(file, f"{i}/is_good", "nullable-boolean", values=numbers % 2 == 1, mask=mask)
+            codes, names = np.array([0, -1, 1], "i1"), np.array([LARGE, 30])
+            encoded(file, f"{i}/kind", "categorical", codes=codes, categories=names)
+            file[f"{i}/events"] = np.arange(i)
     return path
 
 
