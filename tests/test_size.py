@@ -57,10 +57,10 @@ LIMITS: dict[str, Size] = {
     "merged_facts": Size(52, 1, 0, 0, 0, 0),
     "messages": Size(117, 1, 0, 0, 0, 0),
     "options": Size(198, 1, 0, 0, 0, 0),
-    "order": Size(2761, 20, 0, 0, 2, 1),
+    "order": Size(2729, 19, 0, 0, 1, 1),
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1134, 8, 0, 0, 0, 0),
-    "ray_data": Size(4452, 28, 5, 0, 8, 7),
+    "ray_data": Size(4445, 28, 5, 0, 8, 7),
     "read": Size(6958, 37, 19, 2, 12, 6),
     "rows": Size(4408, 19, 5, 0, 4, 4),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
@@ -73,7 +73,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.87
+COMMENTS = 0.88
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

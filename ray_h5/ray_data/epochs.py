@@ -188,7 +188,7 @@ class Epochs:
         asked, workers = dict(sorted(self._asked.items())), max(workers for workers, _ in self._asked.values())
         self._asked.clear()
         settings = {shard: setting for shard, (_, setting) in asked.items()}
-        check_agreement(settings, workers, workers - len(settings))
+        check_agreement(settings, workers, max(0, workers - len(settings)))
         return next(iter(settings.values()))
 
     def _next(self, plan: ReadPlan, key: Key) -> Remainder:
