@@ -1,4 +1,4 @@
-"""One open file, and the readers of its columns.
+"""One open file: its bytes, its manifest, libhdf5's view of it, and the readers of its columns.
 
 An open file belongs to the process that opened it: after a fork the caches of the child are empty, and a
 pickled `RowReader` opens its own.
@@ -7,60 +7,57 @@ pickled `RowReader` opens its own.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import resource
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ray_h5.errors import RayH5Error, UnsupportedColumnError
-from ray_h5.hdf5.checks.changed_files import check_same_sources
+from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
+from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_source, check_sources_now
 from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
 from ray_h5.hdf5.columns.chunk_tree import wrong_tree
 from ray_h5.hdf5.files.file_bytes import gather
-from ray_h5.hdf5.files.metadata_replay import replay
+from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
+from ray_h5.hdf5.files.open_library import OpenLibrary, once
 from ray_h5.hdf5.files.opening import translated
+from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
 from ray_h5.hdf5.tree.known_headers import KnownHeaders
+from ray_h5.hdf5.tree.known_values import chunk_index, known_notes, learn_notes
 from ray_h5.hdf5.tree.tree import describe
 from ray_h5.lru import LRU
 from ray_h5.manifest.chunk_index import ChunkIndex
 from ray_h5.manifest.joined_arrays import JoinedArray
-from ray_h5.manifest.layout import LAYOUT_BYTES, ColumnLayout, FileLayout, SourceStates
-from ray_h5.read.arrays.box_column import BoxColumn, column_of, shared_jobs
-from ray_h5.read.arrays.chunk_source import ChunkSource
+from ray_h5.manifest.known_columns import Elsewhere, KnownColumn, OtherColumn, PackedIndex
+from ray_h5.manifest.layout import ColumnLayout, FileLayout, SourceStates
+from ray_h5.manifest.manifest import Manifest
+from ray_h5.read.arrays.box_column import BoxColumn, column_of
+from ray_h5.read.arrays.chunk_source import ChunkSource, joined_indexes
 from ray_h5.read.arrays.converted_column import ConvertedColumn, HeapReader
 from ray_h5.read.arrays.direct_column import DirectColumn
 from ray_h5.read.arrays.joined_array_column import JoinedArrayColumn, class_sources, no_places
 from ray_h5.read.arrays.selection import Selection, TakenJoinedArray
-from ray_h5.read.jobs import Job, Unplanned
+from ray_h5.read.file_plan import FilePlan
+from ray_h5.read.jobs import Job
 from ray_h5.read.native.chunk_lister import list_chunks
-from ray_h5.read.read_parts import Address, Part, joined_of, name_of
+from ray_h5.read.read_parts import Address
 from ray_h5.read.stored_items import StoredItems
-from ray_h5.read.virtual_columns import VirtualColumn, linked
+from ray_h5.storage.byte_source import Identity
+from ray_h5.storage.local import identity_now
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    import h5py
-
     from ray_h5.hdf5.files.external_policy import Access
     from ray_h5.hdf5.files.links import Sources
-    from ray_h5.hdf5.files.metadata_replay import HeldBytes
-    from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable
-    from ray_h5.manifest.known_columns import Elsewhere, KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
-    from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.read_parts import FileRead
-    from ray_h5.storage.byte_source import ByteSource, Identity
+    from ray_h5.storage.byte_source import ByteSource
 
 MAX_OPEN_FILES = 64
 """Most files in the cache. Each needs a descriptor, of which a process usually has 1024; the cache takes at most a
@@ -83,9 +80,6 @@ _Classes: TypeAlias = (
 )
 """A joined array of stored items; its classes, those whose values are made of the items, and the chunks."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 
 def max_open(most: int | None = None) -> int:
     """Return how many files a cache may hold: at most a quarter of the descriptors of this process."""
@@ -94,84 +88,92 @@ def max_open(most: int | None = None) -> int:
     return most if limit == resource.RLIM_INFINITY else max(1, min(most, limit // 4))
 
 
-def _share(found: Sequence[JointColumn]) -> int:
-    """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
-    return max([each.nbytes + len(each) * MAX_INDEX_BYTES // max_open(MAX_OTHERS) for each in found], default=0)
+class OpenFile:
+    """One file, on a disk or in a store: its bytes, what is known of it, and readers of its columns.
 
-
-class OpenFile(ABC):
-    """One file: its bytes, its layout, and readers and chunk indexes of its columns, which are made when first needed.
+    Of a file in a store, bytes are held in memory, which libhdf5 parses; a pass that misses some is made again. Each
+    request says which state of the file it wants.
 
     With `swmr`, a writer may have it open and add rows. The columns stay as they were when they were
     described. Size and times then change all the time, so the inode alone identifies the file.
 
-    `FileOnDisk` is one on a disk, `FileInStore` one in a store.
+    Parameters
+    ----------
+    access : Access
+        How it is opened.
+    state : Identity
+        The state of a file in a store.
+    others : OtherFiles, optional
+        The other files in the store that columns come from. A file that one of these leads to shares them.
+
+    Attributes
+    ----------
+    byte_source, identity
+        Its bytes, and the state that they are of.
+    held : HeldBytes, optional
+        What is in memory of a file in a store.
+    manifest : Manifest
+        What is known of it.
     """
 
-    joint_columns: ClassVar[LRU[Sequence[JointColumn]]] = LRU(MAX_OPEN_FILES, MAX_INDEX_BYTES, _share, keeps_last=True)
-    """Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
-
-    def __init__(self, access: Access, found: Identity) -> None:
+    def __init__(self, access: Access, state: Identity, others: OtherFiles[OpenFile] | None = None) -> None:
         self.path = access.path
         self.access = access
+        self._is_local = not access.storage.is_fetched
+        if access.swmr and not self._is_local:
+            raise OptionError(f"{self.path}: swmr=True: nobody adds rows to an object in a store; leave it out")
+        # A descriptor of our own: that of libhdf5 holds its lock.
+        self.byte_source: ByteSource = access.storage.open(self.path, state)
+        self.identity: Identity = self.byte_source.identity() if self._is_local else state
+        self.held = None if self._is_local else HeldBytes(self.byte_source)
         self._lock = threading.RLock()
-        self._form: Form | None = "" if access.swmr else None
+        self.manifest = Manifest()
         self._headers: KnownHeaders | None = None
         self._asks_library = access.swmr or bool(access.beside)
-        self.byte_source, self.identity = self._open(found)
-        self._columns: dict[str, ColumnLayout] = {}
-        self._encodings: dict[str, Encoding | None] = {}
+        self._is_hdf5 = False
         self._listed: tuple[str, ...] = ()
         self._refused: dict[str, RayH5Error] | None = None
         self._sought: Sources = {}
         self._readers: dict[tuple[str, str | Selection], ColumnReader] = {}
         self._joined_arrays: WeakKeyDictionary[JoinedArray, _Classes] = WeakKeyDictionary()
         self._indexes: dict[str, ChunkIndex] = {}
-        self._elsewhere: dict[str, Elsewhere] = {}
-        self._virtual: dict[str, VirtualColumn] = {}
-        self.index_bytes = 0
-        self.facts: dict[str, np.ndarray] = {}
+        self.virtual: dict[str, Any] = {}
+        self._index_bytes = 0
+        self._states: dict[str, Identity] = {}
+        self._owns_others = others is None
+        self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
 
-    @abstractmethod
-    def _open(self, found: Identity) -> tuple[ByteSource, Identity]:
-        """Open the bytes of the file; return them, and the state that they are of."""
+    def library(self) -> OpenLibrary:
+        """Return libhdf5's view of the file, which ends with a block, or with that of `opened_once`."""
+        shared = once.libraries
+        if shared is not None and self in shared:
+            return shared[self]
+        opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states)
+        if shared is not None:
+            shared[self] = opened
+            opened.shared_as = self
+        return opened
 
-    @abstractmethod
-    def library(self) -> AbstractContextManager[OpenLibrary]:
-        """Return what has libhdf5's view of the file until it ends."""
-
-    @abstractmethod
     def look(self) -> None:
         """Find out now whether it is HDF5."""
+        if self._is_hdf5 or self.headers() is not None:
+            return
+        try:
+            with self.library() as library:
+                if self.held is None:
+                    library.tree  # noqa: B018  opens it
+                else:
+                    library.tree.enter()
+        except (RayH5Error, OSError):
+            self.forget()  # the cache would keep its descriptor
+            raise
+        self._is_hdf5 = True
 
-    @property
-    def form(self) -> Form:
-        """The convention that the file follows, as far as it says so."""
-        with self._lock:
-            if self.headers() is not None:
-                return ""
-            if self._form is None:
-                with self.library() as library:
-                    self._form = library.tree.form
-            return self._form
-
-    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
-        """Return the layout of column `name`; raise the error that says why it cannot be read."""
-        with self._lock:
-            if name not in self._columns:
-                headers = self.headers()
-                with contextlib.suppress(FormatError):
-                    if headers is not None:
-                        self._columns[name] = headers.column(name)
-                        return self._columns[name]
-                self._columns[name] = library.tree.column(name)
-                if headers is not None:
-                    headers.learn({name: self._columns[name]}, self._is_same)
-            return self._columns[name]
-
-    @abstractmethod
-    def _plain_bytes(self) -> PlainBytes:
-        """Return the bytes of the file, if its headers are read without libhdf5."""
+    def forget(self) -> None:
+        """Remove the file from the cache, so that it is opened again."""
+        FILES.drop(self.access, self)
+        if once.libraries is not None and (library := once.libraries.pop(self, None)) is not None:
+            library.close()
 
     def headers(self) -> KnownHeaders | None:
         """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
@@ -182,21 +184,131 @@ class OpenFile(ABC):
                 self._asks_library = True
         return self._headers
 
-    def _is_same(self) -> bool:
-        """Return whether the open file is in the state that it was in when it was opened."""
-        return self.byte_source.identity() == self.identity
+    def _plain_bytes(self) -> PlainBytes:
+        if self.held is not None:
+            return PlainBytes(self.held.read_on, self.held.size)
+        if (descriptor := self.byte_source.descriptor) is None:
+            raise FormatError
+        return PlainBytes.on_disk(descriptor, self.identity.size)
 
-    def each(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return the results of `action`."""
-        return [action(item) for item in items]
+    def _is_same(self) -> bool:
+        """Return whether the bytes that were parsed are those of the file, and all were there."""
+        return self.byte_source.identity() == self.identity if self.held is None else not has_missed()
+
+    # What is known ---------------------------------------------------------------------------
+
+    def adopt(self, known: Manifest) -> None:
+        """Take what a plan knows of the file, so that libhdf5 need not be asked."""
+        with self._lock:
+            self.manifest = self.manifest.merged(replace(known, columns={}, values={}))
+            for name, column in known.columns.items():
+                if name not in self.manifest.columns:
+                    layout = column.layout
+                    if layout.path != self.path:
+                        column = replace(column, layout=replace(layout, path=self.path))  # noqa: PLW2901
+                    self.manifest.columns[name] = column
+                    if column.elsewhere is not None:
+                        self._expect(layout.sources)
+                        for each in column.elsewhere.columns:
+                            if each.known is not None:
+                                self.file_of(each.path).adopt(Manifest(columns={each.name: each.known}))
+
+    def complete(self, names: Iterable[str]) -> None:
+        """Find out all that reads of some columns need to know."""
+        with self.library() as library:
+            new = [
+                name for name in names if name not in self.manifest.columns or not self.manifest.columns[name].is_whole
+            ]
+            gather(partial(self.elsewhere, library=library), new)
+            gather(partial(self._completed, library=library), new)
+
+    def _completed(self, name: str, library: OpenLibrary) -> KnownColumn:
+        layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
+        index = None
+        if elsewhere is not None:
+            elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
+        elif layout.is_decoded and layout.storage == "chunked":
+            index = PackedIndex.of(self.index_of(name, library))
+        known = KnownColumn(layout, index, self._notes(name, library), elsewhere)
+        self.manifest.columns[name] = known
+        return known
+
+    def _known_there(self, column: OtherColumn) -> KnownColumn | None:
+        """Return what is known of a dataset that has values of a column."""
+        there = self.file_of(column.path)
+        there.complete([column.name])
+        return there.manifest.columns.get(column.name)
+
+    @property
+    def form(self) -> Form:
+        """The convention that the file follows, as far as it says so."""
+        with self._lock:
+            if (form := self.manifest.form) is None:
+                form = ""
+                if not self.access.swmr and self.headers() is None:
+                    with self.library() as library:
+                        form = library.tree.form
+                self.manifest = replace(self.manifest, form=form)
+            return form
+
+    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        """Return the layout of column `name`; raise the error that says why it cannot be read."""
+        known = self.manifest.columns.get(name)
+        if known is None:
+            with self._lock:
+                known = self.manifest.columns.get(name) or KnownColumn(self._described(name, library))
+                self.manifest.columns[name] = known
+        return known.layout
+
+    def _described(self, name: str, library: OpenLibrary) -> ColumnLayout:
+        headers = self.headers()
+        with contextlib.suppress(FormatError):
+            if headers is not None:
+                return headers.column(name)
+        found = library.tree.column(name)
+        if headers is not None:
+            headers.learn({name: found}, self._is_same)
+        return found
+
+    def find(self, names: Iterable[str], library: OpenLibrary) -> dict[str, ColumnLayout | UnknownColumnError]:
+        """Return the layouts of columns, and the errors of those that do not exist."""
+
+        def find(name: str) -> tuple[str, ColumnLayout | UnknownColumnError]:
+            try:
+                return name, self.column(name, library)
+            except UnknownColumnError as exc:
+                self._note_absent(name)
+                return name, exc
+
+        return dict(gather(find, names))
+
+    def _note_absent(self, name: str) -> None:
+        # On a disk, a file that a link leads to may have it later.
+        if self.held is not None and self._is_same():
+            self.manifest.absent[name] = None
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain."""
         with self._lock:
-            if name not in self._encodings:
+            if name in self.manifest.encodings:
+                return self.manifest.encodings[name]
+            if name in self.manifest.absent:
+                raise UnknownColumnError(f"{self.path}: no {name!r}")
+            try:
                 with self.library() as library:
-                    self._encodings[name] = library.tree.encoding(name)
-            return self._encodings[name]
+                    found = self.manifest.encodings[name] = library.tree.encoding(name)
+            except UnknownColumnError:
+                self._note_absent(name)
+                raise
+            return found
+
+    def listing(self) -> tuple[str, ...]:
+        """Return the names of the columns that can be read."""
+        if (names := self.manifest.listing) is None:
+            names = tuple(self.layout().columns)
+            with self._lock:
+                self.manifest = replace(self.manifest, listing=names)
+        return names
 
     def layout(self) -> FileLayout:
         """Return the layout of all columns."""
@@ -204,13 +316,13 @@ class OpenFile(ABC):
             if self._refused is None:
                 listed, refused = self._describe()
                 self._listed = tuple(listed)
-                self._columns.update(listed)
+                for name, layout in listed.items():
+                    self.manifest.columns.setdefault(name, KnownColumn(layout))
                 self._refused = {name: _fresh(error) for name, error in refused.items()}
-            # `_columns` can have more names than the listing: "/x" is another name of "x".
-            columns = {name: self._columns[name] for name in self._listed}
+            # The manifest can have more names than the listing: "/x" is another name of "x".
+            columns = {name: self.manifest.columns[name].layout for name in self._listed}
             refused = {name: _fresh(error) for name, error in self._refused.items()}
-            sought = tuple(self._sought.items())
-            return FileLayout(self.path, self.access.group, self.identity, columns, refused, sought)
+            return FileLayout(self.path, self.access.group, self.identity, columns, refused, self.sought)
 
     def _describe(self) -> tuple[dict[str, ColumnLayout], dict[str, RayH5Error]]:
         """Return the layouts of the columns that can be read, and the errors of the others."""
@@ -229,25 +341,59 @@ class OpenFile(ABC):
         """Return what the file says about the values of columns."""
         names = list(names)
         with self.library() as library:
-            return dict(zip(names, self.each(lambda name: self._notes(name, library), names), strict=True))
+            return dict(zip(names, gather(partial(self._notes, library=library), names), strict=True))
 
     def _notes(self, name: str, library: OpenLibrary) -> ColumnNotes:
         from ray_h5.hdf5.tree.attributes import notes_of
 
+        if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
+            return known.notes
+        headers = self.headers()
+        with contextlib.suppress(FormatError):
+            if headers is not None:
+                return known_notes(headers, name)
         dataset = library.dataset(name)
         with translated(self.path, f"reading the attributes of column {name!r}"):
-            return notes_of(dataset)
+            found = notes_of(dataset)
+        with contextlib.suppress(FormatError):
+            if headers is not None and self._is_same():
+                learn_notes(headers, name, found)
+        return found
 
     def group_table(
         self, pattern: GroupPattern, columns: Sequence[str] | None
     ) -> tuple[GroupTable, Mapping[str, RayH5Error]]:
-        """Return the groups that match a pattern, and the errors of columns that cannot be read."""
+        """Return the groups that match a pattern, in a store with their chunks, and the errors of columns."""
         from ray_h5.hdf5.groups.groups import read_group_table
 
         with self.library() as library:
-            found = read_group_table(library.tree, pattern, columns, self._size())
+            table, refused = read_group_table(library.tree, pattern, columns, self._size())
             self._sought.update(library.tree.sought)
-            return found
+            if self.held is None:
+                return table, refused
+        with self.library() as library:
+            found = gather(partial(self._with_chunks, library=library), table.columns.values())
+        return replace(table, columns=dict(zip(table.columns, found, strict=True))), refused
+
+    def _with_chunks(self, joined: JoinedArray, library: OpenLibrary) -> JoinedArray:
+        """Return the same datasets with where their chunks are."""
+        if self.access.beside:
+            there = self.file_with(joined)
+            with there.library() as opened:
+                return there._with_chunks(joined, opened)
+
+        def index_of(number: int) -> ChunkIndex:
+            stored = joined.layouts[joined.class_of[number]]
+            layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
+            path = joined.paths[number]
+            with translated(self.path, f"reading the chunk index of {path!r}"):
+                return build_chunk_index(library.tree.dataset(path), layout, self.path, self._size)
+
+        chunked = np.flatnonzero(joined.is_chunked & (joined.lengths > 0))
+        indexes = gather(index_of, chunked.tolist())
+        if not indexes:
+            return joined
+        return replace(joined, chunks=PackedIndex.of(joined_indexes(indexes, joined.first_chunks[chunked])))
 
     @property
     def sought(self) -> SourceStates:
@@ -266,8 +412,14 @@ class OpenFile(ABC):
         """Return those attributes of a column that are short numbers or one text."""
         from ray_h5.hdf5.tree.attributes import short_attributes
 
-        with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
-            return short_attributes(library.dataset(column), names)
+        known = self.manifest.attributes.get(column, {})
+        if not known.keys() >= {*names}:
+            with self.library() as library, translated(self.path, f"reading the attributes of column {column!r}"):
+                found = short_attributes(library.dataset(column), names)
+            known = {**known, **{name: found.get(name) for name in names}}
+            if self.held is not None:
+                self.manifest.attributes[column] = known
+        return {name: value for name in names if (value := known[name]) is not None}
 
     def attribute_names(self, path: str) -> list[str]:
         """Return the names of attributes with one value, of a group or dataset below the group; of the group for ""."""
@@ -285,187 +437,11 @@ class OpenFile(ABC):
         with self.library() as library, translated(self.path, "reading its attributes"):
             return attributes_of(library.tree.enter()[0], self.path, names)
 
-    def check_sources(self, name: str, expected: SourceStates) -> None:
-        """Raise unless the sources of a column have the expected states.
-
-        Their states are those at the time when the column was described, or now if it was not described yet.
-        """
-        if name in self._columns:
-            found, look = self._columns[name].sources, self.access.storage.identity
-            check_same_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
-        else:
-            self._check_unseen(name, expected)
-
-    def sources(self) -> dict[str, SourceStates]:
-        """Return the sources of the columns described so far."""
-        with self._lock:
-            return {name: layout.sources for name, layout in self._columns.items()}
-
-    def _size(self) -> int:
-        return self.byte_source.size
-
-    @abstractmethod
-    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
-        """Raise if the file has changed since it was described, or another one that rows of a column come from."""
-
-    @abstractmethod
-    def _check_unseen(self, name: str, expected: SourceStates) -> None:
-        """Raise unless the sources of a column that was not described have the expected states."""
-
-    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:  # noqa: ARG002  a file in a store uses it
-        """Return whether the file in the cache can be used, for a plan whose sources have these states."""
-        return self.is_current()
-
-    @abstractmethod
-    def is_current(self) -> bool:
-        """Return whether the other files that columns come from are unchanged."""
-
-    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None]) -> list[Job]:
-        """Return the work of a read of the file. `check` looks at its columns first: an early error is cheaper."""
-
-        def planned() -> list[Job]:
-            read.after.clear()
-            read.sources.clear()
-            with self.library() as library:
-                check(library)
-                return self.jobs_of_parts(read.parts, read, library)
-
-        return replay(planned)
-
-    def jobs_of_parts(self, parts: Sequence[Part], read: FileRead, library: OpenLibrary) -> list[Job]:
-        """Return the work of parts of a read, and of those of the other files that have their values."""
-        plan = _Plan()
-        gather(partial(self._place, read=read, plan=plan, library=library), parts)
-        own = gather(partial(self._jobs_here, library=library), plan.own.values())
-        jobs = [job for found in own for job in found]
-        if read.held is not None and not self.access.swmr:
-            jobs = [read.held.sharing(job, self.path, self.byte_source, self.identity) for job in jobs]
-
-        def jobs_there(file: OpenFile) -> list[Job]:
-            with file.library() as opened:
-                return file.jobs_of_parts(plan.there[file], read, opened)
-
-        there = gather(jobs_there, plan.there) if plan.there else []
-        return [*jobs, *plan.jobs, *itertools.chain.from_iterable(there)]
-
-    def _jobs_here(self, parts: Sequence[Part], library: OpenLibrary) -> list[Job]:
-        """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
-        readers = [self.reader(part.address, library, part.where) for part in parts]
-        columns = [each for each in readers if isinstance(each, BoxColumn)]
-        if len(columns) == len(parts) > 1:  # each chunk is decoded once
-            return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
-        return [job for each, part in zip(readers, parts, strict=True) for job in each.jobs(part.request, part.out)]
-
-    def _place(self, part: Part, read: FileRead, plan: _Plan, library: OpenLibrary) -> None:
-        """Find out which file has the values of a part."""
-        name = name_of(part.address)
-        if name is None:
-            joined = joined_of(part.address) if self.access.beside else None
-            if joined is None:
-                plan.own[id(part)] = [part]
-                return
-            read.add_sources(joined.name, joined.layouts[0].sources)
-            plan.there.setdefault(self._file_of(joined), []).append(part)
-            return
-        layout = self.column(name, library)
-        elsewhere = None
-        if layout.sources or layout.storage == "virtual":
-            read.add_sources(name, layout.sources if layout.storage != "virtual" else ())
-            elsewhere = self.elsewhere(name, library)
-        if elsewhere is None:
-            plan.own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
-        elif elsewhere.how == "link":
-            path, piece = linked(part, elsewhere, layout)
-            plan.there.setdefault(self.file_of(path), []).append(piece)
-        else:
-            self._place_virtual(part, layout, read, plan)
-
-    def _place_virtual(self, part: Part, layout: ColumnLayout, read: FileRead, plan: _Plan) -> None:
-        # What it takes to make one grows with the mappings, and there may be thousands.
-        if (virtual := self._virtual.get(layout.name)) is None:
-            virtual = self._virtual[layout.name] = VirtualColumn.of(self.file_of, self._elsewhere[layout.name], layout)
-        paths, is_near = virtual.paths_of(part), not self.byte_source.is_fetched
-        # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
-        read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
-        if is_near and isinstance(part.address, str) and not part.where:
-            if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
-                plan.jobs += virtual.joint_jobs(joint, part)
-                return
-            if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
-                plan.jobs += [Unplanned(self.byte_source, partial(self._jobs_later, each, read)) for each in pieces]
-                return
-        for path, piece in virtual.parts(part, read.after):
-            plan.there.setdefault(self.file_of(path), []).append(piece)
-
-    def _joint(self, virtual: VirtualColumn) -> JointColumn | None:
-        if (known := OpenFile.joint_columns.get(virtual)) is None:
-            joint = virtual.joint(self.file_of)
-            OpenFile.joint_columns.put(virtual, known := [] if joint is None else [joint])
-        return known[0] if known else None
-
-    def _jobs_later(self, part: Part, read: FileRead) -> list[Job]:
-        with self.library() as library:
-            return self.jobs_of_parts([part], read, library)
-
-    @abstractmethod
-    def _file_of(self, joined: JoinedArray) -> OpenFile:
-        """Return the one of two files that are read together in which datasets lie."""
-
-    @abstractmethod
-    def _other_file(self, path: str, group: str = "/") -> OpenFile:
-        """Return another file that values come from, opened with a group."""
-
-    def forget(self) -> None:
-        """Remove the file from the cache, so that it is opened again."""
-        FILES.drop(self.access, self)
-
-    def adopt(self, known: Mapping[str, KnownColumn]) -> None:  # noqa: B027  a file on a disk is asked itself
-        """Take what an index says of columns, so that libhdf5 need not be asked."""
-
-    def known_columns(self, names: Iterable[str], library: OpenLibrary) -> dict[str, KnownColumn]:  # noqa: ARG002
-        """Return what `adopt` takes."""
-        return {}
-
-    def trim(self) -> None:  # noqa: B027  the cache counts what is held
-        """Drop what is held of the file if it is much."""
-
-    def file_of(self, path: str) -> OpenFile:
-        """Return this file, or another one that values come from."""
-        if path == self.path and self.access.group == "/":
-            return self
-        return self._other_file(path)
-
-    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
-        """Return where the values of a column are, if they are in other datasets."""
-        layout = self.column(name, library)
-        if (layout.is_decoded and layout.storage == "external") or (not layout.sources and layout.storage != "virtual"):
-            return None
-        with self._lock:
-            if name not in self._elsewhere:
-                with translated(self.path, f"reading the header of column {name!r}"):
-                    self._elsewhere[name] = library.tree.elsewhere(library.dataset(name), layout)
-            return self._elsewhere[name]
-
-    def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
-        """Return the address and the layout of a dataset, also of one with a single value."""
-        with self.library() as library:
-            try:
-                return name, self.column(name, library)
-            except UnsupportedColumnError:
-                if (single := self.single(name)) is None:
-                    raise
-                return single, single.unit
-
-    def reader_of(self, address: Address, where: str = "") -> ColumnReader:
-        """Return the reader of a column; its errors say that `where` leads to it."""
-        with self.library() as library:
-            return self.reader(address, library, where)
-
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
         with self.library() as library, translated(self.path, "adding up its chunks"):
             names = list(names)
-            return dict(zip(names, self.each(lambda name: self._bytes_stored(name, library), names), strict=True))
+            return dict(zip(names, gather(partial(self._bytes_stored, library=library), names), strict=True))
 
     def _bytes_stored(self, name: str, library: OpenLibrary) -> int:
         """Return how many bytes the values of a column take, in any file."""
@@ -482,79 +458,218 @@ class OpenFile(ABC):
                 total += there._bytes_stored(column.name, opened)
         return total
 
-    def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
-        """Return the chunk index of a dataset; it stays in memory."""
+    def _size(self) -> int:
+        return self.byte_source.size
+
+    # Other files -----------------------------------------------------------------------------
+
+    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
+        """Return where the values of a column are, if they are in other datasets."""
+        layout = self.column(name, library)
+        if (layout.is_decoded and layout.storage == "external") or (not layout.sources and layout.storage != "virtual"):
+            return None
         with self._lock:
-            if name not in self._indexes:
-                layout = self.column(name, library)
-                self._indexes[name] = self._index(self.path, library.dataset(name), layout, self._size)
-            return self._indexes[name]
+            known = self.manifest.columns[name]
+            if known.elsewhere is None:
+                with translated(self.path, f"reading the header of column {name!r}"):
+                    known = replace(known, elsewhere=library.tree.elsewhere(library.dataset(name), layout))
+                self.manifest.columns[name] = known
+            return known.elsewhere
 
-    def source_of(self, layout: ColumnLayout, library: OpenLibrary) -> ByteSource:
-        """Return the bytes that the values of a column are in."""
-        if layout.storage != "external":
-            return self.byte_source
-        from ray_h5.read.raw_files import RawFiles
+    def file_of(self, path: str) -> OpenFile:
+        """Return this file, or another one that values come from."""
+        return self if path == self.path and self.access.group == "/" else self._other_file(path)
 
-        return RawFiles(layout, library.dataset(layout.name))
+    def file_with(self, joined: JoinedArray) -> OpenFile:
+        """Return the one of two files that are read together in which datasets lie."""
+        sources = joined.layouts[0].sources
+        self._expect(sources)
+        return self._other_file(next((path for path, _ in sources), self.path), self.access.group)
 
-    def _converted(
-        self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
-    ) -> ConvertedColumn:
-        """Return the reader of a column whose values are made of its stored items."""
-        items, source = StoredItems.of(layout), self.source_of(layout, library)
-        column = self._column_of(items.layout, selection, library, where)
-        parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
-        return ConvertedColumn(where, items, column.jobs, source, self._heap_of(items), parts)
+    def _expect(self, sources: SourceStates) -> None:
+        """Take the states of other files in a plan for those of files that were not looked at."""
+        if self.others is not None:
+            self.others.expect(sources)
+            return
+        for path, state in sources:
+            if state is not None:
+                self._states.setdefault(path, state)
 
-    def _heap_of(self, items: StoredItems) -> HeapReader:
-        """Return what reads the values that items refer to."""
-        key = None if self.access.swmr else (self.path, self.identity)
-        return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self._held())
+    def _other_file(self, path: str, group: str = "/") -> OpenFile:
+        """Return another file that values come from, opened with a group."""
+        if self.others is not None:
+            return self.others.file(path, group)
+        access = replace(self.access, path=path, group=group, beside="")
+        known = self.identity if path == self.path else self._states.get(path)
+        opened = OTHERS.get(access)
+        if opened is not None and opened.identity == known and opened.is_current():
+            return opened  # its name is looked at once it is read
+        found = access.storage.check(path)
+        if opened is None or opened.identity != found or not opened.is_current():
+            opened = OpenFile(access, found)
+            OTHERS.max_items = max_open(MAX_OTHERS)
+            OTHERS.put(access, opened)
+        # It was opened by its name, which may lead to another file by now.
+        check_source(f"{self.path}: a column leads to {path}", known, opened.identity)
+        return opened
 
-    def _held(self) -> HeldBytes | None:
-        """Return what is in memory of a file in a store."""
-        return None
+    # States ----------------------------------------------------------------------------------
 
-    def _index(self, path: str, dataset: h5py.Dataset, layout: ColumnLayout, size: Callable[[], int]) -> ChunkIndex:
-        with translated(path, f"reading the chunk index of column {layout.name!r}"):
-            index = build_chunk_index(dataset, layout, path, size, self.access.swmr, list_chunks)
-        return self._counted(index)
+    def sources(self) -> dict[str, SourceStates]:
+        """Return the sources of the columns described so far."""
+        with self._lock:
+            return {name: known.layout.sources for name, known in self.manifest.columns.items()}
+
+    def check_sources(self, name: str, expected: SourceStates) -> None:
+        """Raise unless the sources of a column have the expected states.
+
+        Their states are those at the time when the column was described, or now if it was not described yet.
+        """
+        if (known := self.manifest.columns.get(name)) is not None:
+            found, look = known.layout.sources, self.access.storage.identity
+            check_same_sources(self.path, name, expected, found, swmr=self.access.swmr, look=look)
+        elif self.others is not None:  # each request says which state it wants
+            self.others.expect(expected)
+        else:
+            check_sources_now(self.path, name, expected, swmr=self.access.swmr)
+
+    def check_unchanged(self, sources: SourcesRead = NO_SOURCES) -> None:
+        """Raise if the file has changed since it was described, or another one that rows of a column come from."""
+        found = self.byte_source.identity()
+        if found != self.identity:
+            check_identity(self.path, self.identity, found, swmr=self.access.swmr)
+            if not self.access.swmr:
+                self.look_again(found)
+        if self.others is not None:
+            for file in self.others.opened(sources):
+                check_identity(file.path, file.identity, file.byte_source.identity())
+            return
+        for path, (name, state) in sources.items():
+            check_sources_now(self.path, name, [(path, state)], swmr=self.access.swmr)
+
+    def look_again(self, found: Identity, *, is_planned: bool = True) -> None:
+        """Describe the file again, of which only the ctime is another one.
+
+        If its columns and chunks are as before, it stays open. Otherwise it changed, which is an error if a plan was
+        made for the file as it was.
+        """
+        again = OpenFile(self.access, found)
+        with self._lock, again.library() as library:
+            is_same = again.identity == found and all(
+                again.column(name, library) == known.layout for name, known in self.manifest.columns.items()
+            )
+            if is_same and all(again.index_of(name, library) == index for name, index in self._indexes.items()):
+                self.identity, self._headers = found, None
+                # They were made of what is not compared.
+                self._readers.clear()
+                self._joined_arrays.clear()
+            elif is_planned:
+                raise StaleIndexError(
+                    f"{self.path}: the file changed between planning and reading: its size and mtime are the same, and "
+                    "its columns or their chunks are not. Make the dataset again."
+                )
+
+    def is_usable(self, planned: Iterable[SourceStates] | None) -> bool:
+        """Return whether the file in the cache can be used: in a store, whether others have the states of a plan."""
+        return self.is_current() if self.others is None or planned is None else self.others.agree(planned)
+
+    def is_current(self) -> bool:
+        """Return whether the other files that columns come from are unchanged."""
+        if self.others is not None:
+            return self.others.are_current()
+        with self._lock:
+            columns = (each for known in self.manifest.columns.values() for each in known.layout.sources)
+            sources = {*self._sought.items(), *columns, *self._states.items()}
+        try:
+            return all(identity_now(path) == known for path, known in sources)
+        except RayH5Error:
+            return False  # the file is opened again, and reports the error for the columns concerned
+
+    # Memory ----------------------------------------------------------------------------------
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes that the file holds in memory: its layouts and chunk indexes."""
-        facts = sum(each.nbytes for each in self.facts.values())
-        return len(self._columns) * LAYOUT_BYTES + self.index_bytes + facts
+        """Bytes that the file holds in memory: what is known of it, chunk indexes, and parts of one in a store."""
+        others = 0 if self.others is None or not self._owns_others else self.others.cached_bytes
+        return self.manifest.nbytes + self._index_bytes + others + (0 if self.held is None else self.held.nbytes)
 
-    def _counted(self, index: ChunkIndex) -> ChunkIndex:
-        self.index_bytes += index.nbytes
-        self._count()
-        return index
-
-    def _count(self) -> None:
-        """Let the caches know how much memory the file takes."""
+    def trim(self) -> None:
+        """Drop what is held of a file in a store if it is much, and let the caches count the rest."""
+        if self.held is not None and self.others is not None:
+            trim([self.held, *self.others.held])
         for cache in (FILES, OTHERS):
             cache.measure(self.access, self)
+
+    def _counted(self, index: ChunkIndex) -> ChunkIndex:
+        self._index_bytes += index.nbytes
+        for cache in (FILES, OTHERS):
+            cache.measure(self.access, self)
+        return index
+
+    # Values ----------------------------------------------------------------------------------
+
+    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None]) -> list[Job]:
+        """Return the work of a read of the file. `check` looks at its columns first: an early error is cheaper."""
+
+        def planned() -> list[Job]:
+            read.after.clear()
+            read.sources.clear()
+            with self.library() as library:
+                check(library)
+                return FilePlan(self, read, library).jobs(read.parts)
+
+        return planned() if self.held is None else replay(planned)
+
+    def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
+        """Return the address and the layout of a dataset, also of one with a single value."""
+        with self.library() as library:
+            try:
+                return name, self.column(name, library)
+            except UnsupportedColumnError:
+                if (single := self.single(name)) is None:
+                    raise
+                return single, single.unit
+
+    def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+        """Return the chunk index of a dataset; it stays in memory."""
+        with self._lock:
+            if (index := self._indexes.get(name)) is None:
+                index = self._indexes[name] = self._counted(self._index(name, library))
+            return index
+
+    def _index(self, name: str, library: OpenLibrary) -> ChunkIndex:
+        known = self.manifest.columns.get(name)
+        if known is not None and known.index is not None:
+            return known.chunks(self.path, self._size())
+        layout, headers = self.column(name, library), None if self.held is None else self.headers()
+        with contextlib.suppress(FormatError):
+            if headers is not None:
+                return chunk_index(headers, name, layout, self._size())
+        dataset = library.dataset(name)
+        with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
+            return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
 
     def reader(self, address: Address, library: OpenLibrary, where: str = "") -> ColumnReader:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         if isinstance(address, (JoinedArray, TakenJoinedArray)):
             return self._joined_array_reader(address, library)
-        with self._lock:
-            if (found := self._readers.get((where, address))) is None:
-                selection = Selection(address) if isinstance(address, str) else address
+        if (found := self._readers.get((where, address))) is None:
+            selection = Selection(address) if isinstance(address, str) else address
+            with self._lock:
                 found = self._reader_of(selection, library, f"{where} leads to {self.path}" if where else self.path)
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = found
-            return found
+        return found
 
     def _reader_of(
         self, selection: Selection, library: OpenLibrary, where: str
     ) -> DirectColumn | BoxColumn | ConvertedColumn:
         layout = self.column(selection.name, library)
         if layout.file_type:
-            return self._converted(layout, selection, library, where)
+            items, source = StoredItems.of(layout), self._source_of(layout, library)
+            column = self._column_of(items.layout, selection, library, where)
+            parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
+            return ConvertedColumn(where, items, column.jobs, source, self._heap_of(items), parts)
         if not layout.direct:
             raise no_places(layout.where)
         return self._column_of(layout, selection, library, where)
@@ -563,7 +678,20 @@ class OpenFile(ABC):
         self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
     ) -> DirectColumn | BoxColumn:
         index = self.index_of(layout.name, library) if layout.storage == "chunked" else None
-        return column_of(ChunkSource(where, layout, self.source_of(layout, library), index), selection)
+        return column_of(ChunkSource(where, layout, self._source_of(layout, library), index), selection)
+
+    def _source_of(self, layout: ColumnLayout, library: OpenLibrary) -> ByteSource:
+        """Return the bytes that the values of a column are in."""
+        if layout.storage != "external":
+            return self.byte_source
+        from ray_h5.read.raw_files import RawFiles
+
+        return RawFiles(layout, library.dataset(layout.name))
+
+    def _heap_of(self, items: StoredItems) -> HeapReader:
+        """Return what reads the values that items refer to."""
+        key = None if self.access.swmr else (self.path, self.identity)
+        return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self.held)
 
     def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
         joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
@@ -580,25 +708,6 @@ class OpenFile(ABC):
             self._joined_arrays[joined] = known
         stored, sources, converted, chunks = known
         return JoinedArrayColumn(self.path, stored, self.byte_source, sources, index_of, converted, chunks, taken)
-
-
-class _Plan:
-    """Where the values of the parts of a read are.
-
-    Attributes
-    ----------
-    own : dict of (str or int) to list of Part
-        The parts of this file; those that take fields, positions or boxes of one dataset together.
-    there : dict of OpenFile to list of Part
-        Those of other files.
-    jobs : list of callable
-        What is planned already.
-    """
-
-    def __init__(self) -> None:
-        self.own: dict[str | int, list[Part]] = {}
-        self.there: dict[OpenFile, list[Part]] = {}
-        self.jobs: list[Job] = []
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -17,6 +17,7 @@ from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColu
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
+from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import request_of
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
-    from ray_h5.manifest.known_columns import KnownColumn
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
     from ray_h5.read.length_errors import HasRows
 
@@ -98,9 +98,9 @@ class RowReader:
         given = on_hub(os.fsdecode(path))
         self.path = whole_path(given)
         self._storage = _storage_of(storage_options, given)
-        self._known = Manifest() if known is None else Manifest().merged(known)  # its own: it grows
+        self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
         # What a store was asked is kept, for others to know it too.
-        self.learns = not storage_of(self.path, self._storage).has_writers
+        self.learns = storage_of(self.path, self._storage).is_fetched
         self._asked: dict[str, None] = {}
         self.group = group
         self.zip_file = zip_file
@@ -153,18 +153,13 @@ class RowReader:
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:
         """The layouts of the columns that can be read, by name."""
-        if self._known.listing is not None:
-            file = self._file()
-            with file.library() as library:
-                return {name: file.column(name, library) for name in self._known.listing}
-        found = self.layout.columns
-        if self.learns:
-            from ray_h5.manifest.known_columns import KnownColumn
+        file = self._file()
 
-            self._known = replace(self._known, listing=tuple(found))
-            for name, layout in found.items():
-                self._known.columns.setdefault(name, KnownColumn(layout))
-        return found
+        def listed() -> dict[str, ColumnLayout]:
+            with file.library() as library:
+                return {name: file.column(name, library) for name in file.listing()}
+
+        return self._retrying(listed)
 
     @property
     def num_rows(self) -> int:
@@ -200,12 +195,7 @@ class RowReader:
     @property
     def form(self) -> Form:
         """What kind of file it is: AnnData, 10x, loom; empty for files of datasets."""
-        if self._known.form is not None:
-            return self._known.form
-        form = self._retrying(lambda: self._file().form)
-        if self.learns:
-            self._known = replace(self._known, form=form)
-        return form
+        return self._retrying(lambda: self._file().form)
 
     def encoding(self, name: str) -> Encoding | None:
         """Return what a group, or a dataset, encodes; None if it is plain.
@@ -215,19 +205,7 @@ class RowReader:
         UnknownColumnError
             If there is neither a group nor a dataset of that name.
         """
-        known = self._known
-        if name in known.encodings:
-            return known.encodings[name]
-        if name in known.absent:
-            raise UnknownColumnError(f"{self.path}: no {name!r}")
-        try:
-            found = self._retrying(lambda: self._file().encoding(name))
-        except UnknownColumnError:
-            known.absent.update(dict.fromkeys([name] if self.learns else []))
-            raise
-        if self.learns:
-            known.encodings[name] = found
-        return found
+        return self._retrying(lambda: self._file().encoding(name))
 
     def column(self, name: str) -> ColumnLayout:
         """Return the layout of one column; errors as in `find`."""
@@ -252,11 +230,10 @@ class RowReader:
         """
         wanted = as_names(names)
         if missing_ok:
-            wanted = [name for name in wanted if name not in self._known.absent]
+            wanted = [name for name in wanted if name not in self._file().manifest.absent]
         found, absent = self._retrying(partial(self._find, wanted))
         if self.learns:
             self._asked.update(dict.fromkeys(found))
-            self._known.absent.update(dict.fromkeys(absent))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
             from ray_h5.read.length_errors import hint_of
@@ -404,19 +381,12 @@ class RowReader:
         self._closed = True
 
     def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
-        found: dict[str, ColumnLayout] = {}
-        absent: dict[str, UnknownColumnError] = {}
         file = self._file()
-
-        def find(name: str) -> None:
-            try:
-                found[name] = file.column(name, library)
-            except UnknownColumnError as exc:
-                absent[name] = exc
-
         with file.library() as library:
-            file.each(find, names)
-            self._check_sources(file, found)
+            both = file.find(names, library)
+        absent = {name: each for name, each in both.items() if isinstance(each, UnknownColumnError)}
+        found = {name: each for name, each in both.items() if not isinstance(each, UnknownColumnError)}
+        self._check_sources(file, found)
         return found, absent
 
     def manifest(self, columns: Iterable[str] = ()) -> Manifest:
@@ -424,19 +394,15 @@ class RowReader:
 
         It has what was asked of this reader so far, and what reads of `columns` need.
         """
-        known = self._known
         if not self.learns:
-            return known
+            return self._known
         self._asked.update(dict.fromkeys(columns))
-        names = [name for name in self._asked if name not in known.columns or not known.columns[name].is_whole]
-
-        def found() -> dict[str, KnownColumn]:
-            file = self._file()
-            with file.library() as library:
-                return file.known_columns(names, library)
-
-        known.columns.update(self._retrying(found) if names else {})
-        return Manifest().merged(known)
+        self._retrying(lambda: self._file().complete(self._asked))
+        known = self._file().manifest
+        kept = {*self._asked, *self._known.columns, *(known.listing or ())}
+        return self._known.merged(
+            replace(known, columns={name: known.columns[name] for name in known.columns if name in kept})
+        )
 
     def fact(self, key: str, make: Callable[[], np.ndarray], *, of_file: bool = False) -> np.ndarray:
         """Return what `make` computes from the values of a few small datasets; further readers of a plan know it.
@@ -452,7 +418,7 @@ class RowReader:
         """
         known = self._known.values
         if not self.learns:
-            known = self._file().facts if of_file and not self._file().access.swmr else {}
+            known = self._file().manifest.values if of_file and not self._file().access.swmr else {}
         if key not in known:
             known[key] = make()
         return known[key]
@@ -498,13 +464,7 @@ class RowReader:
 
     def values_of_attributes(self, column: str, names: Sequence[str]) -> dict[str, Any]:
         """Return those attributes of a column that are short numbers or one text; others are left out."""
-        known = self._known.attributes.get(column, {})
-        if not known.keys() >= {*names}:
-            found = self._retrying(lambda: self._file().column_attributes(column, names))
-            known = {**known, **{name: found.get(name) for name in names}}
-            if self.learns:
-                self._known.attributes[column] = known
-        return {name: value for name in names if (value := known[name]) is not None}
+        return self._retrying(lambda: self._file().column_attributes(column, names))
 
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
@@ -521,7 +481,7 @@ class RowReader:
         file, names = self._file(), [name for part in read.parts if (name := name_of(part.address)) is not None]
 
         def check(library: OpenLibrary) -> None:
-            file.each(partial(file.column, library=library), names)
+            gather(partial(file.column, library=library), names)
             self._check_sources(file, names)
             file.check_unchanged()
 
@@ -539,15 +499,9 @@ class RowReader:
             storage = storage_of(self.path, self._storage)
             expect = None if self._expect is None else self._expect.identity
             sources = () if self._expect is None else self._expect.sources.values()
-            make: type[OpenFile] | None = None
-            if self.learns:
-                from ray_h5.read.remote.file_in_store import FileInStore
-
-                make = FileInStore
-            opened = open_file(
-                self.path, self.group, self._policy, self._swmr, storage, expect, sources, make, self.zip_file
-            )
-            opened.adopt(self._known.columns)
+            opened = open_file(self.path, self.group, self._policy, self._swmr, storage, expect, sources, self.zip_file)
+            if self._known:
+                opened.adopt(self._known)
             if self._expect is not None:
                 check_identity(self.path, self._expect.identity, opened.identity, swmr=self._swmr)
                 # Before libhdf5 opens any of them: a changed one may not be HDF5 any more, or have another shape.
@@ -605,7 +559,10 @@ class RowReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+        state = {name: value for name, value in self.__dict__.items() if name != "_opened"}
+        if self.learns and self._opened.value is not None:
+            state["_known"] = self._known.merged(self._opened.value.manifest)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

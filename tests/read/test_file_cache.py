@@ -15,7 +15,7 @@ import pytest
 from ray_h5.errors import OptionError, RayH5Error, RowIndexError, StaleIndexError
 from ray_h5.hdf5.files import open_library
 from ray_h5.read import file_cache, open_file
-from ray_h5.read.file_cache import FileOnDisk
+from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import ReadStats, RowReader
 from tests.hdf5.h5kit import assert_same, in_fork, open_descriptors, random_rows, run_python, write
 
@@ -267,7 +267,7 @@ def test_threads_share_a_reader(tmp_path, storage, threads):
 def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
     reader = RowReader(path)
     reader.read(["x"])
-    library, left = FileOnDisk.library, [None]
+    library, left = OpenFile.library, [None]
 
     def let_go_and_open(opened):
         # The reader has its file in hand, and has read nothing yet.
@@ -276,7 +276,7 @@ def test_a_thread_lets_go_of_the_file_meanwhile(path, monkeypatch, other):
             reader._reopen() if other == "opens it again" else reader.close()
         return library(opened)
 
-    monkeypatch.setattr(FileOnDisk, "library", let_go_and_open)
+    monkeypatch.setattr(OpenFile, "library", let_go_and_open)
     try:
         assert_same(reader.read(["x"], [5])["x"], VALUES[[5]])
     except OptionError as exc:

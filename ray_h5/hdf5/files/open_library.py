@@ -13,19 +13,23 @@ import h5py
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import Access
 from ray_h5.hdf5.files.links import LinkedFiles
+from ray_h5.hdf5.files.metadata_replay import has_missed
 from ray_h5.hdf5.files.opening import open_h5, open_remote
 from ray_h5.hdf5.tree.tree import H5Tree
 from ray_h5.storage.byte_source import FileIdentity, Identity
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ray_h5.hdf5.files.metadata_replay import HeldBytes
     from ray_h5.hdf5.files.other_files import OtherFiles
 
 
 class OpenLibrary:
-    """libhdf5's view of a file. It is opened when first needed.
+    """libhdf5's view of a file. It is opened when first needed, and closed at the end of a block.
 
-    `states` are those that other files have to have that it leads to; the state of a further one is added.
+    `states` are those that other files have to have that it leads to; the state of a further one is added. One that
+    `opened_once` closes is `shared_as` a key.
     """
 
     def __init__(
@@ -43,6 +47,17 @@ class OpenLibrary:
         self._linked = LinkedFiles() if states is None else LinkedFiles(states)
         self._tree: H5Tree | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
+        self.shared_as: Hashable = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.shared_as is None:
+            self.close()
+        elif has_missed() and once.libraries is not None and once.libraries.pop(self.shared_as, None) is not None:
+            # What it could not read may look like damage to the next pass. A pass that goes on needs it open.
+            once.replaced.append(self)
 
     @property
     def tree(self) -> H5Tree:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import h5py
 
@@ -27,7 +27,7 @@ class Opened(Protocol):
 
     access: Access
     identity: Identity
-    held: HeldBytes
+    held: Any
 
     @property
     def cached_bytes(self) -> int:

@@ -1,0 +1,131 @@
+"""The work of a read of one file: which datasets, of it or of other files, have the values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ray_h5.hdf5.files.file_bytes import gather
+from ray_h5.lru import LRU
+from ray_h5.read.arrays.box_column import BoxColumn, shared_jobs
+from ray_h5.read.arrays.selection import Selection
+from ray_h5.read.jobs import Job, Unplanned
+from ray_h5.read.read_parts import Part, joined_of, name_of
+from ray_h5.read.virtual_columns import VirtualColumn, linked
+
+if TYPE_CHECKING:
+    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.manifest.layout import ColumnLayout
+    from ray_h5.read.arrays.joint_columns import JointColumn
+    from ray_h5.read.open_file import OpenFile
+    from ray_h5.read.read_parts import FileRead
+
+
+def _share(found: Sequence[JointColumn]) -> int:
+    """Return the bytes of the index of a joint column, or its share of the descriptors, if that is more."""
+    from ray_h5.read.open_file import MAX_INDEX_BYTES, MAX_OTHERS, max_open
+
+    return max([each.nbytes + len(each) * MAX_INDEX_BYTES // max_open(MAX_OTHERS) for each in found], default=0)
+
+
+JOINT_COLUMNS: LRU[Sequence[JointColumn]] = LRU(64, 256 << 20, _share, keeps_last=True)
+"""Of virtual datasets, in all files, whose sources are read as one column: that, or nothing."""
+
+
+class FilePlan:
+    """Finds out where the values of the parts of a read are, and plans the work there.
+
+    Parameters
+    ----------
+    file : OpenFile
+        The file.
+    read : FileRead
+        The read. Other files that its values come from are added to it.
+    library : OpenLibrary
+        libhdf5's view of the file.
+    """
+
+    def __init__(self, file: OpenFile, read: FileRead, library: OpenLibrary) -> None:
+        self._file, self._read, self._library = file, read, library
+        # Parts that take fields, positions or boxes of one dataset are planned together.
+        self._own: dict[str | int, list[Part]] = {}
+        self._others: dict[OpenFile, list[Part]] = {}
+        self._jobs: list[Job] = []
+
+    def jobs(self, parts: Sequence[Part]) -> list[Job]:
+        """Return the work of parts, and of those of the other files that have their values."""
+        gather(self._place, parts)
+        jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
+        file, held = self._file, self._read.held
+        if held is not None and not file.access.swmr:
+            jobs = [held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
+        others = gather(self._jobs_of_other, self._others) if self._others else []
+        return [*jobs, *self._jobs, *itertools.chain.from_iterable(others)]
+
+    def _jobs_of_other(self, file: OpenFile) -> list[Job]:
+        with file.library() as library:
+            return FilePlan(file, self._read, library).jobs(self._others[file])
+
+    def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
+        """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
+        readers = [self._file.reader(part.address, self._library, part.where) for part in parts]
+        columns = [each for each in readers if isinstance(each, BoxColumn)]
+        if len(columns) == len(parts) > 1:  # each chunk is decoded once
+            return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
+        return [job for each, part in zip(readers, parts, strict=True) for job in each.jobs(part.request, part.out)]
+
+    def _place(self, part: Part) -> None:
+        """Find out which file has the values of a part."""
+        file, read = self._file, self._read
+        name = name_of(part.address)
+        if name is None:
+            joined = joined_of(part.address) if file.access.beside else None
+            if joined is None:
+                self._own[id(part)] = [part]
+                return
+            read.add_sources(joined.name, joined.layouts[0].sources)
+            self._others.setdefault(file.file_with(joined), []).append(part)
+            return
+        layout = file.column(name, self._library)
+        if layout.sources and layout.storage != "virtual":
+            read.add_sources(name, layout.sources)
+        elsewhere = file.elsewhere(name, self._library)
+        if elsewhere is None:
+            self._own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
+        elif elsewhere.how == "link":
+            path, piece = linked(part, elsewhere, layout)
+            self._others.setdefault(file.file_of(path), []).append(piece)
+        else:
+            # What it takes to make one grows with the mappings, and there may be thousands.
+            if (virtual := file.virtual.get(name)) is None:
+                virtual = file.virtual[name] = VirtualColumn.of(file.file_of, elsewhere, layout)
+            self._place_virtual(part, layout, virtual)
+
+    def _place_virtual(self, part: Part, layout: ColumnLayout, virtual: VirtualColumn) -> None:
+        from ray_h5.read.open_file import MAX_OTHERS, max_open
+
+        file = self._file
+        paths = virtual.paths_of(part)
+        # Others decide which sources there are: a path without a file is one where libhdf5 looks first.
+        self._read.add_sources(layout.name, [each for each in layout.sources if each[0] not in virtual.paths - paths])
+        if file.held is None and isinstance(part.address, str) and not part.where:
+            if len(layout.sources) <= max_open(MAX_OTHERS) and (joint := self._joint(virtual)) is not None:
+                self._jobs += virtual.joint_jobs(joint, part)
+                return
+            if len(pieces := virtual.cut(part, max_open(MAX_OTHERS))) > 1:  # few files are open at a time
+                self._jobs += [Unplanned(file.byte_source, partial(self._jobs_later, each)) for each in pieces]
+                return
+        for path, piece in virtual.parts(part, self._read.after):
+            self._others.setdefault(file.file_of(path), []).append(piece)
+
+    def _joint(self, virtual: VirtualColumn) -> JointColumn | None:
+        if (known := JOINT_COLUMNS.get(virtual)) is None:
+            joint = virtual.joint(self._file.file_of)
+            JOINT_COLUMNS.put(virtual, known := [] if joint is None else [joint])
+        return known[0] if known else None
+
+    def _jobs_later(self, part: Part) -> list[Job]:
+        with self._file.library() as library:
+            return FilePlan(self._file, self._read, library).jobs([part])
