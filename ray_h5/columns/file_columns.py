@@ -259,7 +259,7 @@ class FileColumns(Columns):
         """Return the values of a column that the user names, and nothing more."""
         if not self._looks_first and not self._form:
             listed = None if self._layout is None else self._layout.columns.get(name)
-            if listed is not None and not listed.sources and not self.reader.learns:
+            if listed is not None and not listed.sources and not self.reader.is_fetched:
                 return self._decoded(listed)
             if (found := self._plain(name)) is not None:
                 return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ray_h5.hdf5.files.file_bytes import gather
@@ -17,7 +18,7 @@ from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
     from ray_h5.hdf5.files.open_library import OpenLibrary
-    from ray_h5.manifest.layout import ColumnLayout
+    from ray_h5.manifest.layout import ColumnLayout, SourceStates
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.open_file import OpenFile
     from ray_h5.read.read_parts import FileRead
@@ -45,10 +46,18 @@ class FilePlan:
         The read. Other files that its values come from are added to it.
     library : OpenLibrary
         libhdf5's view of the file.
+    expected : mapping of str to SourceStates
+        The files, and their states, that columns have to come from.
     """
 
-    def __init__(self, file: OpenFile, read: FileRead, library: OpenLibrary) -> None:
-        self._file, self._read, self._library = file, read, library
+    def __init__(
+        self,
+        file: OpenFile,
+        read: FileRead,
+        library: OpenLibrary,
+        expected: Mapping[str, SourceStates] = MappingProxyType({}),
+    ) -> None:
+        self._file, self._read, self._library, self._expected = file, read, library, expected
         # Parts that take fields, positions or boxes of one dataset are planned together.
         self._own: dict[str | int, list[Part]] = {}
         self._others: dict[OpenFile, list[Part]] = {}
@@ -89,6 +98,8 @@ class FilePlan:
             self._others.setdefault(file.file_with(joined), []).append(part)
             return
         layout = file.column(name, self._library)
+        if name in self._expected:
+            file.check_sources(name, self._expected[name])
         if layout.sources and layout.storage != "virtual":
             read.add_sources(name, layout.sources)
         elsewhere = file.elsewhere(name, self._library)

@@ -68,7 +68,7 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[Fi
 
 
 def _is_fetched(read: FileRead) -> bool:
-    return read.reader.base.is_fetched
+    return read.reader.is_fetched
 
 
 def _each(may_wait: bool, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -98,21 +98,25 @@ def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
 def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
-    may_wait = _is_fetched(reads[0])
+    may_wait, threads = _is_fetched(reads[0]), reads[0].reader.threads
     try:
-        stats = run_all(jobs_of_reads(reads, may_wait), reads[0].reader.base.threads, times)
+        stats = run_all(jobs_of_reads(reads, may_wait), threads, times)
         for read in reads:
             while read.after:
                 read.after.pop()()
     except LostValue as exc:
-        raise lost_in([(read.reader.base.path, read.parts) for read in reads], exc) from None
+        raise lost_in([(read.reader.path, read.parts) for read in reads], exc) from None
     except (RayH5Error, OSError):
         # Chunks of a file that was rewritten may look damaged.
-        _each(may_wait, lambda read: read.reader.base.check_unchanged(read), reads)
+        _each(may_wait, _check_unchanged, reads)
         raise
     # If a file was rewritten meanwhile, chunks at the old offsets may decode to full length.
-    _each(may_wait, lambda read: read.reader.base.check_unchanged(read), reads)
+    _each(may_wait, _check_unchanged, reads)
     return stats
+
+
+def _check_unchanged(read: FileRead) -> None:
+    read.reader.check_unchanged(read)
 
 
 def run_all(jobs: Sequence[Job], threads: int, times: np.ndarray | None = None) -> ReadStats:
@@ -153,7 +157,7 @@ def kinds_of(jobs: Sequence[Job]) -> tuple[list[TableJob | Unplanned], list[Aski
 
 def jobs_of_reads(reads: Sequence[FileRead], may_wait: bool) -> list[Job]:
     """Return the work of reads; `may_wait` says whether they wait for a store."""
-    found = _each(may_wait, lambda read: read.reader.base.jobs_of(read), reads)
+    found = _each(may_wait, lambda read: read.reader.jobs_of(read), reads)
     return [job for jobs in found for job in jobs]
 
 
@@ -161,6 +165,6 @@ def _one_by_one(reads: Sequence[FileRead]) -> ReadStats:
     stats = ReadStats()
     for read in reads:
         before = replace(read.reader.stats)
-        read.reader.base.run(read)
+        read.reader.run(read)
         stats.add(read.reader.stats.since(before))
     return stats

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -270,17 +270,21 @@ class OpenFile:
             headers.learn({name: found}, self._is_same)
         return found
 
-    def find(self, names: Iterable[str], library: OpenLibrary) -> dict[str, ColumnLayout | UnknownColumnError]:
+    def find(self, names: Sequence[str]) -> dict[str, ColumnLayout | UnknownColumnError]:
         """Return the layouts of columns, and the errors of those that do not exist."""
 
-        def find(name: str) -> tuple[str, ColumnLayout | UnknownColumnError]:
+        def find(name: str) -> ColumnLayout | UnknownColumnError:
             try:
-                return name, self.column(name, library)
+                return self.column(name, library)
             except UnknownColumnError as exc:
                 self._note_absent(name)
-                return name, exc
+                return exc
 
-        return dict(gather(find, names))
+        known = self.manifest.columns
+        if all(name in known for name in names):
+            return {name: known[name].layout for name in names}
+        with self.library() as library:
+            return dict(zip(names, gather(find, names), strict=True))
 
     def _note_absent(self, name: str) -> None:
         # On a disk, a file that a link leads to may have it later.
@@ -608,15 +612,14 @@ class OpenFile:
 
     # Values ----------------------------------------------------------------------------------
 
-    def jobs(self, read: FileRead, check: Callable[[OpenLibrary], None]) -> list[Job]:
-        """Return the work of a read of the file. `check` looks at its columns first: an early error is cheaper."""
+    def jobs(self, read: FileRead, expected: Mapping[str, SourceStates]) -> list[Job]:
+        """Return the work of a read of the file, of whose columns some are `expected` to come from other files."""
 
         def planned() -> list[Job]:
             read.after.clear()
             read.sources.clear()
             with self.library() as library:
-                check(library)
-                return FilePlan(self, read, library).jobs(read.parts)
+                return FilePlan(self, read, library, expected).jobs(read.parts)
 
         return planned() if self.held is None else replay(planned)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ray_h5.read.casting import Casting, LostValue, as_casting, cast_error, chec
 
 if TYPE_CHECKING:
     from ray_h5.read.held_chunks import HeldChunks
-    from ray_h5.read.jobs import Job, ReadStats
+    from ray_h5.read.reader import RowReader
     from ray_h5.storage.byte_source import Identity
 
 
@@ -51,49 +51,14 @@ def name_of(address: Address) -> str | None:
     return address.name if isinstance(address, Selection) else None
 
 
-class RunsReads(Protocol):
-    """Runs reads of one file."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def threads(self) -> int: ...
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether it is in a store."""
-
-    def run(self, read: FileRead) -> None:
-        """Fill the arrays of a read."""
-
-    def jobs_of(self, read: FileRead) -> list[Job]:
-        """Return the work of a read."""
-
-    def check_unchanged(self, read: FileRead) -> None:
-        """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
-
-
-class ReadsRows(Protocol):
-    """What reads rows of one file."""
-
-    @property
-    def base(self) -> RunsReads:
-        """The reader of the file."""
-
-    @property
-    def stats(self) -> ReadStats:
-        """What reads have cost."""
-
-
 @dataclass(slots=True, eq=False)
 class FileRead:
     """A read of rows of one file into arrays.
 
     Attributes
     ----------
-    reader : RowReader, or what reads rows as it does
-        The file.
+    reader : RowReader
+        The reader of the file.
     parts : sequence of Part
         What is read for each column, checked.
     finish : callable, optional
@@ -106,7 +71,7 @@ class FileRead:
         The decoded chunks that stay in memory.
     """
 
-    reader: ReadsRows
+    reader: RowReader
     parts: Sequence[Part]
     finish: Callable[[], None] | None = None
     after: list[Callable[[], None]] = field(default_factory=list)

@@ -17,7 +17,6 @@ from ray_h5.errors import OptionError, OutOfMemoryError, RayH5Error, UnknownColu
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_identity
 from ray_h5.hdf5.files.external_policy import ExternalPolicy
-from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.manifest.layout import ColumnLayout, FileLayout, FileState, SourceStates
 from ray_h5.manifest.manifest import Manifest
 from ray_h5.manifest.row_requests import request_of
@@ -38,7 +37,7 @@ from ray_h5.read.file_reads import run_together
 from ray_h5.read.jobs import Job, ReadStats
 from ray_h5.read.native.run_tables import new_times
 from ray_h5.read.open_file import OpenFile
-from ray_h5.read.read_parts import FileRead, Part, name_of, outputs
+from ray_h5.read.read_parts import FileRead, Part, outputs
 from ray_h5.storage.addresses import on_hub
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, whole_path
@@ -46,7 +45,6 @@ from ray_h5.storage.storage_of_path import Storage, storage_for, storage_of, who
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.hdf5.groups.groups import GroupPattern
     from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray
     from ray_h5.manifest.layout import ColumnNotes, Encoding, Form
@@ -100,7 +98,7 @@ class RowReader:
         self._storage = _storage_of(storage_options, given)
         self._known = Manifest() if known is None else Manifest().merged(known)  # its own: values are added
         # What a store was asked is kept, for others to know it too.
-        self.learns = storage_of(self.path, self._storage).is_fetched
+        self._is_fetched = storage_of(self.path, self._storage).is_fetched
         self._asked: dict[str, None] = {}
         self.group = group
         self.zip_file = zip_file
@@ -138,7 +136,7 @@ class RowReader:
     @property
     def is_fetched(self) -> bool:
         """Whether the file is in a store."""
-        return self._file().byte_source.is_fetched
+        return self._is_fetched
 
     @property
     def layout(self) -> FileLayout:
@@ -232,7 +230,7 @@ class RowReader:
         if missing_ok:
             wanted = [name for name in wanted if name not in self._file().manifest.absent]
         found, absent = self._retrying(partial(self._find, wanted))
-        if self.learns:
+        if self._is_fetched:
             self._asked.update(dict.fromkeys(found))
         if absent and not missing_ok:
             name, error = next(iter(absent.items()))
@@ -382,11 +380,13 @@ class RowReader:
 
     def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
         file = self._file()
-        with file.library() as library:
-            both = file.find(names, library)
+        both = file.find(names)
         absent = {name: each for name, each in both.items() if isinstance(each, UnknownColumnError)}
         found = {name: each for name, each in both.items() if not isinstance(each, UnknownColumnError)}
-        self._check_sources(file, found)
+        expected = self._expected()
+        for name in found:
+            if name in expected:
+                file.check_sources(name, expected[name])
         return found, absent
 
     def manifest(self, columns: Iterable[str] = ()) -> Manifest:
@@ -394,7 +394,7 @@ class RowReader:
 
         It has what was asked of this reader so far, and what reads of `columns` need.
         """
-        if not self.learns:
+        if not self._is_fetched:
             return self._known
         self._asked.update(dict.fromkeys(columns))
         self._retrying(lambda: self._file().complete(self._asked))
@@ -417,7 +417,7 @@ class RowReader:
             Whether it is the same however the file is read, so that all readers of this process know it.
         """
         known = self._known.values
-        if not self.learns:
+        if not self._is_fetched:
             known = self._file().manifest.values if of_file and not self._file().access.swmr else {}
         if key not in known:
             known[key] = make()
@@ -469,23 +469,15 @@ class RowReader:
     def run(self, read: FileRead) -> None:
         """Fill the arrays of a planned read."""
         if read.parts:
-            self._repeated(partial(self._read, read))
+            self._repeated(lambda: self.stats.add(run_together([read], self._times)))
         if read.finish is not None:
             read.finish()
 
-    def _read(self, read: FileRead) -> None:
-        self.stats.add(run_together([read], self._times))
-
     def jobs_of(self, read: FileRead) -> list[Job]:
         """Return the work of a read of this file."""
-        file, names = self._file(), [name for part in read.parts if (name := name_of(part.address)) is not None]
-
-        def check(library: OpenLibrary) -> None:
-            gather(partial(file.column, library=library), names)
-            self._check_sources(file, names)
-            file.check_unchanged()
-
-        return file.jobs(read, check)
+        file = self._file()
+        file.check_unchanged()
+        return file.jobs(read, self._expected())
 
     def check_unchanged(self, read: FileRead) -> None:
         """Raise if the file, or another one that columns of a read come from, has changed since it was described."""
@@ -512,16 +504,13 @@ class RowReader:
             self._opened.value = opened
         return opened
 
-    def _check_sources(self, file: OpenFile, names: Iterable[str]) -> None:
-        """Raise unless columns come from the expected files, or from those before a retry."""
-        expected = self._described if self._expect is None else {**self._described, **self._expect.sources}
-        for name in names:
-            if name in expected:
-                file.check_sources(name, expected[name])
+    def _expected(self) -> Mapping[str, SourceStates]:
+        """Return the states of the files that columns have to come from: those of a plan, or before a retry."""
+        return self._described if self._expect is None else {**self._described, **self._expect.sources}
 
     def _retrying(self, action: Callable[[], Result]) -> Result:
         """Return the result of `action`, which asks the file about itself."""
-        if not self.learns:
+        if not self._is_fetched:
             return self._repeated(action)
         from ray_h5.hdf5.files.metadata_replay import replay
 
@@ -535,7 +524,7 @@ class RowReader:
         try:
             return action()
         except OSError as exc:
-            if self.learns:
+            if self._is_fetched:
                 raise
             from ray_h5.read.retry import repeated
 
@@ -560,7 +549,7 @@ class RowReader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name != "_opened"}
-        if self.learns and self._opened.value is not None:
+        if self._is_fetched and self._opened.value is not None:
             state["_known"] = self._known.merged(self._opened.value.manifest)
         return state
 

@@ -291,7 +291,7 @@ class RowView:
     ) -> FileRead:
         """Return the read of `wanted[i]` to place `there[i]` of arrays."""
         if not len(wanted):
-            return FileRead(self, [])
+            return FileRead(self._reader, [])
         with self._naming_columns():
             readings = [self._reading(name, wanted, there, array, draws) for name, array in arrays.items()]
         parts = [part for reading in readings for part in reading.parts if len(part.request)]
@@ -302,7 +302,7 @@ class RowView:
                 for each in finishes:
                     each()
 
-        return FileRead(self, parts, finish)
+        return FileRead(self._reader, parts, finish)
 
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None

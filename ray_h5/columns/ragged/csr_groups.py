@@ -111,7 +111,7 @@ def positions_of(
                 f"{reader.path}: {what}: found position {positions.max()}; there are positions from 0 to {length - 1}"
             )
         return positions
-    key = f"{what} {names} {wanted}" if reader.learns else f"{wanted} in {names} of {length}: {type(column(names))}"
+    key = f"{what} {names} {wanted}" if reader.is_fetched else f"{wanted} in {names} of {length}: {type(column(names))}"
     return reader.fact(key, lambda: _named(reader, what, wanted, names, length, column(names)), of_file=True)
 
 

@@ -113,7 +113,7 @@ def _learn_columns(facts: FileFacts, reader: FileReader, columns: Sequence[str] 
     layouts = {name: layout.columns[name] for name in known}
     others = (column.sources for name, column in layout.columns.items() if name not in layouts)
     sought = tuple(dict.fromkeys([*layout.sought, *(each for sources in others for each in sources)]))
-    if reader.base.learns:
+    if reader.base.is_fetched:
         reader.find(list(layouts))  # for the manifest
     return replace(facts.described(layouts, known), listing=tuple(layouts), left_out=left_out, sought=sought)
 

@@ -197,7 +197,7 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
         names = list(self._groups.names)
         joined = {name: self._groups.columns[name] for name in self._mapping}
         paths = [{name: each.paths[row] for name, each in joined.items()} for row in range(len(names))]
-        if self._columns.reader.learns:  # what a store is asked of all groups is asked together
+        if self._columns.reader.is_fetched:  # what a store is asked of all groups is asked together
             with contextlib.suppress(RayH5Error):  # reported for each group
                 asked = [
                     of_group.get(each, f"{name}/{each}")
