@@ -652,6 +652,11 @@ class OpenFile:
         with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
             return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
 
+    def reader_of(self, address: Address, where: str = "") -> ColumnReader:
+        """Return the reader of a column; its errors say that `where` leads to it."""
+        with self.library() as library:
+            return self.reader(address, library, where)
+
     def reader(self, address: Address, library: OpenLibrary, where: str = "") -> ColumnReader:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         if isinstance(address, (JoinedArray, TakenJoinedArray)):
