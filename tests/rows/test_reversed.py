@@ -48,6 +48,20 @@ def matlab(tmp_path):
 OPTIONS = {"axes": "reversed", "file_extensions": ["mat"]}
 
 
+@pytest.mark.parametrize("dtype", ["u1", ">i2", "f8"])
+@pytest.mark.parametrize("apart", [1, 3, 40, 3000])
+def test_rows_that_are_close_or_far_apart(tmp_path, dtype, apart):
+    values = np.random.default_rng(0).integers(0, 100, (3, 2, 9000)).astype(dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = values, values[0]
+    rows = H5Dataset(tmp_path / "a.h5", axes="reversed", kept_bytes=0)
+    wanted = np.array([*range(7, 9000, apart)])[:70][::-1]
+    wanted = np.concatenate([wanted, [7, 7, 8999, 11, 12, 13]])
+    found = rows.read(wanted)
+    assert np.array_equal(found["x"], values.T[wanted])
+    assert np.array_equal(found["y"], values[0].T[wanted])
+
+
 def test_an_empty_array_of_matlab_is_no_column(tmp_path, caplog):
     with h5py.File(tmp_path / "a.mat", "w") as file:
         file["x"] = np.arange(6.0).reshape(3, 2)

@@ -31,6 +31,9 @@ from ray_h5.storage.byte_source import ByteSource
 _GAP_BYTES = 4096
 """Bytes between two parts of a box that are read with them: one read is faster than two."""
 
+_NEAR_BYTES = 512
+"""Bytes between two rows along the last axis that are read with them, and picked by numpy."""
+
 _MOST_BYTES = 1 << 20
 """Bytes of one read, and of values that are put into their places afterwards."""
 
@@ -188,6 +191,8 @@ class BoxColumn:
             return self._put_later(request, out, *wide)
         if not self.lands_in_place(out):
             return self._put_later(request, out, self, lambda values: values)
+        if lines := self._lines(request, out):
+            return lines
         boxes = self._boxes(request, out)
         if len(boxes.begins) > _MOST_BOXES and len(parts := list(self.parts(request, 0))) > 1:
             return [Unplanned(self.byte_source, partial(self.jobs, part, out)) for part in parts]
@@ -407,6 +412,42 @@ class BoxColumn:
 
     # Values that are put into their places afterwards -----------------------------------------
 
+    def _lines(self, request: Request | RunRequest, out: np.ndarray) -> list[Job]:
+        """Return the work for rows along the last axis that are close, and stored as they are; nothing for others.
+
+        Lines of values are read with what is between the rows, which numpy picks: a piece for each value would take
+        several times as long.
+        """
+        layout, source, selection = self.source.layout, self.source, self.selection
+        *lead, length = layout.shape
+        last = replace(selection, is_reversed=False) == Selection(selection.name, (len(lead),))
+        if source.index is not None or source.is_unwritten or not (last and lead and isinstance(request, RowRequest)):
+            return []
+        item = layout.stored_dtype.itemsize
+        runs = RowRuns.split(np.diff(request.rows) * item > _NEAR_BYTES)
+        if 2 * len(runs.start) > len(request):
+            return []
+        firsts = request.rows[runs.start]
+        counts = request.rows[runs.stop - 1] + 1 - firsts
+        begins, width = np.cumsum(counts) - counts, int(counts.sum())
+        picked = request.rows + np.repeat(begins - firsts, runs.stop - runs.start)
+        values = out.reshape(len(out), *lead[::-1]).T if selection.is_reversed else np.moveaxis(out, 0, -1)
+        column = DirectColumn(replace(source, layout=replace(layout, shape=(math.prod(layout.shape),))))
+        jobs: list[Job] = []
+        at_once, count = max(1, _MOST_BYTES // (width * item)), math.prod(lead)
+        for first in range(0, count, at_once):
+            lines = np.arange(first, min(first + at_once, count))
+            where = (*(each[:, None] for each in np.unravel_index(lines, lead)), request.places)
+            spans = RunRequest(
+                (lines[:, None] * length + firsts).reshape(-1),
+                (np.arange(len(lines))[:, None] * width + begins).reshape(-1),
+                np.tile(counts, len(lines)),
+            )
+            put = partial(_pick, values, where, picked)
+            shape = (len(lines) * width,)
+            jobs.append(staged(self.byte_source, partial(column.jobs, spans), shape, layout.stored_dtype, put))
+        return jobs
+
     @cached_property
     def _wide(self) -> tuple[BoxColumn, Callable[[np.ndarray], np.ndarray]] | None:
         """Of rows with many parts: longer runs with what is between, and what picks the parts; None for few."""
@@ -460,6 +501,10 @@ class BoxColumn:
             put = partial(_put, out, places, pick)
             jobs.append(staged(self.byte_source, partial(column.jobs, moved), (len(part), *shape), dtype, put))
         return jobs
+
+
+def _pick(out: np.ndarray, where: Any, picked: np.ndarray, values: np.ndarray) -> None:
+    out[where] = values.reshape(len(where[0]), -1)[:, picked]
 
 
 def _put(out: np.ndarray, places: Any, pick: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> None:
