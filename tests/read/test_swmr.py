@@ -152,15 +152,15 @@ def test_a_chunk_that_is_read_while_it_is_written_is_read_again(path, monkeypatc
     monkeypatch.setattr(retry, "_WAITS_S", (0.0, 0.0))
     write(path, {"x": rows(0, 9)}, chunks=(4, 30), compression="gzip")
     reader = RowReader(path, swmr=True)
-    read, torn = reader._read, [1, 1]
+    jobs_of, torn = reader.jobs_of, [1, 1]
 
     def tear(*arguments):
         if torn:
             torn.pop()
             raise CorruptChunkError("half of one and half of another")
-        return read(*arguments)
+        return jobs_of(*arguments)
 
-    monkeypatch.setattr(reader, "_read", tear)
+    monkeypatch.setattr(reader, "jobs_of", tear)
     assert_same(reader.read(["x"])["x"], rows(0, 9))
     torn += [1, 1, 1]
     with pytest.raises(CorruptChunkError, match="half of one"):
