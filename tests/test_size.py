@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "errors": Size(216, 1, 0, 0, 0, 0),
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7062, 40, 10, 1, 8, 3),
+    "hdf5": Size(7062, 40, 10, 0, 8, 3),
     "index": Size(4209, 23, 2, 0, 6, 6),
     "inspect": Size(1536, 9, 8, 0, 5, 0),
     "likely_rows": Size(1022, 10, 0, 0, 1, 0),
@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1134, 8, 0, 0, 0, 0),
     "ray_data": Size(4445, 28, 5, 0, 8, 7),
-    "read": Size(6958, 37, 19, 2, 12, 6),
+    "read": Size(6806, 37, 18, 1, 11, 6),
     "rows": Size(4408, 19, 5, 0, 4, 4),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
@@ -73,7 +73,7 @@ LIMITS: dict[str, Size] = {
 }
 """Today's numbers."""
 
-COMMENTS = 0.88
+COMMENTS = 0.89
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

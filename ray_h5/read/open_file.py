@@ -116,7 +116,7 @@ class OpenFile:
         What is known of it.
     """
 
-    def __init__(self, access: Access, state: Identity, others: OtherFiles[OpenFile] | None = None) -> None:
+    def __init__(self, access: Access, state: Identity, others: OtherFiles | None = None) -> None:
         self.path = access.path
         self.access = access
         self._is_local = not access.storage.is_fetched

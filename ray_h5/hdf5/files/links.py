@@ -82,7 +82,7 @@ class Trail:
     access: Access
     linked: LinkedFiles
     sources: Sources = field(default_factory=dict)
-    others: OtherFiles[Any] | None = None
+    others: OtherFiles | None = None
 
     @property
     def path(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h5py
 
@@ -37,7 +37,7 @@ class OpenLibrary:
         access: Access,
         identity: Identity,
         held: HeldBytes | None = None,
-        others: OtherFiles[Any] | None = None,
+        others: OtherFiles | None = None,
         states: dict[str, Identity] | None = None,
     ) -> None:
         self._access = access

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, cast
 
 import h5py
 
@@ -22,41 +22,26 @@ from ray_h5.storage.request_pool import each_waiting
 from ray_h5.storage.stores.store_base import InStore
 
 
-class Opened(Protocol):
-    """An open file, as far as other files need to know it."""
-
-    access: Access
-    identity: Identity
-    held: Any
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes that it holds in memory."""
-
-
-File = TypeVar("File", bound=Opened)
-
-
-class OtherFiles(Generic[File]):
+class OtherFiles:
     """Other files that one remote file, or those that it leads to, refer to.
 
     The state of each is asked for once, or is that of a plan. Each request for its bytes says which state it wants.
 
     Parameters
     ----------
-    first : File
+    first : OpenFile
         The file that was opened first. It may always be read.
     opens : callable
         Opens another file, given how, its state, and these files.
     """
 
-    def __init__(self, first: File, opens: Callable[[Access, Identity, OtherFiles[File]], File]) -> None:
+    def __init__(self, first: Any, opens: Callable[[Access, Identity, OtherFiles], Any]) -> None:
         self._opens = opens
         self._first = weakref.ref(first)
         self._access, self._identity = first.access, first.identity
         self._storage = cast("InStore", first.access.storage)
         self._states: dict[str, Identity | None] = {}
-        self._files: dict[tuple[str, str], File] = {}
+        self._files: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
 
     @property
@@ -102,7 +87,7 @@ class OtherFiles(Generic[File]):
         urls = list(self._states)
         return each_waiting(self._storage.identity, urls) == [self._states[url] for url in urls]
 
-    def opened(self, urls: Container[str]) -> list[File]:
+    def opened(self, urls: Container[str]) -> list[Any]:
         """Return those of some files that were opened."""
         return [file for (url, _), file in list(self._files.items()) if url in urls]
 
@@ -115,7 +100,7 @@ class OtherFiles(Generic[File]):
         """Open a file with libhdf5, of bytes in memory."""
         return open_remote(url, self.file(url).held)
 
-    def file(self, url: str, group: str = "/") -> File:
+    def file(self, url: str, group: str = "/") -> Any:
         """Return a file, opened with a group."""
         access = replace(self._access, path=url, group=group, beside="")
         if (first := self._first()) is not None and first.access == access:

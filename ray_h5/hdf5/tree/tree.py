@@ -75,7 +75,7 @@ class H5Tree:
 
     file: h5py.File
     access: Access
-    others: OtherFiles[Any] | None = None
+    others: OtherFiles | None = None
     sought: Sources = field(default_factory=dict)
     linked: LinkedFiles = field(default_factory=LinkedFiles)
     _value_sources: ValueSources = field(default_factory=ValueSources)
