@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.fork import PerProcess
 from ray_h5.index.facts.file_facts import ColumnFacts, FileFacts, Question
 from ray_h5.index.facts.scan_file import learn
-from ray_h5.index.facts.source_files import Origin, SourceTable
+from ray_h5.index.facts.source_files import Origin, Sources
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.stored.facts_store import FactsStore
 from ray_h5.index.stored.memory import MEMORY
@@ -207,36 +207,29 @@ class Found:
         Columns that are not in the schema of the index.
     values : mapping of ColumnSpec to pyarrow.ChunkedArray
         The values of columns of one value a row, of all rows.
-    sources : tuple of SourceTable
-        The other files that columns come from; no column is in two tables.
+    sources : mapping of str to sequence of SourceStates
+        The other files that columns come from.
     """
 
     def __init__(
         self,
         columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
         values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
-        sources: tuple[SourceTable, ...] = (),
+        sources: Sources = MappingProxyType({}),
     ) -> None:
-        self.columns, self.values, self.sources = dict(columns), dict(values), sources
+        self.columns, self.values, self.sources = dict(columns), dict(values), dict(sources)
         self._lock = PerProcess(threading.Lock)
-
-    @property
-    def all_sources(self) -> SourceTable:
-        """The sources of all columns."""
-        return reduce(SourceTable.joined, self.sources, SourceTable())
 
     def add(
         self,
         columns: Mapping[str, ColumnSpec] = MappingProxyType({}),
         values: Mapping[ColumnSpec, pa.ChunkedArray] = MappingProxyType({}),
-        sources: SourceTable | None = None,
+        sources: Sources = MappingProxyType({}),
     ) -> None:
-        """Add what was looked up; of sources, those of columns that no table has yet."""
+        """Add what was looked up."""
         with self._lock.value:
             self.columns, self.values = {**self.columns, **columns}, {**self.values, **values}
-            there = {name for table in self.sources for name in table.columns}
-            new = SourceTable() if sources is None else sources.only(sources.columns.keys() - there)
-            self.sources = (*self.sources, new) if new.columns else self.sources
+            self.sources = {**sources, **self.sources}  # as they were first
 
     def without_values(self) -> Found:
         """Return the same without values."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +30,7 @@ from ray_h5.index.facts.left_out import (
     warn_of_unreadable,
 )
 from ray_h5.index.facts.scan_file import check_planned
-from ray_h5.index.facts.source_files import SourceTable
+from ray_h5.index.facts.source_files import Sources, SourceTable, check_same, sources_of
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.index_columns import passing_rows
 from ray_h5.index.lookup import Found, Lookup
@@ -211,7 +210,7 @@ class RowIndex(ComparedByContent):
                 except UnknownColumnError as exc:
                     raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent, exc)}") from None
                 _check_same_rows(self, more.files, absent)
-            self._add_sources(more.sources_of(absent))
+            self._add_sources(more.found.sources)
             self.found.add(more.columns)
             known.update(more.columns)
         return {name: known[name] for name in names}
@@ -323,7 +322,7 @@ class RowIndex(ComparedByContent):
         for file, facts in enumerate(answers):
             check_identity(facts.path, self.files.identity(file), facts.identity)
         read = dict.fromkeys([*self.columns, *(name for spec in columns for name in read_for(spec.name))])
-        self._add_sources(SourceTable.of([facts.origins for facts in answers], read))
+        self._add_sources(sources_of([facts.origins for facts in answers], read))
         for column, _ in filter(None, (parse_virtual(spec.name) for spec in columns)):
             check_enums(answers, column)
         return {spec: _joined(answers, spec) for spec in columns}
@@ -335,15 +334,12 @@ class RowIndex(ComparedByContent):
 
     def sources_of(self, names: Iterable[str]) -> SourceTable:
         """Return the source files of columns, and of the columns that virtual ones are computed from."""
-        read = dict.fromkeys(each for name in names for each in read_for(name))
-        # Tables without these columns stay out: their files are not looked at.
-        tables = (table.only(read) for table in self.found.sources)
-        return reduce(SourceTable.joined, tables, SourceTable())
+        known = self.found.sources
+        return SourceTable.of({each: known[each] for name in names for each in read_for(name) if each in known})
 
-    def _add_sources(self, sources: SourceTable) -> None:
-        """Add the sources of columns that are new; raise if those of the other columns changed."""
-        for known in self.found.sources:
-            known.check_same(sources, self.files, self._state_now)
+    def _add_sources(self, sources: Sources) -> None:
+        """Add the sources of columns; raise if those of columns that are known changed."""
+        check_same(self.found.sources, sources, self.files, self._state_now)
         self.found.add(sources=sources)
 
     @contextlib.contextmanager
@@ -352,7 +348,7 @@ class RowIndex(ComparedByContent):
         try:
             yield
         except RayH5Error:
-            self._check_unchanged(self.found.all_sources)
+            self._check_unchanged(SourceTable.of(self.found.sources))
             raise
 
     def _check_unchanged(self, sources: SourceTable) -> None:
@@ -459,7 +455,6 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     if not files.num_rows and lookup.scope.rows is not None and lookup.scope.rows.is_block:
         check_any_block(paths, lookup.scope.rows)
     chunk_rows = {name: max(each.columns[name].chunk_rows for each in facts) for name in common}
-    sources = SourceTable.of([each.origins for each in facts], common)
     tables = tuple(each.table for each in facts) if any(each.table is not None for each in facts) else ()
     varying = frozenset(name for name in common if lookup.scope.by_axis and _varies(facts, common[name]))
     if varying:  # rows are arrays of their own, which readers without a table do not deliver
@@ -470,8 +465,7 @@ def _build(paths: Sequence[str], columns: tuple[str, ...] | None, lookup: Lookup
     known = tuple(
         each.known.without(lookup.scope.unread(each.columns, common)) if each.known else each.known for each in facts
     )
-    found = Found()
-    found.add(sources=sources)
+    found = Found(sources=sources_of([each.origins for each in facts], common))
     return RowIndex(
         files, common, chunk_rows, lookup, cast, found, tables, known=known if any(known) else (), varying=varying
     )

@@ -160,16 +160,6 @@ def state_columns(paths: Sequence[str], states: Sequence[Identity | None]) -> di
     }
 
 
-def joined_states(one: StateTable, other: StateTable) -> dict[str, Any]:
-    """Return the fields of a `StateTable` of the files of one table and then of another one, by name."""
-    are_local = not len(one.etags) and not len(other.etags)
-    return {
-        "paths": pa.concat_arrays([one.paths, other.paths]),
-        "identities": np.concatenate([one.identities, other.identities]),
-        "etags": one.etags if are_local else pa.concat_arrays([_etags(one), _etags(other)]),
-    }
-
-
 def _etags(table: StateTable) -> pa.LargeBinaryArray:
     """Return the ETag of each file, null for local ones."""
     return table.etags if len(table.etags) else binary_array([None] * len(table))

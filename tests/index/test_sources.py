@@ -20,7 +20,7 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.index.facts.source_files import Origin, SourceTable
+from ray_h5.index.facts.source_files import SourceTable
 from ray_h5.index.file_opener import Scope
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.folds import fold_predicates
@@ -335,13 +335,11 @@ def test_folds_are_of_the_source_as_it_is(tmp_path):
 def test_tables_of_sources_in_stores():
     local = ("/a.h5", FileIdentity(1, 2, 3, 2**63 + 4)), ("/none.h5", None)
     remote = ("s3://bkt/a.h5", ObjectIdentity('"tag"', 5)), ("s3://bkt/b.h5", ObjectIdentity("", 5, 7))
-    table = SourceTable.of([[Origin(("x",), local)], [Origin(("x", "y"), remote)], []], ["x", "y"])
+    table = SourceTable.of({"x": [local, remote, ()], "y": [(), remote, ()]})
     assert [table.of_file(file) for file in range(3)] == [{"x": local}, {"x": remote, "y": remote}, {}]
     assert pickle.loads(pickle.dumps(table)) == table
-    joined = table.only(["x"]).joined(SourceTable.of([[], [Origin(("z",), remote[:1])], []], ["z"]))
-    assert joined.of_file(1) == {"x": remote, "z": remote[:1]}
     changed = ("s3://bkt/a.h5", ObjectIdentity('"other"', 5)), remote[1]
-    assert SourceTable.of([[], [Origin(("x", "y"), changed)], []], ["x", "y"]) != table.only(["y"])
+    assert SourceTable.of({"y": [(), changed, ()]}) != SourceTable.of({"y": [(), remote, ()]})
 
 
 def test_each_file_is_named_by_its_own_column(tmp_path):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from ray_h5.hdf5.checks.changed_files import Look, check_same_sources
-from ray_h5.manifest.file_table import FileTable, StateTable, joined_states, state_columns
+from ray_h5.manifest.file_table import FileTable, StateTable, state_columns
 from ray_h5.manifest.layout import SourceStates
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import identity_now
+
+Sources: TypeAlias = Mapping[str, Sequence[SourceStates]]
+"""By column, the sources that it has in each file. Columns without sources are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,30 @@ class Origin:
         return tuple(Origin(tuple(names), states) for states, names in columns.items())
 
 
+def sources_of(origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> Sources:
+    """Return the sources of some columns, given the origins of each file."""
+    wanted, found = set(names), dict[str, list[SourceStates]]()
+    for file, of_file in enumerate(origins):
+        for origin in of_file:
+            for name in wanted.intersection(origin.columns):
+                found.setdefault(name, [()] * len(origins))[file] = origin.sources
+    return found
+
+
+def check_same(known: Sources, found: Sources, files: FileTable, look: Look = identity_now) -> None:
+    """Raise unless columns have the sources that they had, in the same states; `look` returns the state of one now.
+
+    Raises
+    ------
+    StaleIndexError, MissingSourceError
+        With the file, the column and the source.
+    """
+    for name in sorted(known.keys() & found.keys()):
+        for file, (states, now) in enumerate(zip(known[name], found[name], strict=True)):
+            if states != now:
+                check_same_sources(files.path(file), name, states, now, look=look)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SourceTable(StateTable):
     """The sources of columns of many files, as arrays. Each source, and each set of sources, is there once.
@@ -58,43 +86,23 @@ class SourceTable(StateTable):
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> SourceTable:
-        """Return the table of some columns, given the origins of each file."""
-        wanted = set(names)
-        sets: dict[SourceStates, int] = {(): 0}
-        columns: dict[str, np.ndarray] = {}
-        for file, of_file in enumerate(origins):
-            for origin in of_file:
-                for name in wanted.intersection(origin.columns):
-                    if name not in columns:
-                        columns[name] = np.zeros(len(origins), np.int32)
-                    columns[name][file] = sets.setdefault(origin.sources, len(sets))
-        if not columns:
+    def of(cls, sources: Sources) -> SourceTable:
+        """Return the table of some columns."""
+        if not sources:
             return cls()
-        sources: dict[tuple[str, Identity | None], int] = {}
-        members = [sources.setdefault(each, len(sources)) for states in sets for each in states]
+        sets: dict[SourceStates, int] = {(): 0}
+        columns = {
+            name: np.array([sets.setdefault(states, len(sets)) for states in of_files], np.int32)
+            for name, of_files in sorted(sources.items())
+        }
+        numbers: dict[tuple[str, Identity | None], int] = {}
+        members = [numbers.setdefault(each, len(numbers)) for states in sets for each in states]
         # Columns often have the same sources: they share one array.
         shared: dict[bytes, np.ndarray] = {}
-        columns = {name: shared.setdefault(columns[name].tobytes(), columns[name]) for name in sorted(columns)}
+        columns = {name: shared.setdefault(each.tobytes(), each) for name, each in columns.items()}
         ends = np.cumsum([len(states) for states in sets], dtype=np.int64)
-        found = state_columns([path for path, _ in sources], [state for _, state in sources])
+        found = state_columns([path for path, _ in numbers], [state for _, state in numbers])
         return cls(**found, members=np.array(members, np.int64), ends=ends, columns=columns)
-
-    def only(self, names: Iterable[str]) -> SourceTable:
-        """Return the table of some of the columns."""
-        columns = {name: self.columns[name] for name in names if name in self.columns}
-        return replace(self, columns=columns) if columns else SourceTable()
-
-    def joined(self, other: SourceTable) -> SourceTable:
-        """Return a table of the columns of both; of a column that both have, the entry of `other`."""
-        if not self.columns or not other.columns:
-            return self if self.columns else other
-        return SourceTable(
-            **joined_states(self, other),
-            members=np.concatenate([self.members, other.members + len(self)]),
-            ends=np.concatenate([self.ends, other.ends + len(self.members)]),
-            columns={**self.columns, **{name: sets + np.int32(len(self.ends)) for name, sets in other.columns.items()}},
-        )
 
     def of_file(self, file: int) -> dict[str, SourceStates]:
         """Return the sources of the columns of one file, by column."""
@@ -111,32 +119,6 @@ class SourceTable(StateTable):
     def source(self, number: int) -> tuple[str, Identity | None]:
         """Return a source and its state; the state is None if the source does not exist."""
         return self.path(number), self.state(number)
-
-    def check_same(self, found: SourceTable, files: FileTable, look: Look = identity_now) -> None:
-        """Raise unless the columns that both tables have come from the same sources, in the same states.
-
-        Parameters
-        ----------
-        found : SourceTable
-            The sources of the same files, found later.
-        files : FileTable
-            The files.
-        look : callable
-            Returns the state that a source has now.
-
-        Raises
-        ------
-        StaleIndexError, MissingSourceError
-            With the file, the column and the source.
-        """
-        names = self.columns.keys() & found.columns.keys()
-        mine, others = self.only(sorted(names)), found.only(sorted(names))
-        if not names or mine == others:
-            return
-        for file in range(len(files)):
-            now = others.of_file(file)
-            for name, states in mine.of_file(file).items():
-                check_same_sources(files.path(file), name, states, now.get(name, ()), look=look)
 
     def _members(self, number: int) -> np.ndarray:
         return self.members[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
