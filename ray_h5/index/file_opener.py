@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -172,3 +174,15 @@ class Scope:
             labels=self.labels,
             name=name,
         )
+
+
+@lru_cache(maxsize=1024)
+def how_opened(scope: Scope) -> str:
+    """Return a text of how files are opened, and so what their facts are."""
+    kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
+    kind += getattr(scope.rows, "named", ())  # of a grid
+    kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
+    kind += [repr(scope.columns)] if scope.columns else []
+    kind += ["decode_cf"] if scope.decode_cf else []
+    kind += ["reversed"] if scope.axes == "reversed" else []
+    return json.dumps([scope.group, sorted(scope.allow_external), *kind])

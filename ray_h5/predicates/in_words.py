@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pyarrow.compute as pc
 
+from ray_h5.predicates.names import names_in
 from ray_h5.predicates.virtual_names import AnyEqual, Compared, Derived, FileFold, Length, RowMask, parse_virtual
 
 _MOST = 300
 """Longer predicates are cut off."""
 
-_VIRTUAL = re.compile(r"ray_h5:(?=\[)")
 _IS_TRUE = " == true"
 
 
 def in_words(expression: pc.Expression) -> str:
     """Return a predicate as text of one line, for messages. Criteria of `where` are columns of their own in it."""
-    text, begin = " ".join(str(expression).split()).replace("invert(", "not ("), 0
-    while (found := _VIRTUAL.search(text, begin)) is not None:
-        begin = found.end()
-        try:
-            _, end = json.JSONDecoder().raw_decode(text, begin)
-            parsed = parse_virtual(text[found.start() : end])
-        except (ValueError, TypeError):
-            continue  # text of the user that begins like a virtual column
-        if parsed is not None:
-            words = " ".join(criterion_in_words(*parsed).split())
-            text = text[: found.start()] + words + text[end:].removeprefix(_IS_TRUE)
-            begin = found.start() + len(words)
+    text = str(expression)
+    for name in names_in(expression):
+        if (parsed := parse_virtual(name)) is not None:
+            words = criterion_in_words(*parsed)
+            text = text.replace(f"{name}{_IS_TRUE}", words).replace(name, words)
+    text = " ".join(text.split()).replace("invert(", "not (")
     return text if len(text) <= _MOST else f"{text[: _MOST - 4]} ..."
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import ctypes
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,8 +10,9 @@ import pyarrow.compute as pc
 from ray_h5.errors import PredicateError
 from ray_h5.predicates.virtual_names import Compared, parse_virtual
 
-_MAGIC_BYTES = 8
-"""Of an Arrow IPC file; its first message, the schema, follows."""
+_INTEGER_BYTES = 4
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 def names_in(expression: pc.Expression) -> list[str]:
@@ -30,16 +30,15 @@ def names_in(expression: pc.Expression) -> list[str]:
         (written,) = expression.__reduce__()[1]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
         raise PredicateError(f"predicate: {expression}: the columns that it names are not known: {exc}") from exc
-    schema = pa.ipc.read_message(pa.BufferReader(written.slice(_MAGIC_BYTES))).metadata
     found: dict[str, None] = {}
     inner = 0  # names of fields of structures, which follow that of the column
-    for key, value in _metadata(schema.to_pybytes()):
-        if key == b"nested_field_ref":
+    for key, value in _metadata(pa.ipc.open_file(written).schema):
+        if key == "nested_field_ref":
             inner = -int(value)
-        elif key == b"field_ref" and inner > 0:
+        elif key == "field_ref" and inner > 0:
             inner -= 1
-        elif key == b"field_ref":
-            found[value.decode()] = None
+        elif key == "field_ref":
+            found[value] = None
             inner = -inner - 1 if inner else 0
     return [*found]
 
@@ -55,32 +54,18 @@ def comparison_of(name: str) -> tuple[str, Compared] | None:
     return (column, criterion) if isinstance(criterion, Compared) else None
 
 
-def _metadata(message: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the metadata of the schema in a message, of which the flatbuffers format of Arrow says where it is."""
-    # A message has version, kind, and header, which is the schema. A schema has byte order, fields, and metadata.
-    schema = _target(message, _fields(message, _target(message, 0))[2])
-    entries = _target(message, _fields(message, schema)[2])
-    for number in range(_uint32(message, entries)):
-        key, value = _fields(message, _target(message, entries + 4 + 4 * number))
-        yield _bytes(message, key), _bytes(message, value)
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return all metadata of a schema. In Arrow's C data interface, it is a count, and texts after their lengths."""
+    capsule = schema.__arrow_c_schema__()  # the addresses are valid while it lives
+    # The struct begins with pointers to the format, the name and the metadata.
+    at = (ctypes.c_void_p * 3).from_address(_pointer(capsule, b"arrow_schema"))[2] or 0
+    texts: list[str] = []
+    for _ in range(2 * _integer(at) if at else 0):
+        at += _INTEGER_BYTES
+        texts.append(ctypes.string_at(at + _INTEGER_BYTES, length := _integer(at)).decode())
+        at += length
+    return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _fields(message: bytes, table: int) -> list[int]:
-    """Return where the fields of a table are; 0 for one that is not there."""
-    # A table begins with the distance to its list of places: two sizes, and then the place of each field.
-    begin = table - struct.unpack_from("<i", message, table)[0]
-    (size,) = struct.unpack_from("<H", message, begin)
-    return [table + at if at else 0 for (at,) in struct.iter_unpack("<H", message[begin + 4 : begin + size])]
-
-
-def _uint32(message: bytes, at: int) -> int:
-    return int(struct.unpack_from("<I", message, at)[0])
-
-
-def _target(message: bytes, at: int) -> int:
-    return at + _uint32(message, at)
-
-
-def _bytes(message: bytes, at: int) -> bytes:
-    begin = _target(message, at)
-    return message[begin + 4 : begin + 4 + _uint32(message, begin)]
+def _integer(at: int) -> int:
+    return ctypes.c_int32.from_address(at).value

@@ -50,7 +50,7 @@ def sources_of(origins: Sequence[Iterable[Origin]], names: Iterable[str]) -> Sou
         for origin in of_file:
             for name in wanted.intersection(origin.columns):
                 found.setdefault(name, [()] * len(origins))[file] = origin.sources
-    return found
+    return dict(sorted(found.items()))
 
 
 def check_same(known: Sources, found: Sources, files: FileTable, look: Look = identity_now) -> None:
@@ -61,7 +61,7 @@ def check_same(known: Sources, found: Sources, files: FileTable, look: Look = id
     StaleIndexError, MissingSourceError
         With the file, the column and the source.
     """
-    for name in sorted(known.keys() & found.keys()):
+    for name in (each for each in known if each in found):
         for file, (states, now) in enumerate(zip(known[name], found[name], strict=True)):
             if states != now:
                 check_same_sources(files.path(file), name, states, now, look=look)
@@ -93,7 +93,7 @@ class SourceTable(StateTable):
         sets: dict[SourceStates, int] = {(): 0}
         columns = {
             name: np.array([sets.setdefault(states, len(sets)) for states in of_files], np.int32)
-            for name, of_files in sorted(sources.items())
+            for name, of_files in sources.items()
         }
         numbers: dict[tuple[str, Identity | None], int] = {}
         members = [numbers.setdefault(each, len(numbers)) for states in sets for each in states]

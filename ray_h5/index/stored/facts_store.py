@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -18,7 +17,7 @@ import pyarrow as pa
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.index.stored import index_files
 from ray_h5.index.stored.facts_as_bytes import (
     FOREIGN,
@@ -165,7 +164,7 @@ class FactsStore:
     def __init__(self, index_dir: str, scope: Scope) -> None:
         self._index_dir, self._scope = index_dir, scope
         self.is_written = index_files.is_written(index_dir)
-        self._named = _named(scope)
+        self._named = how_opened(scope)
         self._digest = hashlib.blake2b(self._named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
         self._opened: list[_IndexFile] | None = None
         self._useless: list[str] = []
@@ -297,14 +296,3 @@ class FactsStore:
                 index_files.remove(useless)
             self._opened, self._useless = [*(each for each in self._files if each not in old), new], []
         self._found = {}
-
-
-def _named(scope: Scope) -> str:
-    """Return what says how files are opened, and so what their facts are."""
-    kind = [] if scope.by_axis else [repr((scope.rows, scope.windows))]
-    kind += getattr(scope.rows, "named", ())  # of a grid
-    kind += [f"{folders} folders"] if (folders := getattr(scope.rows, "_folders", 0)) else []
-    kind += [repr(scope.columns)] if scope.columns else []
-    kind += ["decode_cf"] if scope.decode_cf else []
-    kind += ["reversed"] if scope.axes == "reversed" else []
-    return json.dumps([scope.group, sorted(scope.allow_external), *kind])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
-
 from ray_h5.index.facts.file_facts import FileFacts
-from ray_h5.index.file_opener import Scope
+from ray_h5.index.file_opener import Scope, how_opened
 from ray_h5.lru import LRU
 from ray_h5.storage.byte_source import Identity
 from ray_h5.storage.local import LOCAL
@@ -67,15 +64,4 @@ def is_current(facts: FileFacts, listed: Identity | None = None, storage: Storag
 
 
 def _key(path: str, scope: Scope) -> tuple[object, ...]:
-    return path, scope.beside(path), _token(scope, storage_of(path, scope.storage))
-
-
-@lru_cache(maxsize=1024)
-def _token(scope: Scope, storage: Storage) -> object:
-    """Return an object that stands for what matters of a scope, and is compared faster."""
-    return _token_of(replace(scope, threads=1, storage=storage, zipped={}))
-
-
-@lru_cache(maxsize=1024)
-def _token_of(scope: Scope) -> object:  # noqa: ARG001  one for each
-    return object()
+    return path, scope.beside(path), storage_of(path, scope.storage), how_opened(scope)
