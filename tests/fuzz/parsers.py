@@ -20,10 +20,9 @@ with atheris.instrument_imports(include=["ray_h5.hdf5", "ray_h5.index", "ray_h5.
     from ray_h5.hdf5.tree.known_headers import KnownHeaders
     from ray_h5.index.stored import index_files
     from ray_h5.index.stored.facts_as_bytes import FOREIGN
-    from ray_h5.index.stored.facts_store import _Body, _IndexFile
+    from ray_h5.index.stored.facts_store import IndexFile
 
 import h5py
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -62,7 +61,7 @@ def hints(data):
 def index(data):
     """The body of an index file."""
     with contextlib.suppress(pa.ArrowException, *FOREIGN):
-        found = _IndexFile("a", None, msgspec.msgpack.decode(data, type=_Body), {})
+        found = IndexFile.of_body("a", None, data)
         for key in found.keys:
             found.get(key)
 

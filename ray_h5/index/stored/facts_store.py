@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from ray_h5.arrow_arrays import binary_array
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import NotFoundError, RayH5Error
 from ray_h5.index.facts.file_facts import FileFacts
@@ -41,60 +42,37 @@ _SAVED_S = 60.0
 """What was found is saved after so long, in case that the look-up of many files is stopped."""
 
 
-class _Body(msgspec.Struct, array_like=True):
-    """What an index file holds.
+class IndexFile:
+    """The facts of one index file. They are made of its bytes when they are asked for.
 
-    Attributes
-    ----------
-    scope : str
-        How the files were opened.
-    keys : list of bytes
-        The files; see `FactsStore`.
-    states : list of list
-        Their states.
-    numbers : list of int
-        For each file, which of `facts` are its own.
-    facts : list of bytes
-        What files may be alike in, each once.
-    pool : list of bytes
-        What facts share.
-    values : list of (bytes, bytes, bytes)
-        The values of a column or an attribute: which one, the numbers of files and the lengths in each, and an Arrow
-        IPC stream.
+    It is an Arrow record batch with a row for each file: its key (see `FactsStore`), its state, what it may be like
+    other files in, and for each column or attribute of which values are known a list of these. Its metadata say how the
+    files were opened, what facts share, and which columns and attributes the lists are of.
     """
 
-    scope: str
-    keys: list[bytes]
-    states: list[list[Any]]
-    numbers: list[int]
-    facts: list[bytes]
-    pool: list[bytes]
-    values: list[tuple[bytes, bytes, bytes]]
+    def __init__(
+        self, where: str, state: Identity | None, batch: pa.RecordBatch, made: Mapping[str, FileFacts]
+    ) -> None:
+        self.where, self.state, self._made = where, state, dict(made)
+        shared = batch.schema.metadata
+        self.scope = shared[b"scope"].decode()
+        self._reader = FactsReader(msgspec.msgpack.decode(shared[b"pool"]))
+        self._common = dict[int, dict[str, Any]]()
+        keys, self._states, self._alike, *lists = batch.columns
+        self._numbers = {os.fsdecode(key): number for number, key in enumerate(keys.to_pylist())}
+        self._values = list(zip(map(self._reader.value, msgspec.msgpack.decode(shared[b"lists"])), lists, strict=True))
 
-
-class _IndexFile:
-    """The facts of one index file. They are made of its bytes when they are asked for."""
-
-    def __init__(self, where: str, state: Identity | None, body: _Body, made: Mapping[str, FileFacts]) -> None:
-        self.where, self.state, self._body, self._made = where, state, body, dict(made)
-        self._numbers = {os.fsdecode(key): number for number, key in enumerate(body.keys)}
-        self._reader, self._common = FactsReader(body.pool), dict[int, dict[str, Any]]()
-        self._values = [self._column(*each) for each in body.values]
+    @classmethod
+    def of_body(cls, where: str, state: Identity | None, body: memoryview | bytes) -> IndexFile:
+        """Read the body of an index file; raise a `pyarrow.ArrowException`, or one of `FOREIGN`, if it is none."""
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            batch = reader.read_next_batch()
+        batch.validate(full=True)
+        return cls(where, state, batch, {})
 
     @property
     def keys(self) -> list[str]:
         return [*self._numbers, *(key for key in self._made if key not in self._numbers)]
-
-    def _column(self, key: bytes, lengths: bytes, stream: bytes) -> tuple[Any, dict[int, tuple[int, int]], pa.Array]:
-        files, counts = np.frombuffer(lengths, np.int64).reshape(2, -1)
-        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-        ends = np.cumsum(counts)
-        if len(files) and int(ends[-1]) != len(table):
-            raise ValueError(f"expected {ends[-1]} values, found {len(table)}")
-        spans = dict(zip(files.tolist(), zip((ends - counts).tolist(), ends.tolist(), strict=True), strict=True))
-        return self._reader.value(key), spans, next(iter(table.column(0).chunks), pa.array([], table.column(0).type))
 
     def get(self, key: str) -> FileFacts | None:
         """Return the facts of a file, if there are any; raise one of `FOREIGN` if they cannot be true."""
@@ -103,17 +81,13 @@ class _IndexFile:
         return self._made.get(key)
 
     def _facts(self, path: str, number: int) -> FileFacts:
-        common = self._body.numbers[number]
+        common = self._alike.indices[number].as_py()
         if common not in self._common:
-            self._common[common] = self._reader.facts(self._body.facts[common])
-        values: dict[Any, pa.Array] = {}
-        for key, spans, array in self._values:
-            if number in spans:
-                first, end = spans[number]
-                values[key] = array[first:end]
+            self._common[common] = self._reader.facts(self._alike.dictionary[common].as_py())
+        values = {key: of_files[number].values for key, of_files in self._values if of_files[number].is_valid}
         facts = FileFacts(
             path,
-            identity_of(self._body.states[number]),
+            identity_of(msgspec.msgpack.decode(self._states[number].as_py())),
             **self._common[common],
             values={key: each for key, each in values.items() if isinstance(key, ColumnSpec)},
             attributes={key: each for key, each in values.items() if isinstance(key, str)},
@@ -123,29 +97,34 @@ class _IndexFile:
         return facts
 
 
-_LOADED: LRU[_IndexFile] = LRU(64)
+_LOADED: LRU[IndexFile] = LRU(64)
 """Index files of this process, by their paths."""
 
 
-def _body_of(scope: str, found: Mapping[str, FileFacts]) -> _Body:
-    writer = FactsWriter()
-    common: dict[bytes, int] = {}
+def _batch_of(scope: str, found: Mapping[str, FileFacts]) -> pa.RecordBatch:
+    """Return what an index file holds; see `IndexFile`."""
+    writer, common = FactsWriter(), dict[bytes, int]()
     numbers, states = [], []
-    values: dict[Any, list[tuple[int, pa.Array]]] = {}
+    values: dict[Any, dict[int, pa.Array]] = {}
     for number, facts in enumerate(found.values()):
         numbers.append(common.setdefault(writer.facts(facts), len(common)))
-        states.append(identity_parts(facts.identity) or [])
+        states.append(msgspec.msgpack.encode(identity_parts(facts.identity)))
         for key, array in (*facts.values.items(), *facts.attributes.items()):
-            values.setdefault((key, array.type), []).append((number, array))
-    columns = []
-    for (key, kind), arrays in values.items():
-        lengths = np.array([[number for number, _ in arrays], [len(each) for _, each in arrays]], np.int64)
-        sink = pa.BufferOutputStream()
-        table = pa.table({"": pa.concat_arrays([each for _, each in arrays])}, pa.schema([("", kind)]))
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        columns.append((writer.value(key), lengths.tobytes(), sink.getvalue().to_pybytes()))
-    return _Body(scope, [os.fsencode(key) for key in found], states, numbers, [*common], writer.pool, columns)
+            values.setdefault((key, array.type), {})[number] = array
+    facts_of_files = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), binary_array([*common]))
+    lists = [_lists(arrays, len(found)) for arrays in values.values()]
+    columns = [binary_array([os.fsencode(key) for key in found]), binary_array(states), facts_of_files, *lists]
+    names = [writer.value(key) for key, _ in values]
+    shared = {"scope": scope, "pool": msgspec.msgpack.encode(writer.pool), "lists": msgspec.msgpack.encode(names)}
+    return pa.record_batch(columns, [str(place) for place in range(len(columns))], metadata=shared)
+
+
+def _lists(arrays: Mapping[int, pa.Array], count: int) -> pa.LargeListArray:
+    """Return the values of some files as lists of `count` files; null for the others."""
+    lengths, is_there = np.zeros(count, np.int64), np.zeros(count, bool)
+    lengths[[*arrays]], is_there[[*arrays]] = [len(each) for each in arrays.values()], True
+    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    return pa.LargeListArray.from_arrays(ends, pa.concat_arrays([*arrays.values()]), mask=pa.array(~is_there))
 
 
 class FactsStore:
@@ -166,7 +145,7 @@ class FactsStore:
         self.is_written = index_files.is_written(index_dir)
         self._named = how_opened(scope)
         self._digest = hashlib.blake2b(self._named.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-        self._opened: list[_IndexFile] | None = None
+        self._opened: list[IndexFile] | None = None
         self._useless: list[str] = []
         self._found: dict[str, FileFacts] = {}
         self._saved = time.monotonic()
@@ -176,7 +155,7 @@ class FactsStore:
         return "\0".join([path, *([place, beside] if place or beside else [])])
 
     @property
-    def _files(self) -> list[_IndexFile]:
+    def _files(self) -> list[IndexFile]:
         """The index files, the oldest first."""
         if self._opened is None:
             listed = self._listed() if self.is_written else self._listed_in_store()
@@ -204,7 +183,7 @@ class FactsStore:
         mine = f"{self._index_dir}/{self._digest}-"
         return {each.url: each.identity for each in files if each.url.startswith(mine)}
 
-    def _load(self, where: str, state: Identity) -> _IndexFile | None:
+    def _load(self, where: str, state: Identity) -> IndexFile | None:
         known = _LOADED.get(where)
         if known is not None and known.state == state:
             return known
@@ -213,10 +192,9 @@ class FactsStore:
                 raw = index_files.read_body(where, self._index_dir)
             else:
                 raw = index_files.body_in_store(where, state, self._scope.storage)
-            body = msgspec.msgpack.decode(raw, type=_Body)
-            if body.scope != self._named:
-                raise ValueError(f"it is of {body.scope}")
-            found = _IndexFile(where, state, body, {})
+            found = IndexFile.of_body(where, state, raw)
+            if found.scope != self._named:
+                raise ValueError(f"it is of {found.scope}")
         except FileNotFoundError:
             return None  # another process took what it held
         except (OSError, pa.ArrowException, RayH5Error, *FOREIGN) as exc:
@@ -286,9 +264,11 @@ class FactsStore:
             others = {key: self._stored(key) for key in keys if os.path.lexists(key.partition("\0")[0]) or "://" in key}
             found = {**{key: facts for key, facts in others.items() if facts is not None}, **found}
         name = f"{self._digest}-{time.time_ns():016x}{secrets.token_hex(2)}{index_files.ENDING}"
-        where, body = os.path.join(self._index_dir, name), _body_of(self._named, found)
-        if index_files.write_body(where, msgspec.msgpack.encode(body)):
-            new = _IndexFile(where, FileIdentity.of(os.stat(where)), body, found)
+        where, batch, body = os.path.join(self._index_dir, name), _batch_of(self._named, found), pa.BufferOutputStream()
+        with pa.ipc.new_stream(body, batch.schema) as stream:
+            stream.write_batch(batch)
+        if index_files.write_body(where, body.getvalue().to_pybytes()):
+            new = IndexFile(where, FileIdentity.of(os.stat(where)), batch, found)
             _LOADED.put(where, new)
             # What `add` was given holds all that these say of its files.
             old = [each for each in self._files if found.keys() >= {*each.keys} or len(self._files) >= _MOST_FILES]
