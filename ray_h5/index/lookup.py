@@ -8,7 +8,6 @@ import os
 import resource
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -57,26 +56,19 @@ def read_ahead(work: Callable[[list[str]], list[FileFacts]], batches: Sequence[l
     waits = False
     with ThreadPoolExecutor(_THREADS) as pool:
         for batch, following in zip_longest(batches, batches[1:], fillvalue=()):
-            heads = deque(following if waits else ())
-            for _ in range(min(_THREADS, len(heads))):
-                pool.submit(_fetch_all, heads)
+            heads = [pool.submit(_fetch, path) for path in (following if waits else ())]
             before = _waits()
             found = work(list(batch))
             waits = waits or _waits() - before >= _WAITS_A_FILE * len(batch)  # threads make it wait, too
             yield found
-            heads.clear()
+            for head in heads:
+                head.cancel()
 
 
 def _waits() -> float:
     """Return how often this thread waited so far; more each time where the system does not say."""
     of_thread = getattr(resource, "RUSAGE_THREAD", None)
     return time.monotonic_ns() if of_thread is None else resource.getrusage(of_thread).ru_nvcsw
-
-
-def _fetch_all(paths: deque[str]) -> None:
-    with contextlib.suppress(IndexError):
-        while True:
-            _fetch(paths.popleft())
 
 
 def _fetch(path: str) -> None:

@@ -208,7 +208,7 @@ class RowIndex(ComparedByContent):
                 try:
                     more = _build(self.files.all_paths(), tuple(absent), self.lookup, self.cast)
                 except UnknownColumnError as exc:
-                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent, exc)}") from None
+                    raise UnknownColumnError(f"{exc}{columns_beside(self.joined_specs, absent)}") from None
                 _check_same_rows(self, more.files, absent)
             self._add_sources(more.found.sources)
             self.found.add(more.columns)
@@ -368,9 +368,9 @@ class RowIndex(ComparedByContent):
         return storage_of(path, self.lookup.scope.storage).identity(path)
 
 
-def columns_beside(names: Collection[str], asked: Iterable[str], error: UnknownColumnError) -> str:
+def columns_beside(names: Collection[str], asked: Iterable[str]) -> str:
     """Return what an error about one of the columns `asked` lacks: those of tables and attributes, and near ones."""
-    near = next((near_names(each, names, 0) for each in asked if repr(each) in str(error)), "")
+    near = next(filter(None, (near_names(each, names, 0) for each in asked if each not in names)), "")
     return f" Columns of tables and attributes: {few(list(names))}.{near}" if names else ""
 
 

@@ -89,7 +89,7 @@ def index_with_tables(
         joining = [each.sidecar for each in tables if each.slices is None]
         index = _index_of_files(paths, wanted, named, lookup, cast, joining)
     except UnknownColumnError as exc:
-        raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes], exc)}") from None
+        raise UnknownColumnError(f"{exc}{columns_beside(named, [*(wanted or ()), *cast.dtypes])}") from None
     except SchemaMismatchError:
         for each in tables:
             _check_sliced(each.slices, paths, lookup)

@@ -44,7 +44,7 @@ class RowKeys:
 
 
 def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence[str], table: str) -> np.ndarray:
-    """Return the line of each row: int64, -1 where the table has none.
+    """Return the line of each row: integers, -1 where the table has none.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def lines_of(parts: Sequence[RowKeys], keys: Sequence[pa.Array], names: Sequence
 
 
 def _as_numbers(found: pa.Array) -> np.ndarray:
-    return found.fill_null(-1).to_numpy().astype(np.int64)
+    return found.fill_null(-1).to_numpy()
 
 
 def _one_key(

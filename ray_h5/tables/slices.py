@@ -67,7 +67,7 @@ class Slices:
         return [each for each in columns if any(part in names for part in _ends(each))]
 
     def lines(self, column: str, num_rows: int) -> np.ndarray:
-        """Return the line of each row of a column: int64, -1 where the table has none."""
+        """Return the line of each row of a column: integers, -1 where the table has none."""
         name = next(part for part in _ends(column) if part in set(self.datasets))
         parts = [RowKeys("dataset", pa.array([name]).take(pa.array(np.zeros(num_rows, np.int64)))),
                  RowKeys("row", pa.array(np.arange(num_rows)))]  # fmt: skip
