@@ -68,53 +68,6 @@ class CacheOptions:
     max_bytes: int
 
 
-class CachedGetter:
-    """Gets ranges of a file from the disk, and the rest from where the file is; that stays on the disk.
-
-    Parameters
-    ----------
-    getter : Getter
-        The file.
-    cache : BlockCache
-        The cache.
-    file : BlockFile
-        What it has of the file.
-    """
-
-    def __init__(self, getter: Getter, cache: BlockCache, file: BlockFile) -> None:
-        self._getter = getter
-        self._cache = cache
-        self._file = file
-
-    def has(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges whether each seems to be on the disk: it is checked when it is read."""
-        return self._file.has(spans)
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
-        size = self._file.size
-        if nbytes <= 0 or offset + nbytes > size:
-            return self._getter.get(offset, nbytes)  # it names the error
-        first, end = offset // BLOCK_BYTES, -(-(offset + nbytes) // BLOCK_BYTES)
-        at = offset - first * BLOCK_BYTES
-        blocks, is_right = self._cache.read(self._file, first, end)
-        missing = first + np.flatnonzero(~is_right)
-        if not len(missing):
-            return blocks.data[at : at + nbytes]
-        start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, size)
-        writes = self._cache.may_write
-        if not writes:  # the rest of the blocks is of no use
-            start, stop = max(start, offset), min(stop, offset + nbytes)
-        fetched = self._getter.get(start, stop - start)
-        if writes:
-            self._cache.write(self._file, int(missing[0]), fetched)
-        if start <= offset and offset + nbytes <= stop:
-            return fetched[offset - start : offset - start + nbytes]
-        start -= first * BLOCK_BYTES
-        blocks[start : start + len(fetched)] = np.frombuffer(fetched, np.uint8)
-        return blocks.data[at : at + nbytes]
-
-
 class BlockCache:
     """The cache of a folder in this process: how large it is, and what makes room when it is full.
 
@@ -134,18 +87,20 @@ class BlockCache:
     """
 
     def __init__(self, options: CacheOptions) -> None:
-        self.options = options
+        self._options = options
         self._folder = _made_folder(options.folder)
         self._since = time.time() - 0.02  # the clock of a file system may be so late
         self._lock = threading.Lock()
         self._paused_until = self._counted_at = float("-inf")
-        self._counted = self._written = 0
+        self._taken = self._counted = 0
 
-    def file(self, place: str, state: str, size: int) -> BlockFile:
-        """Return the cached bytes of a remote file.
+    def file(self, getter: Getter, place: str, state: str, size: int) -> CachedFile:
+        """Return what gets the bytes of a remote file, from the disk or by `getter`.
 
         Parameters
         ----------
+        getter : Getter
+            The file where it is.
         place : str
             What distinguishes the file from all others: its store and its URL.
         state : str
@@ -154,144 +109,147 @@ class BlockCache:
             Its size in bytes.
         """
         hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
-        return BlockFile(os.path.join(self._folder, "-".join(hashes)), size)
-
-    def read(self, file: BlockFile, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `BlockFile.read` does; no block is right if the disk fails."""
-        try:
-            return file.read(first, end)
-        except OSError as exc:
-            self._fail("reading", exc)
-            return file.buffer(first, end), np.zeros(end - first, bool)
+        return CachedFile(getter, self, os.path.join(self._folder, "-".join(hashes)), size)
 
     @property
     def may_write(self) -> bool:
         """Whether what is fetched now may be written: the cache is not full, and the disk did not fail."""
         return time.monotonic() >= self._paused_until
 
-    def write(self, file: BlockFile, first: int, data: memoryview) -> None:
-        """Store blocks, as many as there is room for. It raises nothing: rows can be read without the disk."""
-        crcs = file.crcs_of(data)
-        try:
-            if not os.path.isdir(self._folder):  # somebody removed it
-                _made_folder(self.options.folder)
-            with self._lock:
-                count = self._room(file, len(crcs)) if self.may_write else 0
-            if count:
-                file.store(first, data[: count * BLOCK_BYTES], crcs[:count])
-        except (OSError, OptionError) as exc:
-            self._fail("writing", exc)
-
-    def _room(self, file: BlockFile, count: int) -> int:
+    def room(self, count: int, further_bytes: int) -> int:
         """Return how many of so many blocks may be written, after files that nobody uses were removed."""
-        most, now = self.options.max_bytes, time.monotonic()
-        wanted, records = count * BLOCK_BYTES, file.record_bytes if file.is_new else 0
-        if self._written > most // _COUNTED_PARTS or now - self._counted_at > _COUNT_AGAIN_S:
-            self._counted, self._counted_at, self._written = sum(map(_taken, self._entries())), now, 0
-        room = most - self._counted - self._written - records
-        for entry in self._unused() if room < wanted else ():
-            self._counted -= _taken(entry)
-            Path(entry.path).unlink(missing_ok=True)
-            room = most - self._counted - self._written - records
-            if room >= wanted:
-                break
-        found = min(count, max(0, room) // BLOCK_BYTES)
-        self._written += records * bool(found) + found * BLOCK_BYTES
-        if found < count:
-            self._paused_until = now + _FULL_PAUSE_S
-        return found
+        if not os.path.isdir(self._folder):  # somebody removed it
+            _made_folder(self._options.folder)
+        most, now, wanted = self._options.max_bytes, time.monotonic(), further_bytes + count * BLOCK_BYTES
+        with self._lock:
+            if not self.may_write:
+                return 0
+            if self._taken - self._counted > most // _COUNTED_PARTS or now - self._counted_at > _COUNT_AGAIN_S:
+                self._taken = self._counted = sum(nbytes for _, nbytes, _ in self._files())
+                self._counted_at = now
+            if self._taken + wanted > most:
+                self._make_room(most - wanted)
+            found = min(count, max(0, most - self._taken - further_bytes) // BLOCK_BYTES)
+            self._taken += (further_bytes + found * BLOCK_BYTES) if found else 0
+            if found < count:
+                self._paused_until = now + _FULL_PAUSE_S
+            return found
 
-    def _entries(self) -> list[os.DirEntry[str]]:
-        """Return the files that caches made. Others may lie there, too, and stay."""
-        with os.scandir(self._folder) as entries:
-            return [entry for entry in entries if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
-
-    def _unused(self) -> list[os.DirEntry[str]]:
-        """Return the files that nobody used since this process uses the cache, least recently used ones first."""
-        now, unused = time.time(), []
+    def _make_room(self, most: int) -> None:
+        """Remove files that nobody used since this process uses the cache, until at most so many bytes are taken."""
+        now = time.time()
         since = min(self._since, now)  # the clock may have been set back
-        for entry in self._entries():
-            with contextlib.suppress(FileNotFoundError):
-                used_at = entry.stat().st_mtime
-                if used_at < since or used_at > now + _ERROR_PAUSE_S:
-                    unused.append((used_at, entry))
-        return [entry for _, entry in sorted(unused, key=lambda item: item[0])]
+        for used_at, nbytes, path in self._files():
+            if self._taken > most and not since <= used_at <= now + _ERROR_PAUSE_S:
+                self._taken -= nbytes
+                self._counted -= nbytes
+                Path(path).unlink(missing_ok=True)
 
-    def _fail(self, doing: str, exc: Exception) -> None:
+    def _files(self) -> list[tuple[float, int, str]]:
+        """Return when the files that caches made were used, their bytes and paths. Others may lie there, and stay."""
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another process removed it
+                    if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        stat = entry.stat()
+                        found.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
+        return sorted(found)
+
+    def fail(self, doing: str, exc: Exception) -> None:
         """Write nothing for a minute, and warn once: many threads may fail at the same time."""
         if time.monotonic() >= self._paused_until - _ERROR_PAUSE_S / 2:
             why = getattr(exc, "strerror", None) or exc
             message = "cache_dir=%r: %s failed: %s. Rows come from the store instead"
-            logger.warning(message, self.options.folder, doing, why)
+            logger.warning(message, self._options.folder, doing, why)
         self._paused_until = time.monotonic() + _ERROR_PAUSE_S
 
 
-class BlockFile:
-    """The cached bytes of one state of one remote file; any thread may use it.
+class CachedFile:
+    """Gets ranges of one state of a remote file from a disk, and the rest from where it is; that stays on the disk.
 
-    Parameters
-    ----------
-    path : str
-        The file on the disk. It is opened when first needed.
-    size : int
-        Bytes of the remote file.
+    Any thread may use it. See `BlockCache.file`.
     """
 
-    def __init__(self, path: str, size: int) -> None:
-        self.path, self.size = path, size
-        self.num_blocks = -(-size // BLOCK_BYTES)
-        self.record_bytes = _on_disk(_RECORD.itemsize * self.num_blocks)
+    def __init__(self, getter: Getter, cache: BlockCache, path: str, size: int) -> None:
+        self.path = path
+        self._getter, self._cache, self._size = getter, cache, size
+        self._record_bytes = -(-_RECORD.itemsize * -(-size // BLOCK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
         # A file that was moved has bytes of another one: CRCs begin with the name.
         self._seed = zlib.crc32(os.fsencode(os.path.basename(path)))
         self._file: LocalFile | None = None
         self._looked_at = 0.0
         self._lock = threading.Lock()
 
-    def buffer(self, first: int, end: int) -> np.ndarray:
-        """Return an array for the bytes of some blocks."""
-        return np.empty(min(end * BLOCK_BYTES, self.size) - first * BLOCK_BYTES, np.uint8)
-
-    def read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
-        buffer, is_right = self.buffer(first, end), np.zeros(end - first, bool)
-        if (file := self._opened()) is None:
-            return buffer, is_right
-        records = _records(file, first, end)
-        for start, stop in _runs(records["is_there"] != 0):
-            part = memoryview(buffer.data)[start * BLOCK_BYTES : stop * BLOCK_BYTES]
-            if file.read_most(self.record_bytes + (first + start) * BLOCK_BYTES, part) == len(part):
-                is_right[start:stop] = self.crcs_of(part) == records["crc"][start:stop]
-        return buffer, is_right
-
     def has(self, spans: Sequence[Span]) -> list[bool]:
-        """Return for byte ranges whether all of their blocks have a record."""
+        """Return for byte ranges whether each seems to be on the disk: it is checked when it is read."""
+        with contextlib.suppress(OSError):  # a read warns
+            if (file := self._opened()) is not None:
+                blocks = (self._blocks(offset, min(nbytes, self._size - offset)) for offset, nbytes in spans)
+                return [bool(_records(file, *each)["is_there"].all()) for each in blocks]
+        return [False for _ in spans]
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
+        if nbytes <= 0 or offset + nbytes > self._size:
+            return self._getter.get(offset, nbytes)  # it names the error
+        first, end = self._blocks(offset, nbytes)
+        at = offset - first * BLOCK_BYTES
+        blocks, is_right = self._read(first, end)
+        missing = first + np.flatnonzero(~is_right)
+        if not len(missing):
+            return blocks.data[at : at + nbytes]
+        start, stop = int(missing[0]) * BLOCK_BYTES, min((int(missing[-1]) + 1) * BLOCK_BYTES, self._size)
+        writes = self._cache.may_write
+        if not writes:  # the rest of the blocks is of no use
+            start, stop = max(start, offset), min(stop, offset + nbytes)
+        fetched = self._getter.get(start, stop - start)
+        if writes:
+            self._write(int(missing[0]), fetched)
+        if start <= offset and offset + nbytes <= stop:
+            return fetched[offset - start : offset - start + nbytes]
+        start -= first * BLOCK_BYTES
+        blocks[start : start + len(fetched)] = np.frombuffer(fetched, np.uint8)
+        return blocks.data[at : at + nbytes]
+
+    @staticmethod
+    def _blocks(offset: int, nbytes: int) -> tuple[int, int]:
+        return offset // BLOCK_BYTES, -(-(offset + nbytes) // BLOCK_BYTES)
+
+    def _read(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes of some blocks, and which of the blocks are right; the bytes of others mean nothing."""
+        found = np.zeros(min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES, np.uint8)
+        is_right = np.zeros(end - first, bool)
         try:
-            if (file := self._opened()) is None:
-                return [False for _ in spans]
-            ends = (min(-(-(offset + nbytes) // BLOCK_BYTES), self.num_blocks) for offset, nbytes in spans)
-            blocks = ((offset // BLOCK_BYTES, end) for (offset, _), end in zip(spans, ends, strict=True))
-            return [bool(_records(file, *each)["is_there"].all()) for each in blocks]
-        except OSError:
-            return [False for _ in spans]  # a read warns
+            if (file := self._opened()) is not None:
+                records = _records(file, first, end)
+                if records["is_there"].any():
+                    file.read_most(self._record_bytes + first * BLOCK_BYTES, found.data)
+                    is_right = (self._crcs(found.data) == records["crc"]) & (records["is_there"] != 0)
+        except OSError as exc:
+            self._cache.fail("reading", exc)
+        return found, is_right
 
-    @property
-    def is_new(self) -> bool:
-        """Whether there is no such file yet."""
-        return self._opened() is None
+    def _write(self, first: int, data: memoryview) -> None:
+        """Write blocks, as many as there is room for, and then their records. It raises nothing: rows can be read."""
+        count = -(-len(data) // BLOCK_BYTES)
+        try:
+            if not (count := self._cache.room(count, 0 if self._opened() else self._record_bytes)):
+                return
+            if (file := self._opened(makes=True)) is None:
+                return  # somebody removes the folder
+            data = data[: count * BLOCK_BYTES]
+            write_at(file.descriptor, data, self._record_bytes + first * BLOCK_BYTES)
+            records = np.empty(count, _RECORD)
+            records["crc"], records["is_there"] = self._crcs(data), 1
+            write_at(file.descriptor, memoryview(records.tobytes()), first * _RECORD.itemsize)
+        except (OSError, OptionError) as exc:
+            self._cache.fail("writing", exc)
 
-    def crcs_of(self, data: memoryview) -> np.ndarray:
+    def _crcs(self, data: memoryview) -> np.ndarray:
         """Return the CRC of each block of `data`, which begins with a block."""
         starts = range(0, len(data), BLOCK_BYTES)
         return np.array([zlib.crc32(data[at : at + BLOCK_BYTES], self._seed) for at in starts], np.uint32)
-
-    def store(self, first: int, data: memoryview, crcs: np.ndarray) -> None:
-        """Write blocks, and then their records."""
-        file = self._opened(makes=True)
-        assert file is not None
-        write_at(file.descriptor, data, self.record_bytes + first * BLOCK_BYTES)
-        records = np.empty(len(crcs), _RECORD)
-        records["crc"], records["is_there"] = crcs, 1
-        write_at(file.descriptor, memoryview(records.tobytes()), first * _RECORD.itemsize)
 
     def _opened(self, makes: bool = False) -> LocalFile | None:
         """Return the open file; None if there is none. From time to time it is touched, and opened again if removed."""
@@ -338,24 +296,6 @@ def _made_folder(parent: str) -> str:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise OptionError(f"cache_dir={parent!r}: this process may not write to {folder}")
     return folder
-
-
-def _runs(wanted: np.ndarray) -> list[tuple[int, int]]:
-    """Return the first and the end of each run of true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]])))
-    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
-
-
-def _on_disk(nbytes: int) -> int:
-    """Return how many bytes of a disk some bytes take."""
-    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
-
-
-def _taken(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_blocks * 512
-    except FileNotFoundError:
-        return 0  # another process removed it
 
 
 def _records(file: LocalFile, first: int, end: int) -> np.ndarray:

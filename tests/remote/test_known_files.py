@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_h5.errors import NotFoundError, RayH5Error, StaleIndexError
+from ray_h5.errors import RayH5Error, StaleIndexError
 from ray_h5.hdf5.files import metadata_replay
 from ray_h5.read.file_cache import forget_all
 from ray_h5.read.open_file import OpenFile
 from ray_h5.read.reader import RowReader
-from ray_h5.storage.addresses import Address
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.request_pool import fetched
 from ray_h5.storage.stores.store_base import InStore
@@ -39,23 +38,15 @@ class Memory(InStore):
     asked: list[tuple[int, int]] = field(default_factory=list)
     place = ""
 
-    def address(self, url: str) -> Address:
-        return Address.of(url)
-
-    def identity(self, url: str) -> ObjectIdentity | None:
+    def look(self, url: str) -> ObjectIdentity | None:
         data = self.files.get(url)
         return None if data is None else ObjectIdentity(str(hash(data)), len(data))
 
-    def check(self, url: str) -> ObjectIdentity:
-        if (found := self.identity(url)) is None:
-            raise NotFoundError(url)
-        return found
-
-    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:  # noqa: ARG002
+    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:  # noqa: ARG002
         self.asked.append((offset, nbytes))
-        return memoryview(self.files[url])[offset : offset + nbytes]
+        return self.files[url][offset : offset + nbytes]
 
-    def list(self, url: str, *, below: bool) -> Any:
+    def entries(self, url: str, *, below: bool) -> Any:
         raise NotImplementedError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ray_h5.errors import OptionError
-from ray_h5.storage.block_cache import BlockCache, CachedGetter, CacheOptions, cache_for
+from ray_h5.storage.block_cache import BlockCache, CacheOptions, cache_for
 
 FOLDER = "ray_h5-cache-3"
 BIG = 1 << 30
@@ -31,7 +31,7 @@ class Remote:
         return memoryview(self.bytes)[offset : offset + nbytes]
 
     def cached(self, cache):
-        return CachedGetter(self, cache, cache.file(self.place, self.state, len(self.bytes)))
+        return cache.file(self, self.place, self.state, len(self.bytes))
 
 
 def cache_at(folder, max_bytes=BIG):
@@ -172,7 +172,7 @@ def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(tmp_path):
     remote = Remote(1 << 20)
     cache = cache_at(tmp_path)
     (tmp_path / "thesis.tex").write_text("mine")
-    path = cache.file(remote.place, remote.state, 1 << 20).path
+    path = remote.cached(cache).path
     os.symlink(tmp_path / "thesis.tex", f"{path}.new")
     remote.cached(cache).get(0, 1000)
     assert remote.cached(cache).has([(0, 1000)]) == [True]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pyarrow.fs import (
     FileSelector,
@@ -21,14 +20,11 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from ray_h5.errors import NotFoundError, OptionError, RayH5Error, ReadFailedError, TruncatedFileError
+from ray_h5.errors import OptionError
 from ray_h5.storage.addresses import Address, check_listed, scheme_of
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.request_pool import call
 from ray_h5.storage.stores.object_store import check_fork
 from ray_h5.storage.stores.store_base import Found, InStore
-
-Result = TypeVar("Result")
 
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -160,38 +156,28 @@ class FileSystemStorage(InStore):
         root, _, key = url.partition("://")[2].partition("/")
         return Address(self.protocol, root, key)
 
-    def identity(self, url: str) -> ObjectIdentity | None:
-        found = self._asking(url, "looking at it", lambda: self._calls.info(self._path(url)))
+    def look(self, url: str) -> ObjectIdentity | None:
+        found = self._calls.info(self._path(url))
         return None if found is None else _identity(found)
 
-    def check(self, url: str) -> ObjectIdentity:
-        found = self.identity(url)
-        if found is None:
-            raise NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
-        self.open(url, found)
-        return found
-
-    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+    def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         folder = self._path(url).rstrip("/")
-        files, folders = self._asking(url, "listing it", lambda: self._calls.list(folder, below=below))
-        found = [(self.url(self._named(path)), _identity(state)) for path, state in files]
-        below_it = [self.url(self._named(path)) for path in folders]
-        top = self.url(folder) + ("/" if folder else "")
-        for each in (*(each for each, _ in found), *below_it):
-            check_listed(url, top, each)
-        files_there = [Found(each, self.address(each).key, state) for each, state in found]
-        return files_there, [self.address(each).key for each in below_it]
+        listed, folders = self._calls.list(folder, below=below)
+        files = {self.url(self._named(path)): _identity(state) for path, state in listed}
+        others = [self.url(self._named(path)) for path in folders]
+        for each in (*files, *others):
+            check_listed(url, self.url(folder) + ("/" if folder else ""), each)
+        found = [Found(each, self.address(each).key, state) for each, state in files.items()]
+        return found, [self.address(each).key for each in others]
 
-    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:  # noqa: ARG002
-        """Return bytes of a file in the state that it has. This waits, also for Ctrl-C."""
-        what = f"reading {nbytes} bytes at offset {offset}"
-        found = self._translated(url, what, lambda: self._calls.read_at(self._path(url), offset, nbytes))
-        if len(found) != nbytes:
-            raise TruncatedFileError(f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}")
-        return memoryview(found)
+    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes:  # noqa: ARG002
+        """Return bytes of a file in the state that it has."""
+        return self._calls.read_at(self._path(url), offset, nbytes)
 
     @property
     def _calls(self) -> _Arrow | _FSSpec:
+        if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
+            check_fork()
         return _Arrow(self.filesystem) if isinstance(self.filesystem, FileSystem) else _FSSpec(self.filesystem)
 
     def _named(self, path: str) -> str:
@@ -202,24 +188,6 @@ class FileSystemStorage(InStore):
             return url
         path = url.partition("://")[2]
         return path if isinstance(self.filesystem, FileSystem) else str(self.filesystem._strip_protocol(path))
-
-    def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
-        return call(lambda: self._translated(url, doing, work))
-
-    def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
-        if getattr(self.filesystem, "async_impl", False):  # its event loop is in a thread, which a fork does not have
-            check_fork()
-        error: RayH5Error
-        try:
-            return work()
-        except RayH5Error as exc:
-            error = exc
-        except FileNotFoundError:
-            error = NotFoundError(f"{url}: no such file in filesystem={self.protocol}")
-        except Exception as exc:  # noqa: BLE001  each file system has errors of its own
-            # Their texts may hold what is secret.
-            error = ReadFailedError(f"{url}: {doing} failed in filesystem={self.protocol}: {type(exc).__name__}")
-        raise error
 
 
 def _identity(found: tuple[str, int, Any]) -> ObjectIdentity:

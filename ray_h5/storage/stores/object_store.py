@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from ray_h5.errors import MissingDependencyError, NotHDF5Error, OptionError, RayH5Error, TruncatedFileError
+from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
-from ray_h5.storage.addresses import Address, check_key, check_listed, shown
-from ray_h5.storage.block_cache import CachedGetter, cache_for
+from ray_h5.storage.addresses import Address, check_key
+from ray_h5.storage.block_cache import cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.hub import HubPath, files_below, token_for
-from ray_h5.storage.request_pool import Getter, call
+from ray_h5.storage.request_pool import Getter
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
-from ray_h5.storage.stores.store_base import Found, InStore, Requests
+from ray_h5.storage.stores.store_base import PANIC, Found, InStore, Requests
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -39,9 +39,6 @@ _NO_SUCH_RANGE = 416
 _EMPTY = {"size": 0, "e_tag": '"empty"'}
 _UNESCAPED = frozenset("[]|^")
 """obstore does not escape these in a name, and follows no redirect then: the file has a store for the whole URL."""
-
-_PANIC = "PanicException"
-"""What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
 _stores: PerProcess[LRU[Any]] = PerProcess(lambda: LRU(_MAX_STORES))
 _user_pid: int | None = None
@@ -63,36 +60,25 @@ class ObjectStorage(InStore):
     def place(self) -> str:
         return self.options.place
 
-    def address(self, url: str) -> Address:
-        return Address.of(url)
-
-    def identity(self, url: str) -> ObjectIdentity | None:
+    def look(self, url: str) -> ObjectIdentity | None:
         store, key = self._store(url)
-        is_web = Address.of(url).kind == "https"
         try:
-            meta = self._asking(url, "looking at it", lambda: _look(store, key, is_web))
+            return self._identity(url, _look(store, key, Address.of(url).kind == "https"))
         except FileNotFoundError:
             return None
-        return self._identity(url, meta)
 
-    def check(self, url: str) -> ObjectIdentity:
-        found = self.identity(url)
-        if found is None:
-            raise store_error(FileNotFoundError(), url, "looking at it", "")
-        if found.size == 0:
-            raise NotHDF5Error(f"{url}: expected an HDF5 file, found an empty one (0 bytes)")
-        return found
+    def error(self, exc: BaseException, url: str, doing: str) -> RayH5Error:
+        return store_error(exc, url, doing, self.options.hidden(str(exc)))
 
     def getter(self, url: str, expect: ObjectIdentity) -> Getter:
         """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
         requests = Requests(self, url, expect)
         if (options := self.options.cache) is None:
             return requests
-        cache = cache_for(options)
-        state = f"{expect.etag} {expect.modified_ns}"
-        return CachedGetter(requests, cache, cache.file(f"{self.options.place} {url}", state, expect.size))
+        place, state = f"{self.options.place} {url}", f"{expect.etag} {expect.modified_ns}"
+        return cache_for(options).file(requests, place, state, expect.size)
 
-    def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+    def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         address = Address.of(url)
         if address.kind == "hf":
             return _on_hub(url), []
@@ -100,40 +86,25 @@ class ObjectStorage(InStore):
         objects: Sequence[Any]
         folders: Sequence[str] = ()
         if below:
-            objects = self._listing(url, lambda: _all(store, prefix))
+            objects = self._repeated(lambda: _all(store, prefix))
         else:
-            listed = self._listing(url, lambda: store.list_with_delimiter(prefix or None))
+            listed = self._repeated(lambda: store.list_with_delimiter(prefix or None))
             objects, folders = listed["objects"], listed["common_prefixes"]
-        found = []
-        for each in objects:
-            name = address.url(each["path"])
-            check_listed(url, prefix, each["path"])
-            found.append(Found(name, each["path"], self._identity(name, each)))
-        for name in folders:
-            check_listed(url, prefix, name)
-        return found, [each.rstrip("/") for each in folders]
+        found = [(address.url(each["path"]), each) for each in objects]
+        return [Found(name, each["path"], self._identity(name, each)) for name, each in found], [
+            each.rstrip("/") for each in folders
+        ]
 
-    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
-        """Return bytes of a file in an expected state, by one request. This waits, also for Ctrl-C."""
+    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
         store, key = self._store(url)
         options: GetOptions = {"range": (offset, offset + nbytes)}
         if expect.etag:
             options["if_match"] = expect.etag
-
-        def work() -> memoryview:
-            answer = store.get(key, options=options)
-            # A server that does not know If-Match sends what it has.
-            if _state(answer.meta) != expect:
-                raise changed(url)
-            return memoryview(answer.bytes())
-
-        found = self._translated(url, f"reading {nbytes} bytes at offset {offset}", work)
-        if len(found) != nbytes:
-            raise TruncatedFileError(
-                f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}; the file has {expect.size} "
-                "bytes. It is cut short: copy it again."
-            )
-        return found
+        answer = store.get(key, options=options)
+        # A server that does not know If-Match sends what it has.
+        if _state(answer.meta) != expect:
+            raise changed(url)
+        return memoryview(answer.bytes())
 
     def put_file(self, url: str, path: str) -> None:
         """Upload a local file. If that fails, there is neither an object nor a part of one."""
@@ -143,7 +114,7 @@ class ObjectStorage(InStore):
             with open(path, "rb") as file:
                 store.put(key, file, chunk_size=_PART_BYTES)  # a large file in parts, which are given up together
 
-        self._asking(url, "writing it", upload)
+        self.asking(url, "writing it", upload)
 
     def rename(self, old: str, new: str) -> None:
         """Give an object of the same store another name; the store copies it."""
@@ -153,13 +124,13 @@ class ObjectStorage(InStore):
             store.copy(key, to)
             store.delete(key)
 
-        self._asking(new, "renaming what was uploaded", move)
+        self.asking(new, "renaming what was uploaded", move)
 
     def delete(self, urls: Sequence[str]) -> None:
         """Delete objects of one store; one that does not exist is none."""
         if urls:
             store = self._store(urls[0])[0]
-            self._asking(urls[0], "deleting it", lambda: store.delete([self._store(url)[1] for url in urls]))
+            self.asking(urls[0], "deleting it", lambda: store.delete([self._store(url)[1] for url in urls]))
 
     def _identity(self, url: str, meta: Any) -> ObjectIdentity:
         found = _state(meta)
@@ -171,38 +142,18 @@ class ObjectStorage(InStore):
             )
         return found
 
-    def _asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
-        """Do a request in another thread, so that Ctrl-C ends the wait."""
-        return call(lambda: self._translated(url, doing, work))
-
-    def _listing(self, url: str, work: Callable[[], Result]) -> Result:
+    def _repeated(self, work: Callable[[], Result]) -> Result:
         """List a folder; list it again if an answer breaks off: obstore repeats requests, but not this."""
-
-        def repeated() -> Result:
-            wait, most = self.options.backoff
-            for _ in range(self.options.max_retries):
-                try:
-                    return work()
-                except Exception as exc:
-                    if _LIST_BODY not in str(exc):
-                        raise
-                time.sleep(wait.total_seconds())
-                wait = min(2 * wait, most)
-            return work()
-
-        return self._asking(url, "listing it", repeated)
-
-    def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
-        error: RayH5Error
-        try:
-            return work()
-        except RayH5Error:
-            raise
-        except BaseException as exc:
-            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
-                raise
-            error = store_error(exc, shown(url), doing, self.options.hidden(str(exc)))
-        raise error  # without a context, which could hold something secret
+        wait, most = self.options.backoff
+        for _ in range(self.options.max_retries):
+            try:
+                return work()
+            except Exception as exc:
+                if _LIST_BODY not in str(exc):
+                    raise
+            time.sleep(wait.total_seconds())
+            wait = min(2 * wait, most)
+        return work()
 
     def _store(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
@@ -232,7 +183,7 @@ class ObjectStorage(InStore):
         except RayH5Error:
             raise
         except BaseException as exc:
-            if not isinstance(exc, Exception) and type(exc).__name__ != _PANIC:
+            if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
                 raise
             error = option_error(self.options.hidden(str(exc)))
         raise error
@@ -271,10 +222,7 @@ def _on_hub(url: str) -> list[Found]:
     """Return all files below a folder of the Hub, without states: see `RemoteFiles`."""
     of = HubPath.of(url)
     above = Address.of(url).key.removesuffix(of.path)
-    listed: Any = call(lambda: files_below(url))
-    for path in listed:
-        check_listed(url, of.path, path)
-    return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in listed]
+    return [Found(of.url(path), above + path, ObjectIdentity("", 0)) for path in files_below(url)]
 
 
 def check_fork() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from ray_h5.errors import NotHDF5Error
-from ray_h5.storage.addresses import Address
-from ray_h5.storage.block_cache import CachedGetter
+from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedError, TruncatedFileError
+from ray_h5.storage.addresses import Address, check_listed, shown
+from ray_h5.storage.block_cache import CachedFile
 from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
-from ray_h5.storage.request_pool import IN_FLIGHT, Getter, fetch
+from ray_h5.storage.request_pool import IN_FLIGHT, Getter, call, fetch
+
+Result = TypeVar("Result")
 
 STORE_COSTS = Costs(gap_bytes=256 << 10, few_gap_bytes=64 << 10, part_bytes=(1 << 20, 8 << 20), in_flight=IN_FLIGHT)
 """Measured at 60 ms to the first byte and 80 MB/s a stream: 2 MiB parts filled a link that 8 MiB parts left half idle,
 and a gap of 256 KiB takes less CPU than the request that it saves."""
+
+
+PANIC = "PanicException"
+"""What an error inside obstore's Rust is: no Exception, but a BaseException."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +54,77 @@ class InStore(ABC):
     def place(self) -> str:
         """What says which store a URL is of, without secrets."""
 
-    @abstractmethod
-    def address(self, url: str) -> Address:
-        """Return the parts of a URL."""
+    # What a store does. Each of these is a request, or a few, in a thread that may wait; what it raises is translated.
 
     @abstractmethod
-    def identity(self, path: str) -> ObjectIdentity | None:
+    def look(self, url: str) -> ObjectIdentity | None:
         """Return the state that a file has now; None if it does not exist."""
 
     @abstractmethod
-    def check(self, path: str) -> ObjectIdentity:
-        """Return the state of a file that exists and is not empty; raise the error that says what it is."""
+    def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
+        """Return what `list` does."""
 
     @abstractmethod
+    def read(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> bytes | memoryview:
+        """Return bytes of a file in an expected state, by one request."""
+
+    def address(self, url: str) -> Address:
+        """Return the parts of a URL."""
+        return Address.of(url)
+
+    def error(self, exc: BaseException, url: str, doing: str) -> RayH5Error:
+        """Return the error for what a request raised. The text of that may hold what is secret."""
+        if isinstance(exc, FileNotFoundError):
+            return NotFoundError(f"{url}: no such file in filesystem={self.place}")
+        return ReadFailedError(f"{url}: {doing} failed in filesystem={self.place}: {type(exc).__name__}")
+
+    # What it is used for ------------------------------------------------------------------------------
+
+    def identity(self, url: str) -> ObjectIdentity | None:
+        """Return the state that a file has now; None if it does not exist."""
+        return self.asking(url, "looking at it", lambda: self.look(url))
+
+    def check(self, url: str) -> ObjectIdentity:
+        """Return the state of a file that exists and is not empty; raise the error that says what it is."""
+        found = self.identity(url)
+        if found is None:
+            raise self.error(FileNotFoundError(), url, "looking at it")
+        self.open(url, found)
+        return found
+
     def list(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         """Return the files in a folder, whose URL ends in ``/``, and the keys of its folders; or all files below it."""
+        files, folders = self.asking(url, "listing it", lambda: self.entries(url, below=below))
+        top = self.address(url).key
+        for key in (*(file.key for file in files), *folders):
+            check_listed(url, top, key)
+        return files, folders
 
-    @abstractmethod
-    def get(self, path: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
+    def get(self, url: str, expect: ObjectIdentity, offset: int, nbytes: int) -> memoryview:
         """Return bytes of a file in an expected state, by one request, in a thread that may wait."""
+        doing = f"reading {nbytes} bytes at offset {offset}"
+        found = self._translated(url, doing, lambda: self.read(url, expect, offset, nbytes))
+        if len(found) != nbytes:
+            raise TruncatedFileError(
+                f"{url}: expected {nbytes} bytes at offset {offset}, found {len(found)}; the file has {expect.size} "
+                "bytes. It is cut short: copy it again."
+            )
+        return memoryview(found)
+
+    def asking(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        """Do a request in another thread, so that Ctrl-C ends the wait."""
+        return call(lambda: self._translated(url, doing, work))
+
+    def _translated(self, url: str, doing: str, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except RayH5Error as exc:
+            error = exc
+        except BaseException as exc:
+            if not isinstance(exc, Exception) and type(exc).__name__ != PANIC:
+                raise
+            error = self.error(exc, shown(url), doing)
+        raise error  # without a context, which could hold something secret
 
     def getter(self, path: str, expect: ObjectIdentity) -> Getter:
         """Return what gets ranges of a file in one state."""
@@ -136,7 +194,7 @@ class RemoteFile:
 
     def on_disk(self, spans: Sequence[Span]) -> list[bool]:
         """Return for byte ranges whether each seems to be in the cache."""
-        return self._getter.has(spans) if isinstance(self._getter, CachedGetter) else [False for _ in spans]
+        return self._getter.has(spans) if isinstance(self._getter, CachedFile) else [False for _ in spans]
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""
