@@ -12,11 +12,10 @@ from ray_h5.errors import OptionError
 from ray_h5.options import DEFAULT_EXTENSIONS
 from ray_h5.storage.addresses import is_url
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.endings import Endings
 from ray_h5.storage.find_local_files import LocalSearch
 from ray_h5.storage.find_remote_files import RemoteSearch
 from ray_h5.storage.local import LOCAL, PathLike, natural_key
-from ray_h5.storage.missing_paths import missing_paths, nothing_found
+from ray_h5.storage.search import Endings, missing_paths, nothing_found
 from ray_h5.storage.storage_of_path import Storage
 
 __all__ = ["PathLike", "find_files", "is_local_only", "list_paths"]
@@ -82,16 +81,22 @@ def find_files(
     """
     texts = [os.fspath(path) for path in list_paths(paths)]
     endings = Endings(file_extensions)
-    local = LocalSearch(endings, "" if filesystem is None else _root_of(filesystem))
+    root = ""
+    if filesystem is not None:
+        from ray_h5.storage.stores.file_systems import local_root  # few need it
+
+        root = local_root(filesystem)
+    local = LocalSearch(endings, root)
     searches: dict[str, LocalSearch | RemoteSearch] = dict.fromkeys(texts, local)
     if urls := [path for path in searches if is_url(path)]:
         searches |= dict.fromkeys(urls, RemoteSearch(urls, storage, endings))
     found = {path: search.find(path) for path, search in searches.items()}
     taken = [files for files in found.values() if files is not None]
     states = {name: state for files in taken for name, state in files.files.items()}
-    missing = [(path, searches[path].note) for path, files in found.items() if files is None]
+    missing = [path for path, files in found.items() if files is None]
     if missing and not ignore_missing_paths:
-        raise missing_paths(missing, may_go_on=ignore_missing_paths is not None and bool(states))
+        notes = [searches[path].note(path) for path in missing]
+        raise missing_paths(notes, may_go_on=ignore_missing_paths is not None and bool(states))
     if not states:
         raise nothing_found(texts, sum(files.other_endings for files in taken), file_extensions, len(missing))
     return FoundFiles(
@@ -130,9 +135,3 @@ def list_paths(paths: object, option: str = "paths") -> list[PathLike]:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise OptionError(f"{option}: expected str or path-like, found {reprlib.repr(path)}")
     return given
-
-
-def _root_of(filesystem: object) -> str:
-    from ray_h5.storage.stores.file_systems import local_root
-
-    return local_root(filesystem)

@@ -6,6 +6,7 @@ fewest links; of these, under the first in natural order. Two real paths are two
 
 from __future__ import annotations
 
+import difflib
 import functools
 import glob
 import itertools
@@ -18,12 +19,12 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from ray_h5.errors import NotReadableError, OptionError
-from ray_h5.storage.endings import Endings, Taken
 from ray_h5.storage.local import Listed, absolute_path, natural_key
-from ray_h5.storage.missing_paths import note_of_local_path
+from ray_h5.storage.search import Endings, Taken
 
 logger = logging.getLogger(__name__)
 
+_MAX_COMPARED = 5000
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -49,7 +50,11 @@ class LocalSearch:
 
     def note(self, path: str) -> str:
         """Return a path that does not exist, and what to say about it."""
-        return note_of_local_path(os.path.join(self.root, _spellings(path)[0]))
+        path = os.path.join(self.root, _spellings(path)[0])
+        notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
+        notes += [near] if (near := _near_path(path)) else []
+        notes += [] if os.path.isabs(path) else [f"looked in {Path.cwd()}"]
+        return f"{path} ({', '.join(notes)})" if notes else path
 
     def _find(self, path: str) -> Taken | None:
         if os.path.isdir(path):
@@ -192,3 +197,21 @@ def _links(path: str) -> int:
 
 def _by_links(path: str) -> tuple[int, str]:
     return _links(path), natural_key(path)
+
+
+def _near_path(path: str) -> str:
+    """Return which paths a user may mean instead: entries of the deepest folder that exists."""
+    folder, name = os.path.split(path.rstrip("/"))
+    notes = []
+    while folder and folder != "/" and not os.path.isdir(folder):
+        notes = [f"there is no {folder!r}"]
+        folder, name = os.path.split(folder)
+    if glob.has_magic(name):
+        return ""
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
+    notes += [f"did you mean {' or '.join(repr(os.path.join(folder, each)) for each in near)}?"] if near else []
+    return "; ".join(notes)

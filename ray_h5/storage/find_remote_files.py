@@ -12,8 +12,8 @@ from ray_h5.errors import NotFoundError, NotReadableError, OptionError
 from ray_h5.messages import near_names
 from ray_h5.storage.addresses import Address, has_magic, shown, without_secrets
 from ray_h5.storage.byte_source import ObjectIdentity
-from ray_h5.storage.endings import Endings, States, Taken
 from ray_h5.storage.request_pool import fetching_threads
+from ray_h5.storage.search import Endings, States, Taken
 from ray_h5.storage.storage_of_path import Storage
 from ray_h5.storage.stores.store_base import Found, InStore
 
