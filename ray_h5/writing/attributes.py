@@ -60,14 +60,19 @@ def copy_attribute(
     found: h5py.Group | h5py.Dataset,
     made: h5py.Group | h5py.Dataset,
     name: str,
-    types: NamedTypes = NamedTypes(),  # noqa: B008
+    types: NamedTypes,
 ) -> None:
-    """Copy an attribute without references, with its exact type."""
+    """Copy an attribute with its exact type. References lead to the objects of the same names in the other file."""
     attribute = found.attrs.get_id(name)
     if name in made.attrs:
         del made.attrs[name]
     new = h5py.h5a.create(made.id, encoded(name), types.of(attribute), attribute.get_space())
     if attribute.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        return
+    if refers(np.dtype(attribute.dtype)):
+        values = np.asarray(found.attrs[name], None if attribute.shape else object)
+        values = remapped(values, found.file, made.file).reshape(attribute.shape)
+        new.write(np.ascontiguousarray(values, attribute.dtype))
         return
     if attribute.dtype.hasobject:
         values = np.empty(attribute.shape, attribute.dtype)

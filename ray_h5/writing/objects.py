@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from ray_h5.errors import CorruptFileError
-from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refers
+from ray_h5.writing.attributes import NamedTypes, refers, remapped
 
 SLAB_OBJECTS = 1 << 16
 """Texts or lists that are copied at a time."""
@@ -30,27 +30,19 @@ def copy_object(
     found: h5py.Dataset | h5py.Datatype,
     out: h5py.File,
     path: str,
-    types: NamedTypes = NamedTypes(),  # noqa: B008
+    types: NamedTypes,
 ) -> None:
-    """Copy a dataset or a type, with its attributes, as it is stored."""
-    made: h5py.Dataset | h5py.Datatype
+    """Copy a dataset or a type as it is stored, with its attributes or without. References lead nowhere yet."""
     if isinstance(found, h5py.Datatype):
-        type_ = found.id.copy()
-        type_.commit(out.id, path.encode(), lcpl=new_links())
-        made = h5py.Datatype(type_)
+        found.id.copy().commit(out.id, path.encode(), lcpl=new_links())
     elif types.names_one_of(found) or _has_plain_chunks(found) or _has_fill_on_heap(found):
-        made = _copy_dataset(found, out, path, types)
+        _copy_dataset(found, out, path, types)
     else:
         # libhdf5 copies chunks without decoding them. Of a fill value on the heap it copies the address.
         h5py.h5o.copy(found.file.id, str(found.name).encode(), out.id, path.encode(), lcpl=new_links())
-        return
-    for name in found.attrs:
-        dtype = dtype_of(found.attrs.get_id(name))
-        if dtype is not None and not refers(dtype):
-            copy_attribute(found, made, name, types)
 
 
-def _copy_dataset(found: h5py.Dataset, out: h5py.File, path: str, types: NamedTypes) -> h5py.Dataset:
+def _copy_dataset(found: h5py.Dataset, out: h5py.File, path: str, types: NamedTypes) -> None:
     """Copy a dataset without its attributes, not by `h5o.copy`."""
     plist, space = found.id.get_create_plist(), found.id.get_space()
     id_ = h5py.h5d.create(out.id, path.encode(), types.of(found.id), space, dcpl=plist, lcpl=new_links())
@@ -67,7 +59,18 @@ def _copy_dataset(found: h5py.Dataset, out: h5py.File, path: str, types: NamedTy
         values = np.empty(found.shape, np.dtype((np.void, type_.get_size())))
         found.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
         made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=type_)
-    return made
+
+
+def copy_references(found: h5py.Dataset, made: h5py.Dataset) -> None:
+    """Write the references of a dataset, to the objects of the same names in the file of the other one."""
+    for part in slabs(found):
+        values = np.asarray(found[part], None if found.dtype.names else object)
+        values = np.ascontiguousarray(remapped(values, found.file, made.file), found.dtype).reshape(values.shape)
+        space = made.id.get_space()
+        if part:
+            space.select_hyperslab((part.start, *(0 for _ in found.shape[1:])), values.shape)
+        # Not by h5py's own assignment: it takes lists of references for one value.
+        made.id.write(h5py.h5s.create_simple(values.shape) if part else space, space, values)
 
 
 def _has_plain_chunks(found: h5py.Dataset) -> bool:

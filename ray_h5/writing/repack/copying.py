@@ -29,8 +29,8 @@ from ray_h5.manifest.row_requests import RowRange
 from ray_h5.messages import few
 from ray_h5.read.read_parts import FileRead, Part
 from ray_h5.read.reader import RowReader
-from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, encoded, refers, remapped
-from ray_h5.writing.objects import copy_object, copy_userblock, new_links, new_properties, slabs
+from ray_h5.writing.attributes import NamedTypes, copy_attribute, dtype_of, refers
+from ray_h5.writing.objects import copy_object, copy_references, copy_userblock, new_links, new_properties, slabs
 from ray_h5.writing.output import OutputFile, has_checksum, new_chunked, steps_of, sum_of_objects
 
 SLAB_BYTES = 64 << 20
@@ -176,7 +176,6 @@ class FileCopy:
         self.result = Copied()
         self._verbatim.clear()
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
-            referring: list[str] = []
             with translated(self._source, "reading it"):
                 entries = list(self._entries(file))
             if self._named_types:
@@ -186,11 +185,9 @@ class FileCopy:
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
             for entry in entries:
-                self._copy(entry, file, out, reader, referring, progress)
-            self._attributes("/", file, out, referring)
-            with out.writing():
-                for path in referring:
-                    self._references(path, file, out.file)
+                self._copy(entry, file, out, reader, progress)
+            for path in ["/", *(each.path for each in entries if each.what in {"group", "array", "type"})]:
+                self._finish(file[path], out.file[path], out)
 
     def verify(self, path: str) -> None:
         """Compare the arrays that were copied as they are, byte by byte, as they are stored.
@@ -305,7 +302,6 @@ class FileCopy:
         file: h5py.File,
         out: OutputFile,
         reader: RowReader,
-        referring: list[str],
         progress: Callable[[int], object],
     ) -> None:
         path = entry.path
@@ -318,23 +314,18 @@ class FileCopy:
             elif entry.what == "group":
                 properties = new_properties(file[path].id.get_create_plist())
                 h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
-                self._attributes(path, file, out, referring)
         if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
             found = file[path]
             if isinstance(found, h5py.Dataset):
                 self._look_at_values(path, found, reader)
             with out.writing(), translated(self._source, f"copying {path!r}"):
                 copy_object(found, out.file, path, self._types)
-            self._referring(found, referring, path)
             if isinstance(found, h5py.Dataset):
-                if refers(found.dtype):
-                    referring.append(path)
-                elif found.shape is not None:
+                if found.shape is not None and not refers(found.dtype):
                     self._verbatim.append(path)
                 self._advance(found.id.get_storage_size(), progress)
         elif entry.what == "array":
             self._rewrite(path, file[path], out, reader, progress)
-            self._attributes(path, file, out, referring)
 
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
@@ -400,44 +391,16 @@ class FileCopy:
 
     # Attributes and references ---------------------------------------------------------------------
 
-    def _attributes(self, path: str, file: h5py.File, out: OutputFile, referring: list[str]) -> None:
-        found = file[path]
+    def _finish(self, found: Any, made: Any, out: OutputFile) -> None:
+        """Copy what refers to other objects, now that all are there, and the attributes that a copy lacks."""
         for name in found.attrs:
             dtype = dtype_of(found.attrs.get_id(name))
-            if dtype is None or refers(dtype):
-                continue
-            with out.writing(f"writing attribute {name!r} of {path!r}"):
-                copy_attribute(found, out.file[path], name, self._types)
-        self._referring(found, referring, path)
-
-    def _referring(self, found: h5py.Group | h5py.Dataset, referring: list[str], path: str) -> None:
-        dtypes = [dtype_of(found.attrs.get_id(name)) for name in found.attrs]
-        if any(dtype is not None and refers(dtype) for dtype in dtypes) and path not in referring:
-            referring.append(path)
-
-    def _references(self, path: str, file: h5py.File, out: h5py.File) -> None:
-        """Write the attributes of an object that refer to others; now that all are there."""
-        found, made = file[path], out[path]
+            if dtype is not None and (refers(dtype) or name not in made.attrs):
+                with out.writing(f"writing attribute {name!r} of {found.name!r}"):
+                    copy_attribute(found, made, name, self._types)
         if isinstance(found, h5py.Dataset) and refers(found.dtype) and found.size:
-            for part in slabs(found):
-                values = np.asarray(found[part], None if found.dtype.names else object)
-                values = np.ascontiguousarray(remapped(values, file, out), found.dtype).reshape(values.shape)
-                space = made.id.get_space()
-                if part:
-                    space.select_hyperslab((part.start, *(0 for _ in found.shape[1:])), values.shape)
-                # Not by h5py's own assignment: it takes lists of references for one value.
-                made.id.write(h5py.h5s.create_simple(values.shape) if part else space, space, values)
-        for name in found.attrs:
-            attribute = found.attrs.get_id(name)
-            dtype = dtype_of(attribute)
-            if dtype is None or not refers(dtype):
-                continue
-            values = np.asarray(found.attrs[name], None if attribute.shape else object)
-            if name in made.attrs:
-                del made.attrs[name]
-            type_, space = self._types.of(attribute), attribute.get_space()
-            new = h5py.h5a.create(made.id, encoded(name), type_, space)
-            new.write(np.ascontiguousarray(remapped(values, file, out).reshape(attribute.shape), dtype))
+            with out.writing():
+                copy_references(found, made)
 
 
 def _raw_rows(dataset: h5py.Dataset, start: int, stop: int, dtype: np.dtype) -> np.ndarray:
