@@ -20,9 +20,10 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from ray_h5.errors import OptionError
 from ray_h5.fork import PerProcess
 from ray_h5.storage.byte_source import Span
 from ray_h5.storage.local import LocalFile, write_at
-from ray_h5.storage.request_pool import Getter
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ _FOLDER = "ray_h5-cache-3"
 _NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{32}")
 _RECORD = np.dtype([("crc", "<u4"), ("is_there", "<u4")])
 _PAGE_BYTES = 4096
+
+Get: TypeAlias = Callable[[int, int], memoryview]
 
 _TOUCH_S = 1.0
 _COUNT_AGAIN_S, _COUNTED_PARTS = 60.0, 100
@@ -94,13 +96,13 @@ class BlockCache:
         self._paused_until = self._counted_at = float("-inf")
         self._taken = self._counted = 0
 
-    def file(self, getter: Getter, place: str, state: str, size: int) -> CachedFile:
-        """Return what gets the bytes of a remote file, from the disk or by `getter`.
+    def file(self, get: Get, place: str, state: str, size: int) -> CachedFile:
+        """Return what gets the bytes of a remote file, from the disk or by `get`.
 
         Parameters
         ----------
-        getter : Getter
-            The file where it is.
+        get : callable
+            Returns the bytes at an offset, of a size, from where the file is.
         place : str
             What distinguishes the file from all others: its store and its URL.
         state : str
@@ -109,7 +111,7 @@ class BlockCache:
             Its size in bytes.
         """
         hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in (place, f"{state} {size}")]
-        return CachedFile(getter, self, os.path.join(self._folder, "-".join(hashes)), size)
+        return CachedFile(get, self, os.path.join(self._folder, "-".join(hashes)), size)
 
     @property
     def may_write(self) -> bool:
@@ -171,9 +173,9 @@ class CachedFile:
     Any thread may use it. See `BlockCache.file`.
     """
 
-    def __init__(self, getter: Getter, cache: BlockCache, path: str, size: int) -> None:
+    def __init__(self, get: Get, cache: BlockCache, path: str, size: int) -> None:
         self.path = path
-        self._getter, self._cache, self._size = getter, cache, size
+        self._get, self._cache, self._size = get, cache, size
         self._record_bytes = -(-_RECORD.itemsize * -(-size // BLOCK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
         # A file that was moved has bytes of another one: CRCs begin with the name.
         self._seed = zlib.crc32(os.fsencode(os.path.basename(path)))
@@ -192,7 +194,7 @@ class CachedFile:
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return the bytes at `offset`: without a request if all are on the disk, otherwise by one."""
         if nbytes <= 0 or offset + nbytes > self._size:
-            return self._getter.get(offset, nbytes)  # it names the error
+            return self._get(offset, nbytes)  # it names the error
         first, end = self._blocks(offset, nbytes)
         at = offset - first * BLOCK_BYTES
         blocks, is_right = self._read(first, end)
@@ -203,7 +205,7 @@ class CachedFile:
         writes = self._cache.may_write
         if not writes:  # the rest of the blocks is of no use
             start, stop = max(start, offset), min(stop, offset + nbytes)
-        fetched = self._getter.get(start, stop - start)
+        fetched = self._get(start, stop - start)
         if writes:
             self._write(int(missing[0]), fetched)
         if start <= offset and offset + nbytes <= stop:

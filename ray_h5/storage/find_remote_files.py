@@ -92,7 +92,7 @@ class RemoteSearch:
                     "Name the files one by one, or use s3://, gs:// or az:// if it is a store."
                 )
             return None
-        named, below, pattern = self._matches(address) if has_magic(address.key) else self._below(address)
+        named, below, pattern = self._matches(address)
         files = named | below
         if not files:
             return None
@@ -102,18 +102,17 @@ class RemoteSearch:
         existing: States = {name: state for name in taken if (state := states[name]) is not None}
         return Taken(existing, len(files) - len(taken))
 
-    def _below(self, address: Address) -> tuple[States, States, str]:
-        """Return no files that a folder names itself, those below it, and no pattern."""
-        folder = address.key.rstrip("/") + "/" if address.key else ""
-        files = self._files(address.url(folder), below=True)[0]
-        return {}, {file.url: file.identity for file in files if not _is_hidden(file.key[len(folder) :])}, ""
-
     def _matches(self, address: Address) -> tuple[States, States, str]:
-        """Return the files that a glob matches, those in the folders that it matches, and the glob as a URL."""
-        parts = address.key.split("/")
-        first = next(number for number, part in enumerate(parts) if has_magic(part))
+        """Return the files that a glob matches, those in the folders that it matches, and the glob as a URL.
+
+        A folder is a glob without parts that match names: all is below it.
+        """
+        is_glob = has_magic(address.key)
+        key = address.key if is_glob else address.key.rstrip("/")
+        parts = key.split("/") if key else []
+        first = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
         above, pattern = "".join(part + "/" for part in parts[:first]), parts[first:]
-        deep = len(pattern) > 1
+        deep = len(pattern) != 1
         files, folders = self._files(address.url(above), below=deep)
         if not deep:
             for name in folders:
@@ -131,9 +130,9 @@ class RemoteSearch:
             names = rest.split("/")
             if _matches_parts(names, pattern):
                 named[file.url] = file.identity
-            elif any(_matches_parts(names[:count], pattern) for count in range(1, len(names))):
+            elif any(_matches_parts(names[:count], pattern) for count in range(len(names))):
                 below[file.url] = file.identity
-        return named, below, address.key
+        return named, below, address.key if is_glob else ""
 
     def _files(self, folder: str, *, below: bool) -> tuple[list[Found], list[str]]:
         key = folder, below
@@ -170,12 +169,10 @@ def _matches_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     """Return whether the parts of a key match those of a glob; ``**`` matches any number of them."""
     if not pattern:
         return not parts
+    if pattern == ["**"]:
+        return bool(parts)
     if pattern[0] == "**":
-        return (
-            any(_matches_parts(parts[count:], pattern[1:]) for count in range(len(parts) + 1))
-            if pattern[1:]
-            else (bool(parts))
-        )
+        return any(_matches_parts(parts[count:], pattern[1:]) for count in range(len(parts) + 1))
     return bool(parts) and _matcher(pattern[0])(parts[0]) is not None and _matches_parts(parts[1:], pattern[1:])
 
 

@@ -31,7 +31,7 @@ class Remote:
         return memoryview(self.bytes)[offset : offset + nbytes]
 
     def cached(self, cache):
-        return cache.file(self, self.place, self.state, len(self.bytes))
+        return cache.file(self.get, self.place, self.state, len(self.bytes))
 
 
 def cache_at(folder, max_bytes=BIG):

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -13,14 +14,13 @@ from ray_h5.errors import MissingDependencyError, OptionError, RayH5Error
 from ray_h5.fork import PerProcess
 from ray_h5.lru import LRU
 from ray_h5.storage.addresses import Address, check_key
-from ray_h5.storage.block_cache import cache_for
+from ray_h5.storage.block_cache import CachedFile, cache_for
 from ray_h5.storage.byte_source import ObjectIdentity
 from ray_h5.storage.hub import HubPath, files_below, token_for
-from ray_h5.storage.request_pool import Getter
 from ray_h5.storage.stores.errors import changed, option_error, status_of, store_error
 from ray_h5.storage.stores.options import StoreOptions
 from ray_h5.storage.stores.redirects import without_redirects
-from ray_h5.storage.stores.store_base import PANIC, Found, InStore, Requests
+from ray_h5.storage.stores.store_base import PANIC, Found, InStore
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -70,13 +70,11 @@ class ObjectStorage(InStore):
     def error(self, exc: BaseException, url: str, doing: str) -> RayH5Error:
         return store_error(exc, url, doing, self.options.hidden(str(exc)))
 
-    def getter(self, url: str, expect: ObjectIdentity) -> Getter:
-        """Return what gets ranges of a file in one state: from a disk, if their bytes stay there, or by requests."""
-        requests = Requests(self, url, expect)
+    def cached(self, url: str, expect: ObjectIdentity) -> CachedFile | None:
         if (options := self.options.cache) is None:
-            return requests
+            return None
         place, state = f"{self.options.place} {url}", f"{expect.etag} {expect.modified_ns}"
-        return cache_for(options).file(requests, place, state, expect.size)
+        return cache_for(options).file(partial(self.get, url, expect), place, state, expect.size)
 
     def entries(self, url: str, *, below: bool) -> tuple[list[Found], list[str]]:
         address = Address.of(url)

@@ -11,7 +11,7 @@ from ray_h5.errors import NotFoundError, NotHDF5Error, RayH5Error, ReadFailedErr
 from ray_h5.storage.addresses import Address, check_listed, shown
 from ray_h5.storage.block_cache import CachedFile
 from ray_h5.storage.byte_source import Buffer, Costs, Identity, ObjectIdentity, Span, Then
-from ray_h5.storage.request_pool import IN_FLIGHT, Getter, call, fetch
+from ray_h5.storage.request_pool import IN_FLIGHT, call, fetch
 
 Result = TypeVar("Result")
 
@@ -126,9 +126,9 @@ class InStore(ABC):
             error = self.error(exc, shown(url), doing)
         raise error  # without a context, which could hold something secret
 
-    def getter(self, path: str, expect: ObjectIdentity) -> Getter:
-        """Return what gets ranges of a file in one state."""
-        return Requests(self, path, expect)
+    def cached(self, url: str, expect: ObjectIdentity) -> CachedFile | None:  # noqa: ARG002  most have none
+        """Return what has bytes of a file in one state on a disk, if its bytes stay there."""
+        return None
 
     def open(self, path: str, expect: Any) -> RemoteFile:
         """Return the bytes of a file in one state. It costs no request."""
@@ -143,19 +143,6 @@ class InStore(ABC):
     def real_path(self, path: str) -> str:
         """Return the URL: in a store, a file has one."""
         return path
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Gets ranges of one file in one state by requests."""
-
-    storage: InStore
-    url: str
-    expect: ObjectIdentity
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes by one request."""
-        return self.storage.get(self.url, self.expect, offset, nbytes)
 
 
 class RemoteFile:
@@ -178,7 +165,7 @@ class RemoteFile:
 
     def __init__(self, storage: InStore, url: str, expect: ObjectIdentity) -> None:
         self._storage, self._url, self._expect = storage, url, expect
-        self._getter = storage.getter(url, expect)
+        self._cached = storage.cached(url, expect)
 
     @property
     def size(self) -> int:
@@ -190,11 +177,13 @@ class RemoteFile:
 
     def get(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes by one request, or from a disk, in a thread that may wait; see `fetch`."""
-        return self._getter.get(offset, nbytes)
+        if self._cached is not None:
+            return self._cached.get(offset, nbytes)
+        return self._storage.get(self._url, self._expect, offset, nbytes)
 
     def on_disk(self, spans: Sequence[Span]) -> list[bool]:
         """Return for byte ranges whether each seems to be in the cache."""
-        return self._getter.has(spans) if isinstance(self._getter, CachedFile) else [False for _ in spans]
+        return [False for _ in spans] if self._cached is None else self._cached.has(spans)
 
     def read_into(self, offset: int, buffer: Buffer) -> None:
         """Fill `buffer` with the bytes that begin at `offset`."""

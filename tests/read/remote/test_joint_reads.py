@@ -22,7 +22,7 @@ class Held(RemoteFile):
     """A file in memory that is read as if it were in a store."""
 
     def __init__(self, data, costs=RemoteFile.costs):
-        self._expect, self._getter = ObjectIdentity("a", len(data)), None
+        self._expect, self._cached = ObjectIdentity("a", len(data)), None
         self.costs, self._data, self._lock = costs, memoryview(data), threading.Lock()
         self.begun, self.done, self.most = set(), set(), 0
 
