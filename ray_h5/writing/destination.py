@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,7 +98,7 @@ def _is_hdf5_name(name: str) -> bool:
     return name.rpartition(".")[2].lower() in DEFAULT_EXTENSIONS
 
 
-class _Folder:
+class _Folder(ABC):
     """What folders on a disk and in a store have in common. They can be pickled; the copy belongs to the same write."""
 
     storage_options: Mapping[str, object] | None = None
@@ -105,8 +106,8 @@ class _Folder:
     journal: str | None = None
     """The path of a file for what a write that is interrupted has done; None if none can go on."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, storage: Any) -> None:
+        self._folder, self._storage = folder, storage
 
     @property
     def path(self) -> str:
@@ -117,19 +118,26 @@ class _Folder:
         """Return the path or URL of a file."""
         return f"{self._folder}/{name}"
 
+    def real_path(self, name: str) -> str:
+        """Return the one path of a file; see `Storage.real_path`."""
+        return self._storage.real_path(self.place(name))
+
+    def names(self) -> list[str]:
+        """Return the HDF5 files that are in the folder itself."""
+        return sorted(name for name in self._all_names() if _is_hdf5_name(name) and not name.startswith("."))
+
+    @abstractmethod
+    def _all_names(self) -> list[str]: ...
+
 
 class LocalDestination(_Folder):
     """A folder on a disk that all nodes see. Files that are not complete are in a hidden folder of it."""
 
     def __init__(self, folder: str, hidden: str) -> None:
-        super().__init__(folder)
+        super().__init__(folder, LOCAL)
         self._hidden = HiddenFolder(os.path.join(folder, hidden))
         self.journal = os.path.join(self._hidden.path, JOURNAL)
         self._is_made = False
-
-    def real_path(self, name: str) -> str:
-        """Return the one path of a file; see `Storage.real_path`."""
-        return LOCAL.real_path(self.place(name))
 
     def begin(self) -> None:
         """Make room for files that are not complete; remove those of writes that died. Once, on the driver.
@@ -167,10 +175,6 @@ class LocalDestination(_Folder):
     def has(self, name: str) -> bool:
         """Return whether a file is there."""
         return os.path.lexists(self.place(name))
-
-    def names(self) -> list[str]:
-        """Return the HDF5 files that are in the folder itself."""
-        return _shown(self._all_names())
 
     def is_empty(self) -> bool:
         """Return whether nothing is in the folder, or there is none."""
@@ -237,13 +241,10 @@ class StoreDestination(_Folder):
     def __init__(
         self, folder: str, hidden: str, storage: ObjectStorage, storage_options: Mapping[str, object] | None
     ) -> None:
-        super().__init__(folder)
-        self._storage, self.storage_options = storage, storage_options
+        super().__init__(folder, storage)
+        self.storage_options = storage_options
         self._staging = self.place(hidden)
         self._temporary = ""
-
-    def real_path(self, name: str) -> str:
-        return self._storage.real_path(self.place(name))
 
     def begin(self) -> None:
         pass
@@ -251,9 +252,9 @@ class StoreDestination(_Folder):
     def has(self, name: str) -> bool:
         return self._storage.identity(self.place(name)) is not None
 
-    def names(self) -> list[str]:
+    def _all_names(self) -> list[str]:
         found, _ = self._storage.list(f"{self._folder}/", below=False)
-        return _shown(each.url.rpartition("/")[2] for each in found)
+        return [each.url.rpartition("/")[2] for each in found]
 
     def is_empty(self) -> bool:
         return not self.names()
@@ -298,7 +299,3 @@ class StoreDestination(_Folder):
 
 Destination: TypeAlias = LocalDestination | StoreDestination
 """A folder that files are written to. The methods are documented where they are of a disk."""
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if _is_hdf5_name(name) and not name.startswith("."))

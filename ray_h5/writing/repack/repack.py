@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from joblib import cpu_count
 
 from ray_h5.codecs.encode import as_codec
@@ -17,6 +20,8 @@ from ray_h5.index.facts.left_out import unreadable_files, warn_of_unreadable
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.lookup import Lookup
 from ray_h5.options import as_integer, takes_options_of
+from ray_h5.order.execute_plan import read_rows
+from ray_h5.order.read_plan import make_plan
 from ray_h5.source import Source, SourceOptions
 from ray_h5.storage.addresses import split_urls
 from ray_h5.storage.find_files import list_paths
@@ -24,7 +29,6 @@ from ray_h5.storage.storage_of_path import storage_of
 from ray_h5.writing.destination import Destination, output_of
 from ray_h5.writing.layouts import Layout
 from ray_h5.writing.repack.outputs import Outputs
-from ray_h5.writing.repack.rate import shuffled_rate
 from ray_h5.writing.repack.result import Repacked
 from ray_h5.writing.repack.work import Progress, Work
 
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
 
     from ray_h5.storage.local import PathLike
 
+
+_SAMPLED_ROWS, _BATCH_ROWS = 256, 16
+_LEAST_SECONDS, _SAMPLED_SECONDS = 0.2, 1.5
+"""A sample that is read faster than the first is read again; one that takes longer than the second is cut off."""
 
 _OF_ROWS = (
     "zip_files", "columns", "group", "rows", "windows", "sidecar", "attrs", "decode_cf", "axes", "labels", "dtypes",
@@ -181,8 +189,25 @@ def _measured(result: Repacked, files: FileOptions, folder: Destination) -> Repa
     except SchemaMismatchError as exc:
         return replace(result, not_measured=str(exc).partition("\n")[0].rstrip(":."))  # the outputs are complete
     # The first turn also pays for what a process does once, and for pages that are not in memory.
-    first, *turns = (shuffled_rate(each) for each in (files, after, after, files))
+    first, *turns = (_shuffled_rate(each) for each in (files, after, after, files))
     return replace(result, rate_before=max(first, turns[-1]), rate_after=max(turns[:-1]))
+
+
+def _shuffled_rate(files: FileOptions) -> float:
+    """Return rows a second, read in batches in a random order, measured on a sample."""
+    index = files.index()
+    delivered = index.outputs
+    plan = make_plan(index, [delivered[name] for name in index.names])
+    drawn = np.random.default_rng(0).permutation(plan.num_rows)[:_SAMPLED_ROWS]
+    starts = range(0, len(drawn), _BATCH_ROWS)
+    began, count, seconds = time.perf_counter(), 0, 0.0
+    for number, start in enumerate(itertools.cycle(starts), 1):
+        rows = drawn[start : start + _BATCH_ROWS]
+        read_rows(plan, rows)
+        count, seconds = count + len(rows), time.perf_counter() - began
+        if seconds > (_SAMPLED_SECONDS if number < len(starts) else _LEAST_SECONDS):
+            break
+    return count / max(seconds, 1e-9)
 
 
 def _check_apart(files: FileOptions, folder: Destination, names: Sequence[str]) -> None:
