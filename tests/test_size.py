@@ -42,7 +42,7 @@ LIMITS: dict[str, Size] = {
     "call_errors": Size(89, 1, 0, 0, 1, 0),
     "cli": Size(198, 1, 3, 0, 0, 0),
     "codecs": Size(866, 8, 0, 0, 0, 0),
-    "columns": Size(5401, 28, 0, 0, 1, 7),
+    "columns": Size(5383, 28, 0, 0, 1, 7),
     "content_equality": Size(70, 1, 0, 0, 0, 0),
     "errors": Size(216, 1, 0, 0, 0, 0),
     "fork": Size(48, 1, 0, 0, 0, 0),
@@ -67,7 +67,7 @@ LIMITS: dict[str, Size] = {
     "source": Size(273, 1, 8, 0, 0, 0),
     "storage": Size(3511, 21, 5, 0, 3, 0),
     "tables": Size(1391, 9, 0, 0, 3, 2),
-    "torch_data": Size(4855, 27, 6, 0, 2, 0),
+    "torch_data": Size(4842, 27, 6, 0, 2, 0),
     "transforms": Size(1878, 11, 0, 0, 1, 0),
     "writing": Size(2846, 16, 0, 0, 5, 2),
 }

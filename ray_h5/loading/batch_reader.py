@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -75,7 +76,7 @@ class BatchReader(Generic[Made]):
         stop, plan = Stop(), self.source.plan
         calls = Calls(
             source=self.source,
-            batches=self._batches,
+            batches=lambda: starmap(_Rows, self.share.batches(self.batch_rows, whole=self.drop_last)),
             num_batches=len(self),
             batch_rows=self.batch_rows,
             row_bytes=lambda: plan.row_bytes,
@@ -87,13 +88,6 @@ class BatchReader(Generic[Made]):
         )
         batches = finished(calls.read(self._read), self.finish or (lambda batch: batch))
         return batches if self.finish is None or not self.threads else ahead(batches, self.size, stop)
-
-    def _batches(self) -> Iterator[_Rows]:
-        size = self.batch_rows
-        least = size if self.drop_last else 1
-        for positions, indices in self.share.pieces(size):
-            for i in range(0, len(positions) - least + 1, size):
-                yield _Rows(positions[i : i + size], indices[i : i + size])
 
     def _read(self, call: Call[_Rows]) -> list[Any]:
         """Read some batches by one call."""

@@ -106,6 +106,12 @@ class Share:
             positions = self.positions(first, min(first + at_once, self.num_rows))
             yield positions, self.indices(positions)
 
+    def batches(self, rows: int, *, whole: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield positions and selected indices of batches of `rows`; with `whole`, of no smaller one at the end."""
+        for positions, indices in self.pieces(rows):
+            for i in range(0, len(positions) - (rows - 1 if whole else 0), rows):
+                yield positions[i : i + rows], indices[i : i + rows]
+
     def window_end(self, row: int) -> int:
         """Return the first row of this rank after `row` that is in another window of the shuffle."""
         window_rows = self.order.window_rows

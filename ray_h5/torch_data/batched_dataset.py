@@ -13,25 +13,13 @@ from torch.utils.data import Dataset, default_collate
 from ray_h5.errors import OptionError, RowIndexError, UnknownOptionError
 
 
-def check_index(index: SupportsIndex, length: int, where: str) -> int:
-    """Return an index that may be negative as one of ``range(length)``.
+def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
+    """Return indices that may be negative as int64 of ``range(length)``.
 
     Raises
     ------
     RowIndexError
-        If it is not in ``range(-length, length)``.
-    """
-    found = operator.index(index)
-    if not -length <= found < length:
-        raise RowIndexError(f"{where}: index {found} is not among its {length} samples (0 to {length - 1})")
-    return found + length if found < 0 else found
-
-
-def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: int, where: str) -> np.ndarray:
-    """Return indices that may be negative as int64 of ``range(length)``; errors as in `check_index`.
-
-    Raises
-    ------
+        If one is not in ``range(-length, length)``.
     OptionError
         If they are no integers along one axis: a mask, or numbers with a fraction, would mean other samples.
     """
@@ -47,8 +35,8 @@ def check_indices(indices: Sequence[int] | np.ndarray | torch.Tensor, length: in
     # As Python integers: not every uint64 is an int64.
     least, most = int(found.min()), int(found.max())
     if least < -length or most >= length:
-        for index in found.tolist():
-            check_index(index, length, where)
+        wrong = next(index for index in found.tolist() if not -length <= index < length)
+        raise RowIndexError(f"{where}: index {wrong} is not among its {length} samples (0 to {length - 1})")
     found = found.astype(np.int64, copy=False)
     return np.where(found < 0, found + length, found) if least < 0 else found
 

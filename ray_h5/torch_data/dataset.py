@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 
-from ray_h5.columns.ragged.padding import Padding, PadLike, cast_rows, pad_column
+from ray_h5.columns.ragged.padding import Fill, Padding, PadLike, cast_rows
 from ray_h5.columns.ragged.sparse_rows import cast_sparse
-from ray_h5.columns.schema import LENGTH, ColumnSpec
+from ray_h5.columns.schema import ColumnSpec
 from ray_h5.columns.utf8 import check_utf8
 from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
@@ -36,15 +35,15 @@ from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
-from ray_h5.torch_data.batches.image_decoding import check_transform, decoded, padded_images, parts_of
-from ray_h5.torch_data.batches.samples import Batch, sample_of, transformed
+from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
+from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed
 from ray_h5.torch_data.batches.tasks import Task
 from ray_h5.torch_data.batches.tensors import (
     BatchArrays,
     Sample,
     loader_processes,
     new_arrays,
-    padded_later,
+    rows_of,
     to_torch,
 )
 from ray_h5.transforms.sparse_tensors import take_warnings
@@ -189,17 +188,22 @@ class H5Dataset(BatchedDataset):
         if "step" in self._places and self._index.scope.windows is None:
             raise OptionError("include_steps=True: rows have steps with windows=; expected windows, found None")
 
-    def _fills_of(self, padding: Padding | None) -> dict[str, float]:
+    def _fills_of(self, padding: Padding | None) -> dict[str, Fill]:
         if padding is None:
             return {}
         padding.check_names(self.columns)
-        undecoded = {name: spec for name, spec in self._specs.items() if not self._is_decoded(name)}
-        found = padding.fills(undecoded, named=False)
+        found: dict[str, Fill | None] = {}
+        for name, spec in self._specs.items():
+            if self._is_decoded(name) or spec.element is None or (shape := spec.varying_shape) is None:
+                continue
+            steps = spec.row_shape if spec.kind == "list" else ()
+            dtype = spec.element.base if steps else spec.element
+            found[name] = padding.fill(name, dtype, shape[len(steps) :], self.columns, steps)
         for decoder in self._steps[0]:
             for name in decoder.columns if decoder.size is None else ():
-                if (fill := padding.fill(name, np.dtype(np.uint8), self.columns)) is not None:
-                    found[name] = fill
-        return found
+                if self._specs[name].row_shape[-1:] == self._specs[name].row_shape:  # one image a row
+                    found[name] = padding.fill(name, np.dtype(np.uint8), IMAGE_SHAPE, self.columns)
+        return {name: fill for name, fill in found.items() if fill is not None}
 
     @property
     def _steps(self) -> tuple[tuple[DecodeImage, ...], Callable[[Any], Any] | None]:
@@ -431,10 +435,8 @@ class H5Dataset(BatchedDataset):
     def samples(self, arrays: Mapping[str, np.ndarray]) -> Sequence[Any]:
         """Return the samples that lie in the arrays that `read` returned, transformed."""
         count = len(next(iter(arrays.values())))
-        if self._fills:
-            batch = Batch(arrays, count, self._padded_later, self._whole)
-        else:
-            batch = Batch(self._whole(arrays), count, sample_of)
+        pad = partial(padded, fills=self._fills) if self._fills else None
+        batch = Batch(self._whole(arrays), count, partial(sample_of, self._fills), pad)
         transform = self._steps[1]
         if transform is None:
             return batch
@@ -445,19 +447,13 @@ class H5Dataset(BatchedDataset):
 
         return [transformed(transform, sample, partial(place, i)) for i, sample in enumerate(batch)]
 
-    def _padded_later(self, arrays: Mapping[str, np.ndarray], i: int) -> Sample:
-        """Return sample number `i` of a batch, whose rows are padded when a batch is made of it and others."""
-        whole = self._whole({name: values[i : i + 1] for name, values in arrays.items()})
-        fills = {name: fill for name, fill in self._fills.items() if name + LENGTH in whole}
-        return padded_later(sample_of(whole, 0), fills)
-
     def new_pinned(self, count: int) -> dict[str, np.ndarray]:
         """Return arrays for `count` samples in pinned memory, as far as tensors can hold the columns."""
         return new_arrays(self._source.batch_specs(count), pinned=True)
 
     def collate(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """Return the batch that a `DataLoader` would make of the samples in `arrays`, its transform left out."""
-        return self._whole(arrays)
+        return padded(self._whole(arrays), self._fills) if self._fills else self._whole(arrays)
 
     def with_padding(self, pad: PadLike) -> H5Dataset:
         """Return the same samples, with another option `pad`."""
@@ -484,26 +480,15 @@ class H5Dataset(BatchedDataset):
         return selection
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        """Return the batch that lies in some arrays, its rows of varying shape padded, with their lengths."""
+        """Return the batch that lies in some arrays, its rows of varying shape not padded yet."""
         whole = Sample()
         for name, array in arrays.items():
             spec = None if self._is_decoded(name) else self._specs.get(name)
-            padded = self._padded(name, array, spec) if name in self._fills else None
-            if padded is None:
-                whole[name] = to_torch(array, spec)
+            if spec is not None and name in self._fills:
+                whole[name] = rows_of(array, spec)
             else:
-                whole[name], whole[name + LENGTH] = padded
+                whole[name] = to_torch(array, spec)
         return whole
-
-    def _padded(
-        self, name: str, array: np.ndarray, spec: ColumnSpec | None
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the rows of a column as one tensor, and their lengths; None for images that make no tensor."""
-        fill = self._fills[name]
-        if spec is None:
-            return padded_images(name, array, fill)
-        values, lengths = pad_column(array, spec, fill, spec.varying_shape or ())
-        return torch.from_numpy(values), torch.from_numpy(lengths)
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the values of all rows that were looked up: the plan has the rows that they chose.

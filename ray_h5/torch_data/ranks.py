@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ray_h5.errors import OptionError
+from ray_h5.lru import first_time
 from ray_h5.options import as_integer
 
 logger = logging.getLogger(__name__)
@@ -77,13 +77,8 @@ def is_split_by_accelerate(sampler: object) -> bool:
 
 def warn_of_torchrun() -> None:
     """Warn once in a process that torchrun started among others, and that torch.distributed does not know."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and not _is_distributed():
-        _warn_of_processes(os.environ.get("WORLD_SIZE", "1"))
-
-
-@functools.cache
-def _warn_of_processes(processes: str) -> None:
-    if processes != "1":
+    run, processes = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("WORLD_SIZE", "1")
+    if run is not None and processes != "1" and not _is_distributed() and first_time("torchrun", run):
         logger.warning(
             "torchrun started %s processes, and torch.distributed is not initialised: each of them reads all rows. "
             "Call torch.distributed.init_process_group() before, or pass rank= and world_size=.",
@@ -93,14 +88,10 @@ def _warn_of_processes(processes: str) -> None:
 
 def warn_of_lightning() -> None:
     """Warn once, inside an epoch, where lightning is there; torchdata's `StatefulDataLoader` counts rightly."""
-    if _LIGHTNING & sys.modules.keys() and "torchdata.stateful_dataloader" not in sys.modules:
-        _warn_of_lightning()
-
-
-@functools.cache
-def _warn_of_lightning() -> None:
-    logger.warning(
-        "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, and "
-        "this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose state is "
-        "that after the last batch delivered; lightning saves it by itself"
-    )
+    found = _LIGHTNING & sys.modules.keys()
+    if found and "torchdata.stateful_dataloader" not in sys.modules and first_time("lightning", *sorted(found)):
+        logger.warning(
+            "OrderSampler.state_dict: with num_workers, a DataLoader reads batches before lightning trains on them, "
+            "and this state counts their rows as done: a run that resumes from it loses them. Use loader(...), whose "
+            "state is that after the last batch delivered; lightning saves it by itself"
+        )

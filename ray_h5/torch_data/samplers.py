@@ -389,11 +389,9 @@ class OrderSampler(DistributedSampler[int]):
         if self.batch_values is not None:
             yield from self._parts_of_runs(*self._begin(), whole=whole)
             return
-        least = self.run_length if whole else 1
-        for _, indices in self._share_from(*self._begin(self.run_length)).pieces(self.run_length):
-            listed = indices.tolist()
-            for i in range(0, len(listed) - least + 1, self.run_length):
-                yield listed[i : i + self.run_length]
+        share = self._share_from(*self._begin(self.run_length))
+        for _, indices in share.batches(self.run_length, whole=whole):
+            yield indices.tolist()
 
     def num_runs(self, *, whole: bool = False) -> int:
         """Return how many lists `runs` yields for a whole epoch, the next one."""

@@ -1,7 +1,5 @@
 """`BatchReader` delivers the rows of a share, whatever reads them: h5py is the oracle."""
 
-import threading
-
 import h5py
 import numpy as np
 import pytest
@@ -120,11 +118,3 @@ def test_windows_have_the_numbers_of_their_steps(paths):
         here = block.positions
         assert np.array_equal(block.rows.numbers, expected.numbers[here])
         assert np.array_equal(block.rows.arrays["x"], expected.arrays["x"][here])
-
-
-def test_an_iteration_that_is_left_leaves_no_thread(paths):
-    plan, before = plan_of(paths), threading.active_count()
-    batches = iter(BatchReader(RowSource(plan), Share.of(plan, Remainder()), 8, threads=3, finish=lambda each: each))
-    next(batches)
-    batches.close()
-    assert threading.active_count() == before

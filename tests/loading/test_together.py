@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_h5.errors import CorruptChunkError, StaleIndexError
-from ray_h5.read.arrays.joint_columns import JointFiles, WholeChunks
+from ray_h5.read.arrays.joint_columns import JointFiles
 from ray_h5.read.native.library import compiled_loop
 from ray_h5.torch_data import H5Dataset
 from tests.hdf5.h5kit import flip
@@ -71,22 +71,8 @@ def test_columns_that_are_alike_are_read_at_once(tmp_path, together, name, kept_
     assert all(together)
 
 
-@pytest.fixture
-def planned(monkeypatch):
-    """Whether columns were planned by whole chunks."""
-    done, plan = [], WholeChunks.table
-
-    def recorded(self, *args):
-        found = plan(self, *args)
-        done.append(found is not None)
-        return found
-
-    monkeypatch.setattr(WholeChunks, "table", recorded)
-    return done
-
-
 @pytest.mark.parametrize("damage", [False, True])
-def test_rows_that_are_chunks_are_planned_as_whole_chunks(tmp_path, planned, damage):
+def test_rows_that_are_chunks(tmp_path, damage):
     values = np.arange(44 * 40, dtype="<f4").reshape(44, 40) // 100  # shorter when they are compressed
     paths = [str(tmp_path / f"{number:03d}.h5") for number in range(4)]
     for number, path in enumerate(paths):
@@ -103,15 +89,8 @@ def test_rows_that_are_chunks_are_planned_as_whole_chunks(tmp_path, planned, dam
         with pytest.raises(CorruptChunkError, match=r"00\d.h5: column 'x', chunk 5 "):
             dataset.read(order)
         return
-    for rows, is_whole in ((order, True), (np.r_[order, order[:1]], False), (np.arange(9), False), (order[:1], True)):
-        planned.clear()
+    for rows in (order, np.r_[order, order[:1]], np.arange(9), order[:1], order[3:6]):
         np.testing.assert_array_equal(dataset.read(rows)["x"], values[rows])
-        assert planned == [is_whole] or len(rows) == len(order)  # neighbours may go to neighbouring places
-    planned.clear()
-    for row in range(0, len(values) - 12, 4):
-        rows = np.array([row + 9, row, row + 5])
-        np.testing.assert_array_equal(dataset.read(rows)["x"], values[rows])
-    assert all(planned)
 
 
 @pytest.fixture(scope="module")
@@ -144,17 +123,6 @@ def test_rows_read_at_once_equal_h5py_and_those_read_file_by_file(mixed, columns
     for name in columns:
         assert at_once[name].tobytes() == one_by_one[name].tobytes() == values[name][rows].tobytes()
     dataset.close()
-
-
-def test_more_files_than_are_read_at_once(tmp_path, together, monkeypatch):
-    from ray_h5.loading import row_source
-
-    monkeypatch.setattr(row_source, "MOST_FILES", 3)
-    paths, values = write(tmp_path, 8, rows=3, **STORAGES["one row a chunk"])
-    dataset = H5Dataset(paths, ["x"], kept_bytes=0)
-    rows, found = drawn(dataset)
-    np.testing.assert_array_equal(found["x"], values[rows])
-    assert not together
 
 
 @pytest.mark.parametrize("odd", ["chunks", "dtype in memory", "unwritten", "filter of Python"])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, DataLoader
 
-from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError, UnsupportedColumnError
+from ray_h5.errors import OptionError, RowIndexError, SchemaMismatchError
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, H5LazyDataset, OrderBatchSampler, loader
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
@@ -76,12 +76,6 @@ def test_samples_of_varying_length_that_cannot_be_stacked_are_named(path):
     for touched in (H5Dataset(path, ["y", "varying"], transform=unchanged), ConcatDataset([dataset])):
         with pytest.raises(SchemaMismatchError, match=r"'varying': samples of shapes \(1,\), \(2,\), \(3,\) do not"):
             next(iter(DataLoader(touched, 4)))
-
-
-def test_long_doubles_are_refused_when_the_dataset_is_made(path):
-    for key, target in (("long", "y"), ("x", "long")):
-        with pytest.raises(UnsupportedColumnError, match=r"'long'.*long doubles"):
-            H5LazyDataset(path, key, target)
 
 
 @pytest.mark.parametrize("threads", [0, 1])

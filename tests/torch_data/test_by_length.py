@@ -118,17 +118,6 @@ def test_lengths_of_spans_of_time(tmp_path):
     assert found.tolist() == [int(((events >= t - 1) & (events < t + 1)).sum()) for t in range(20)]
 
 
-def test_what_has_no_lengths(files, tmp_path):
-    with h5py.File(tmp_path / "text.h5", "w") as file:
-        file["x"] = ["a", "bc"]
-    with pytest.raises(
-        OptionError, match=r"by_length='x': expected a column of numbers, found .*string; name a column with the length"
-    ):
-        OrderSampler(H5Dataset(tmp_path / "text.h5"), shuffle=Shuffle(by_length="x"))
-    with pytest.raises(OptionError, match=r"column 'fhr' holds an array of shape \(40,\) a row"):
-        loader(files, shuffle=Shuffle(by_length="fhr"))
-
-
 @pytest.fixture
 def bags(tmp_path):
     rng = np.random.default_rng(0)

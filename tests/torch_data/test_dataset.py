@@ -7,10 +7,9 @@ import scipy.sparse as sp
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from ray_h5 import Groups, balance, csr, ragged
+from ray_h5 import Groups, csr, ragged
 from ray_h5.errors import (
     CastError,
-    NotFoundError,
     OptionError,
     PredicateError,
     RowIndexError,
@@ -18,7 +17,6 @@ from ray_h5.errors import (
     UnsupportedColumnError,
 )
 from ray_h5.torch_data import (
-    CombinedHDF5Dataset,
     H5DataLoader,
     H5Dataset,
     H5LazyDataset,
@@ -158,20 +156,6 @@ def test_threads_and_what_they_read_ahead_are_numbers(files, wrong):
     assert len(list(loader(files, threads=np.int64(2)))) == 1
 
 
-def test_options_of_the_loader_that_are_none(files):
-    for source in (files, H5Dataset(files)):
-        with pytest.raises(OptionError, match=r"loader: there is no option 'num_workers'. Did you mean 'workers'"):
-            loader(source, 16, num_workers=2)
-    with pytest.raises(OptionError, match=r"loader: there is no option 'colums'. Did you mean 'columns'"):
-        loader(files, 16, colums=["fhr"])
-    with pytest.raises(
-        OptionError, match=r"no option 'zzz'. There is: allow_external, .*, zip_files\.$"
-    ):  # all of them
-        loader(files, 16, zzz=1)
-    with pytest.raises(OptionError, match=r"expected True.* a Shuffle; write Shuffle\(weights=balance\('epoch'\)\)"):
-        loader(files, 16, shuffle=balance("epoch"))
-
-
 def test_what_is_no_one_dataset_is_named(files):
     dataset = H5Dataset(files)
     with pytest.raises(OptionError, match=r"found the path '.*'; write H5Dataset\('"):
@@ -278,8 +262,7 @@ def test_passes_at_the_same_time_are_of_two_epochs(files):
     assert orders_of(batches, 1) == epochs[2:]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("threads", "world_size"), [(0, 1), (2, 2)])
 def test_a_state_of_a_later_pass_resumes_in_that_pass(files, threads, world_size):
     def make():
         return loader(files, 7, columns=["fhr_st"], threads=threads, rank=0, world_size=world_size)
@@ -325,19 +308,6 @@ def test_what_is_no_index_is_not_made_one(files, indices):
         dataset.__getitems__(indices)
     assert len(dataset.__getitems__([])) == 0
     assert [int(each.epoch) for each in dataset.__getitems__([torch.tensor(4), np.uint8(3), -60])] == [4, 3, 0]
-
-
-def test_what_the_errors_about_paths_advise_can_be_done(files, tmp_path):
-    """They are those of Ray's reader, whose options are the same here."""
-    (tmp_path / "one.hdf").symlink_to(files[0])
-    with pytest.raises(NotFoundError, match="ignore_missing_paths=True"):
-        H5Dataset([*files, "missing.h5"])
-    with pytest.raises(NotFoundError, match="file_extensions="):
-        H5Dataset(tmp_path)
-    assert len(H5Dataset([*files, "missing.h5"], ignore_missing_paths=True)) == 60
-    assert len(H5Dataset(tmp_path, file_extensions=["hdf"])) == 20
-    assert len(CombinedHDF5Dataset([*files, "missing.h5"], ["epoch"], ignore_missing_paths=True)) == 60
-    assert len(kfold([*files, "missing.h5"], 3, ignore_missing_paths=True)) == 3
 
 
 def test_text_that_is_not_utf_8(tmp_path):
@@ -396,12 +366,3 @@ def test_rows_that_are_left_out_need_no_cast(tmp_path):
     assert len(wrapped) == 32
     with pytest.raises(CastError, match="row 1: the value 1000"):  # what was looked up unchecked does not count
         H5Dataset(str(tmp_path / "a.h5"), ["odd"], where(x=2), dtypes={"x": "int8"})
-
-
-def test_long_text_that_is_not_utf8_is_cut_in_the_error(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["image"] = np.array([b"\xff\xd8\xff" + b"\x00abc" * 500])
-    message = r"holds b'\\xff\\xd8.*\.\.\. \(\d+ characters\).*DecodeImage"
-    with pytest.raises(UnsupportedColumnError, match=message) as caught:
-        H5Dataset(tmp_path / "a.h5")[0]
-    assert len(str(caught.value)) < 500

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import Subset, default_collate
 
 from ray_h5 import Shuffle, Windows, balance, between, loader, where
 from ray_h5.errors import OptionError, PredicateError, UnknownOptionError
@@ -43,13 +43,6 @@ def test_a_pair_of_folds_is_no_predicate(path):
         H5Dataset(path, predicate=kfold(path, 2)[0])
     with pytest.raises(OptionError, match=r"found tuple$"):
         H5Dataset(path, predicate=(1, 2))
-
-
-def test_a_rank_without_a_number_of_ranks(path):
-    with pytest.raises(OptionError, match=r"rank=1, world_size=1: .* Pass world_size= too: torch.distributed is not"):
-        loader(path, rank=1)
-    with pytest.raises(OptionError, match=r"expected a rank from 0 to world_size - 1$"):
-        loader(path, rank=2, world_size=2)
 
 
 @pytest.mark.parametrize("index", [1.0, None, np.float64(2), torch.tensor(1.0)])
@@ -89,13 +82,6 @@ def test_an_error_of_a_transform_names_the_row(path, tmp_path, threads, workers)
     if hasattr(ValueError, "add_note"):
         assert "raised by the transform of " in said
         assert f"{tmp_path}/b.h5, row 2" in said
-
-
-@pytest.mark.parametrize("ask", [lambda ds: ds[0], lambda ds: ds[[3, 0]], lambda ds: next(iter(DataLoader(ds, 8)))])
-def test_an_error_of_a_transform_names_the_row_of_a_dataset(path, ask):
-    said = place_of(lambda: ask(H5Dataset(path, transform=fails)))
-    if hasattr(ValueError, "add_note"):
-        assert f"{path}, row 0" in said
 
 
 def test_a_transform_that_returns_nothing(path, caplog):

@@ -88,9 +88,8 @@ def in_turn(ranks, rows):
 
 
 class TestLightning:
-    @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
-    def test_each_row_once_whenever_a_loader_is_made(self, seen, package):
-        cases = seen(package)
+    def test_each_row_once_whenever_a_loader_is_made(self, seen):
+        cases = seen("lightning")
         check_once(cases, "before/")
         check_once(cases, "inside/")
 
@@ -170,43 +169,3 @@ def test_the_snippets_of_the_docs(seen):
         for epoch in (half, [rank[len(rank) // 2 :] for rank in ranks]):
             assert set(epoch[0]) | set(epoch[1]) == set(range(ROWS)), name
         assert half[0] != ranks[0][len(ranks[0]) // 2 :], name
-
-
-STOPPED = """
-import sys, torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from torch.utils.data import DataLoader
-from ray_h5.torch_data import H5Dataset, OrderSampler, loader
-
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-    def training_step(self, batch, number):
-        return self.layer(batch["row"]).sum()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-class Saved(Callback):
-    def on_train_batch_end(self, trainer, model, outputs, batch, number):
-        self.state = sampler.state_dict()
-
-dataset = H5Dataset(sys.argv[1])
-order = {"sampler": OrderSampler(dataset), "num_workers": 1}
-batches = loader(dataset, 20) if sys.argv[2] == "loader" else DataLoader(dataset, 20, **order)
-sampler = batches.sampler
-options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-saved = Saved()
-Trainer(max_steps=3, callbacks=[saved], **options).fit(Model(), batches)
-print("rows", saved.state["rows"])
-"""
-
-
-@pytest.mark.parametrize(("kind", "rows", "warnings"), [("plain", 100, 1), ("loader", 60, 0)])
-def test_a_state_that_lightning_makes_too_large_is_said(tmp_path, kind, rows, warnings):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["row"] = np.arange(200, dtype="f4")[:, None]
-    program = [sys.executable, "-W", "ignore", "-c", STOPPED, str(tmp_path / "a.h5"), kind]
-    found = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
-    assert f"rows {rows}" in found.stdout
-    assert found.stderr.count("Use loader(...), whose state") == warnings

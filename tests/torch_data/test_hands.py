@@ -14,11 +14,9 @@ from ray_h5.loading import ahead as ahead_module
 from ray_h5.torch_data import (
     H5Dataset,
     H5LazyDataset,
-    WorkerSafeStandardizedDataset,
     create_optimized_dataloader,
     loader,
 )
-from ray_h5.torch_data.batches import shared_memory
 from ray_h5.torch_data.batches.tensors import tensor_over
 from ray_h5.torch_data.h5_data_loader import H5DataLoader
 
@@ -122,14 +120,6 @@ def test_attributes_of_a_sample_are_its_entries(path):
     assert (sample.y, sample["x"][0]) == (1, 1)
 
 
-def test_a_batch_is_like_a_list(path):
-    batch = H5Dataset(path).__getitems__([2, 3])
-    assert batch[0] is batch[0]
-    several = batch.copy() + batch + batch.copy()
-    assert [each["y"].item() for each in several] == [2, 3] * 3
-    assert batch.is_whole
-
-
 # Batches that stay in a worker -------------------------------------------------------------------
 
 
@@ -145,8 +135,8 @@ class Mixing:
         return [self.kept[-1][0], *(each[0].clone() for each in self.kept[:-1])]
 
 
-@pytest.mark.parametrize("keep", [2, 5])
-def test_a_worker_may_keep_batches(path, keep):
+def test_a_worker_may_keep_batches(path):
+    keep = 5
     batches = DataLoader(H5LazyDataset(path, "x", "y"), 2, num_workers=1, prefetch_factor=2, collate_fn=Mixing(keep))
     for i, (_, *earlier) in enumerate(batches):
         time.sleep(0.002)
@@ -169,26 +159,11 @@ class Kept(Dataset):
         return self.made[i]
 
 
-def as_it_is(batch):
-    return batch
-
-
-@pytest.mark.parametrize("collate", [None, as_it_is])
-def test_a_dataset_that_keeps_its_batches(path, collate):
+def test_a_dataset_that_keeps_its_batches(path):
     kept = Kept(H5LazyDataset(path, "x", "y"))
-    batches = DataLoader(kept, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=collate)
+    batches = DataLoader(kept, batch_size=None, num_workers=1, persistent_workers=True)
     for _ in range(3):
         assert firsts(batches) == list(range(16))
-
-
-def test_memory_of_workers_that_ended_is_given_back(path):
-    batches = DataLoader(H5LazyDataset(path, "x", "y"), 4, num_workers=2)
-    for batch in batches:  # noqa: B007  the last one is held
-        pass
-    received = shared_memory._pools.value._received
-    assert received
-    del batch
-    assert not [key for key in received if not shared_memory._is_running(key[0])]
 
 
 # Subclasses and transforms -----------------------------------------------------------------------
@@ -295,16 +270,6 @@ def test_an_error_of_a_transform_comes_after_the_batches_before_it(path):
 
 
 # Indices, seeds and states -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mask", [np.arange(ROWS) > 35, torch.arange(ROWS) > 35, [1.5]])
-def test_a_mask_is_no_list_of_indices(path, mask):
-    base = H5LazyDataset(path, "x", "y")
-    with pytest.raises(OptionError, match="expected integers for indices"):
-        WorkerSafeStandardizedDataset(base, mask, 0, 1)
-    with pytest.raises(OptionError, match="expected integers for indices"):
-        WorkerSafeStandardizedDataset.from_indices(base, [1], statistics_from=mask)
-    assert WorkerSafeStandardizedDataset(base, torch.tensor([3, -1]), 0, 1)[1][1] == ROWS - 1
 
 
 # Loaders -----------------------------------------------------------------------------------------

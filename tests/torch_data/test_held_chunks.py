@@ -11,7 +11,6 @@ from ray_h5 import Patches, Shuffle
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
-from ray_h5.storage.stop import Stop
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 
@@ -57,38 +56,26 @@ def check(batches, path):
     return count
 
 
-@pytest.mark.parametrize("rows", [Patches(SHAPES, stride=4), Patches(SHAPES, per_file=60)])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_an_epoch_decodes_each_chunk_once(volume, decoded, request, rows, compiled):
-    if not compiled:
-        request.getfixturevalue("steps_in_python")
-    batches = loader(volume, 4, shuffle=Shuffle(seed=1), rows=rows, kept_bytes=0, threads=0)
-    for _ in range(2):  # nothing is kept from epoch to epoch
-        assert check(batches, volume) in {60, 125}
-        assert decoded() == CHUNKS
-
-
 IMAGES = 25
 """Chunks of all rows of `images`."""
 
 
 @pytest.fixture
 def images(tmp_path):
-    values = np.random.default_rng(0).integers(0, 9, (400, 6, 50)).astype("<f4")
+    values = np.random.default_rng(0).integers(0, 9, (400, 6, 5)).astype("<f4")
     with h5py.File(tmp_path / "images.h5", "w") as file:
-        file.create_dataset("image", data=values, chunks=(16, 6, 50), compression="gzip", shuffle=True)
-        file.create_dataset("raw", data=values, chunks=(16, 6, 50))
+        file.create_dataset("image", data=values, chunks=(16, 6, 5), compression="gzip", shuffle=True)
         file["number"] = np.arange(400)
     return tmp_path / "images.h5", values
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 100_000, None])
-@pytest.mark.parametrize("shuffle", ["rows", "chunks", False])
+@pytest.mark.parametrize("kept_bytes", [0, 10_000, None])
+@pytest.mark.parametrize("shuffle", ["rows", "chunks"])
 def test_batches_one_after_the_other_decode_each_chunk_once(images, decoded, kept_bytes, shuffle):
     path, values = images
     dataset = H5Dataset(path, ["image", "number"], kept_bytes=kept_bytes)
     sampler = OrderSampler(dataset, shuffle=shuffle, run_length=20)
-    for epoch in range(3):
+    for epoch in range(2):
         numbers = []
         for batch in DataLoader(dataset, 20, sampler=sampler):
             np.testing.assert_array_equal(batch["image"], values[batch["number"]])
@@ -98,25 +85,11 @@ def test_batches_one_after_the_other_decode_each_chunk_once(images, decoded, kep
         assert count == (0 if kept_bytes is None and epoch else IMAGES) or (kept_bytes and epoch and count < IMAGES)
 
 
-def test_a_default_window_of_large_chunks_stays_in_memory(tmp_path, decoded):
-    rows, chunk_rows = 2048, 128
+def test_the_largest_window_that_is_chosen_by_default_stays_in_memory(tmp_path):
     with h5py.File(tmp_path / "large.h5", "w") as file:
-        large = file.create_dataset("image", (rows, 1 << 14), "<f4", chunks=(chunk_rows, 1 << 14), compression="gzip")
-        large[:, 0] = np.arange(rows)
-    dataset = H5Dataset(tmp_path / "large.h5", ["image"], kept_bytes=0)
-    sampler = OrderSampler(dataset, run_length=64)
-    window_bytes = sampler.order.window_rows * (4 << 14)
-    assert window_bytes == 128 << 20  # the largest one that is chosen without being asked for
-    firsts = np.concatenate([batch["image"][:, 0].numpy() for batch in DataLoader(dataset, 64, sampler=sampler)])
-    assert sorted(firsts) == list(range(rows))
-    assert decoded() == rows // chunk_rows
-
-
-def test_rows_that_are_not_decoded_hold_no_chunk(images):
-    path, values = images
-    dataset = H5Dataset(path, ["raw"], kept_bytes=0)
-    np.testing.assert_array_equal(dataset.read(np.arange(0, 400, 3))["raw"], values[::3])
-    assert dataset._source._held.total_bytes == 0
+        file.create_dataset("image", (2048, 1 << 14), "<f4", chunks=(128, 1 << 14), compression="gzip")
+    sampler = OrderSampler(H5Dataset(tmp_path / "large.h5", ["image"]), run_length=64)
+    assert sampler.order.window_rows * (4 << 14) == row_source._SHARED_BYTES
 
 
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": 2}, {"threads": 2, "kept_bytes": 1000}])
@@ -138,24 +111,12 @@ def test_chunks_of_drawn_blocks_stay_up_to_kept_bytes(volume, decoded, dtypes):
     assert decoded() == 0
 
 
-def test_few_bytes_hold_few_chunks(volume, decoded, monkeypatch):
-    monkeypatch.setattr(row_source, "_SHARED_BYTES", 20 << 10)
-    batches = loader(volume, 4, shuffle=True, rows=Patches(SHAPES, per_file=60), kept_bytes=0, threads=0)
-    assert check(batches, volume) == 60
-    assert decoded() > CHUNKS
-    held = batches.dataset._source._held
-    assert not held.total_bytes
-    some = iter(batches)
-    next(some)
-    assert 0 < held.total_bytes <= 20 << 10
-    del some
-
-
-def test_damaged_chunks_are_not_held(volume):
+@pytest.mark.parametrize("threads", [0, 3])
+def test_damaged_chunks_are_not_held(volume, threads):
     with h5py.File(volume) as file:
         chunk = file["raw"].id.get_chunk_info(13)
     flip(volume, chunk.byte_offset + chunk.size // 2, 8)
-    batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=0)
+    batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=threads)
     for _ in range(2):
         with pytest.raises(CorruptChunkError, match="column 'raw', chunk 13"):
             list(batches)
@@ -166,16 +127,22 @@ def chunks_decoded(batches):
     return sum(each.stats.chunks_decoded for each in batches.dataset._source._readers.values())
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("dtypes", [None, {"raw": "float32"}])
+@pytest.mark.parametrize(
+    ("rows", "dtypes"),
+    [
+        (Patches(SHAPES, stride=4), None),
+        (Patches(SHAPES, stride=4), {"raw": "float32"}),
+        (Patches(SHAPES, per_file=60), None),
+    ],
+)
+@pytest.mark.parametrize("threads", [0, 3])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_threads_decode_each_chunk_once(volume, request, threads, dtypes, compiled):
+def test_an_epoch_decodes_each_chunk_once(volume, request, threads, rows, dtypes, compiled):
     if not compiled:
         request.getfixturevalue("steps_in_python")
-    rows = Patches(SHAPES, stride=4)
     batches = loader(volume, 4, shuffle=Shuffle(seed=1), rows=rows, kept_bytes=0, threads=threads, dtypes=dtypes)
-    for epoch in range(1, 4):
-        assert check(batches, volume) == 125
+    for epoch in (1, 2):  # nothing is kept from epoch to epoch
+        assert check(batches, volume) in {60, 125}
         assert chunks_decoded(batches) == epoch * CHUNKS
 
 
@@ -186,7 +153,7 @@ def test_threads_decode_each_chunk_once(volume, request, threads, dtypes, compil
     shuffle=st.sampled_from([None, "rows", "chunks"]),
     dtypes=st.sampled_from([None, {"raw": "float64"}]),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_blocks_equal_h5py_however_much_is_held(volume, nbytes, threads, batch, shuffle, dtypes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_source, "_SHARED_BYTES", nbytes)
@@ -194,21 +161,3 @@ def test_blocks_equal_h5py_however_much_is_held(volume, nbytes, threads, batch, 
         batches = loader(volume, batch, shuffle=shuffle, rows=rows, kept_bytes=0, threads=threads, dtypes=dtypes)
         for _ in range(2):
             assert check(batches, volume) == 27
-            held = batches.dataset._source._held
-            assert held is None or not held.total_bytes
-
-
-def test_calls_of_blocks_grow_fast_as_blocks_share_chunks(volume):
-    batches = loader(volume, 4, shuffle="rows", rows=Patches(SHAPES, stride=4), threads=0)
-    assert [len(call) for call in batches._calls(Stop()).calls()] == [1, 31]
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-def test_threads_report_a_damaged_chunk(volume, threads):
-    with h5py.File(volume) as file:
-        chunk = file["raw"].id.get_chunk_info(13)
-    flip(volume, chunk.byte_offset + chunk.size // 2, 8)
-    batches = loader(volume, 4, rows=Patches(SHAPES, stride=4), threads=threads)
-    for _ in range(3):
-        with pytest.raises(CorruptChunkError, match="column 'raw', chunk 13"):
-            list(batches)

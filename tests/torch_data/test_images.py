@@ -1,7 +1,6 @@
 """DecodeImage in plain PyTorch: images are decoded where batches are read, and what cannot be decoded is named."""
 
 import io
-import pickle
 
 import h5py
 import numpy as np
@@ -137,13 +136,6 @@ def test_images_of_each_step_of_an_episode(made, tmp_path):
     assert samples[2]["padded"].shape == (3, 3, 9, 7)
     single = H5Dataset(path, ["padded"], transform=DecodeImage("padded", size=(9, 7)))
     assert torch.equal(samples[2]["padded"][1], single[3]["padded"])
-
-
-def test_it_can_be_sent(made):
-    decode = pickle.loads(pickle.dumps(DecodeImage("image", size=8)))
-    assert decode == DecodeImage("image", size=(8, 8))
-    assert decode.counts.failed == 0
-    assert H5Dataset(made[0], ["image"], transform=decode)[0]["image"].shape == (3, 8, 8)
 
 
 WRONG = [

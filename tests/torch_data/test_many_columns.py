@@ -1,16 +1,12 @@
 """A file with very many datasets: what is done once a file, once a column, and never again."""
 
 import sys
-from collections import Counter
 
 import h5py
 import numpy as np
 import pytest
 
 from ray_h5 import H5Dataset
-from ray_h5.hdf5.columns import value_types
-from ray_h5.hdf5.columns.value_types import Shared
-from ray_h5.hdf5.tree import tree
 
 STORAGES = {"contiguous": {}, "gzip": {"chunks": (4,), "compression": "gzip"}}
 
@@ -59,31 +55,3 @@ def test_the_cost_grows_with_the_number_of_columns_and_not_with_its_square(tmp_p
     few, many = (costs(write(tmp_path / f"{n}.h5", n, **STORAGES[storage])) for n in (100, 400))
     for what, cost in many.items():
         assert cost < 4.4 * few[what], what
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """Count how often a tree is listed, a column described, and a type described."""
-    found = Counter()
-
-    def counting(owner, name, what):
-        real = getattr(owner, name)
-
-        def wrapper(*args, **kwargs):
-            found[what] += 1
-            return real(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, wrapper)
-
-    counting(tree.H5Tree, "columns", "trees")
-    counting(tree, "describe_column", "columns")
-    counting(Shared, "_described", "types")
-    value_types._types.clear()  # of the whole process
-    return found
-
-
-def test_a_file_is_listed_once_and_each_column_described_once(tmp_path, counted):
-    dataset = H5Dataset(write(tmp_path / "a.h5", 60))
-    for i in range(5):
-        dataset[i]
-    assert counted == {"trees": 1, "columns": 60, "types": 1}

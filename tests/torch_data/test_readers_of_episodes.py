@@ -1,6 +1,6 @@
 """Windows give, item for item, what the readers give that people have for episodes: these are written out plainly here.
 
-robomimic's SequenceDataset, LeRobot's delta_timestamps, and the n_steps_input and n_steps_output of The Well.
+robomimic's SequenceDataset, and LeRobot's delta_timestamps.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ray_h5 import Grid, Groups, H5Dataset, Windows, row_mask, where
+from ray_h5 import Groups, H5Dataset, Windows, row_mask, where
 from ray_h5.errors import OptionError
 
 # robomimic --------------------------------------------------------------------------------------
@@ -55,9 +55,8 @@ def robomimic_items(path, *, frame_stack, seq_length, pad_frame_stack, pad_seq_l
                 yield item
 
 
-@pytest.mark.parametrize("mask", [None, "train"])
 @pytest.mark.parametrize(("pad_frame_stack", "pad_seq_length"), list(itertools.product([True, False], repeat=2)))
-@pytest.mark.parametrize(("frame_stack", "seq_length"), [(1, 1), (2, 3), (4, 1), (1, 5), (3, 16)])
+@pytest.mark.parametrize(("frame_stack", "seq_length", "mask"), [(2, 3, None), (1, 5, "train"), (3, 16, None)])
 def test_robomimic(tmp_path, frame_stack, seq_length, pad_frame_stack, pad_seq_length, mask):
     path = tmp_path / "demos.hdf5"
     write_demos(path)
@@ -139,50 +138,3 @@ def test_offsets_in_seconds_that_are_no_step():
     assert Windows({"action": [0.10005]}, fps=10).columns[0].offsets == (1,)
     with pytest.raises(OptionError, match="steps at fps"):
         Windows({"action": [0.10011]}, fps=10)
-
-
-# The Well ---------------------------------------------------------------------------------------
-
-
-def well_items(paths, n_steps_input, n_steps_output, dt):
-    """Yield the items: t is the first input step; order is file, trajectory, time."""
-    for path in paths:
-        with h5py.File(path) as file:
-            field, time = file["t0_fields/u"][()], file["dimensions/time"][()]
-            for trajectory in range(field.shape[0]):
-                for t in range(max(0, field.shape[1] - dt * (n_steps_input + n_steps_output - 1))):
-                    steps = t + dt * np.arange(n_steps_input + n_steps_output)
-                    yield {
-                        "input": field[trajectory, steps[:n_steps_input]],
-                        "output": field[trajectory, steps[n_steps_input:]],
-                        "time": time[steps],
-                        "x": file["dimensions/x"][()],
-                    }
-
-
-@pytest.mark.parametrize("chunks", [None, (1, 1, 8, 6), (2, 3, 8, 3)])
-@pytest.mark.parametrize(("n_in", "n_out", "dt"), [(1, 1, 1), (4, 1, 1), (2, 3, 2), (4, 4, 1)])
-def test_the_well(tmp_path, n_in, n_out, dt, chunks):
-    rng = np.random.default_rng(2)
-    paths = [tmp_path / f"{i}.hdf5" for i in range(2)]
-    for path in paths:
-        with h5py.File(path, "w") as file:
-            file.create_dataset("t0_fields/u", data=rng.normal(size=(3, 9, 8, 6)).astype("f4"), chunks=chunks)
-            file["dimensions/time"] = np.arange(9) * 0.5
-            file["dimensions/x"] = rng.normal(size=8)
-    expected = list(well_items(paths, n_in, n_out, dt))
-    windows = Windows(
-        {
-            "input": ("t0_fields/u", range(0, n_in * dt, dt)),
-            "output": ("t0_fields/u", range(n_in * dt, (n_in + n_out) * dt, dt)),
-            "time": ("dimensions/time", range(0, (n_in + n_out) * dt, dt)),
-        },
-        pad="drop",
-    )
-    dataset = H5Dataset(paths, ["input", "output", "time", "dimensions/x"], rows=Grid(axes=2), windows=windows)
-    assert len(dataset) == len(expected)
-    for item, other in zip(dataset, expected, strict=True):
-        np.testing.assert_array_equal(item["input"], other["input"])
-        np.testing.assert_array_equal(item["output"], other["output"])
-        np.testing.assert_array_equal(item["time"], other["time"])
-        np.testing.assert_array_equal(item["dimensions/x"], other["x"])

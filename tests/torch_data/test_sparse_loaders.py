@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5 import Shuffle, csr, ragged
-from ray_h5.errors import CastError, CorruptFileError, SchemaMismatchError
+from ray_h5 import Shuffle, csr
+from ray_h5.errors import CastError, SchemaMismatchError
 from ray_h5.loading import row_source
 from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, where
@@ -92,20 +92,6 @@ def test_samples_transforms_and_caches(path):
     np.testing.assert_array_equal(sparse[3]["X"].to_dense(), dense()[3])
 
 
-def test_ragged_rows_are_padded_on_request(path):
-    columns = [ragged("x", offsets="offsets"), "label"]
-    batch = next(iter(loader(path, 32, columns=columns, pad=True, shuffle=False)))
-    matrix = random_matrix(ROWS, WIDTH)
-    lengths = np.diff(matrix.indptr)[:32]
-    np.testing.assert_array_equal(batch["x_length"], lengths)
-    assert batch["x"].shape == (32, lengths.max())
-    for row in range(32):
-        np.testing.assert_array_equal(
-            batch["x"][row, : lengths[row]], matrix.data[matrix.indptr[row] :][: lengths[row]]
-        )
-    assert not batch["x"][lengths == 0].any()
-
-
 def test_files_that_differ_in_the_type_of_values(path, tmp_path):
     matrix = random_matrix(10, WIDTH, dtype=np.int64)
     with h5py.File(tmp_path / "b.h5", "w") as file:
@@ -114,13 +100,6 @@ def test_files_that_differ_in_the_type_of_values(path, tmp_path):
         H5Dataset([path, tmp_path / "b.h5"], ["X"])
     both = H5Dataset([path, tmp_path / "b.h5"], ["X"], dtypes={"X": "float64"})
     np.testing.assert_array_equal(both[:]["X"], np.vstack([dense(), matrix.toarray()]))
-
-
-def test_a_damaged_row_is_named_by_a_loader(path):
-    with h5py.File(path, "r+") as file:
-        file["X/indices"][100] = WIDTH
-    with pytest.raises(CorruptFileError, match=rf"'X/indices' has {WIDTH}; expected positions from 0 to {WIDTH - 1}"):
-        list(loader(path, 64, columns=["X"]))
 
 
 @pytest.mark.parametrize("is_dense", [True, False])

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, random_split
 
 from ray_h5 import Groups
-from ray_h5.errors import OptionError
+from ray_h5.errors import OptionError, PositionError
 from ray_h5.torch_data import (
     CombinedHDF5Dataset,
     H5DataLoader,
@@ -71,6 +71,9 @@ def test_ranks_and_resume(files):
     resumed = make(1)
     resumed.load_state_dict(batches.state_dict())
     assert head + [ids_of(batch) for batch in resumed] == ranks[1]
+    other = loader(Subset(H5Dataset(files, ["fhr_st"]), range(60)), 4, rank=1, world_size=2, seed=1)
+    with pytest.raises(PositionError, match="What differs"):
+        other.load_state_dict(batches.state_dict())
 
 
 def test_blocks_that_are_drawn_differ_in_each_epoch(tmp_path):

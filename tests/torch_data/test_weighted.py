@@ -1,14 +1,12 @@
 """Draws with weights in plain PyTorch: the same as in Ray, split over ranks, and resumed at every step."""
 
-from itertools import chain, islice
-
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch.utils.data import ConcatDataset, WeightedRandomSampler
 
-from ray_h5.errors import OptionError, PositionError
+from ray_h5.errors import OptionError
 from ray_h5.torch_data import (
     H5Dataset,
     OrderSampler,
@@ -20,33 +18,10 @@ from ray_h5.torch_data import (
 FALSE_ALARMS = 1e-4
 """How often a statistical test would fail for another seed."""
 
-N = 60
-SHUFFLES = {
-    "column": Shuffle("rows", 7, weights="epoch", rows_per_epoch=53),
-    "array": Shuffle("rows", 7, weights=np.arange(N) % 3, rows_per_epoch=47),
-    "balance": Shuffle("rows", 7, weights=balance(["cs_label", "bg_label"])),
-    "shares": Shuffle("rows", 7, weights=balance("cs_label", {1: 0.7}), rows_per_epoch=61),
-    "by file": Shuffle("rows", 7, weights={"f0.h5": 0.25, "f[123].h5": 0.75}, rows_per_epoch=44),
-    "virtual": Shuffle("rows", 7, rows_per_epoch=37),
-}
-
-
-@pytest.fixture(params=list(SHUFFLES))
-def shuffle(request):
-    return SHUFFLES[request.param]
-
 
 @pytest.fixture(scope="module")
 def dataset(files):
     return H5Dataset(files, ["fhr_st"])
-
-
-def test_a_drawn_seed_is_taken_over(dataset):
-    first, second = (OrderSampler(dataset, shuffle=Shuffle(seed=None, weights=balance("cs_label"))) for _ in range(2))
-    whole = list(first)
-    next(running := iter(first))
-    second.load_state_dict(first.state_dict())
-    assert [whole[0], *second] == whole == [whole[0], *running]
 
 
 def test_datasets_of_which_only_the_length_is_known(dataset):
@@ -85,21 +60,6 @@ def test_it_has_no_limit_of_rows():
     found = list(WeightedSampler(weights, 10))
     assert len(set(found)) == 10
     assert max(found) < 2**24 + 5
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_it_is_split_over_ranks_and_resumes_at_every_step(world_size):
-    whole = list(WeightedSampler(WEIGHTS, 40, seed=3))
-    shares = [list(WeightedSampler(WEIGHTS, 40, seed=3, rank=r, world_size=world_size)) for r in range(world_size)]
-    assert list(chain(*zip(*shares, strict=True))) == whole
-    for step in range(40 // world_size):
-        sampler = WeightedSampler(WEIGHTS, 40, seed=3, rank=0, world_size=world_size)
-        head = list(islice(sampler, step))
-        resumed = WeightedSampler(WEIGHTS, 40, seed=3, rank=0, world_size=world_size)
-        resumed.load_state_dict(sampler.state_dict())
-        assert head + list(resumed) == shares[0]
-    with pytest.raises(PositionError, match="What differs: weights"):
-        WeightedSampler(WEIGHTS[::-1], 40, seed=3).load_state_dict(WeightedSampler(WEIGHTS, 40, seed=3).state_dict())
 
 
 @pytest.mark.parametrize(

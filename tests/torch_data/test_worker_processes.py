@@ -39,6 +39,14 @@ def end_at_30(sample):
     return with_process(sample)
 
 
+def error_of(batches):
+    """Return the error without its traceback, which keeps an iteration: torch then waits 5 s for its workers."""
+    try:
+        list(batches)
+    except (ValueError, WorkerError) as exc:
+        return exc.with_traceback(None)
+
+
 def processes(batches):
     return {pid for batch in batches for pid in batch["pid"].tolist()}
 
@@ -86,14 +94,12 @@ def test_an_error_of_a_transform_keeps_the_processes_and_one_that_ends_is_replac
     batches = loader(path, 4, transform=fail_at_30, workers=1, shuffle=False)
     running = iter(batches)
     pids = processes([next(running)])
-    with pytest.raises(ValueError, match="at 30"):
-        list(running)
+    assert type(error_of(running)) is ValueError
     assert processes([next(iter(batches))]) == pids
     batches = loader(path, 4, transform=end_at_30, workers=1, shuffle=False)
     running = iter(batches)
     pids = processes([next(running)])
-    with pytest.raises(WorkerError):
-        list(running)
+    assert type(error_of(running)) is WorkerError
     assert processes([next(iter(batches))]) != pids
 
 

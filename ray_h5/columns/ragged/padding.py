@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -69,43 +68,49 @@ class Padding:
             if name not in columns:
                 raise UnknownColumnError(f"pad: {no_column([name], columns)}")
 
-    def fills(self, columns: Mapping[str, ColumnSpec], *, named: bool = True) -> dict[str, float]:
-        """Return what fills up each column of varying shape; columns that are not padded are left out.
-
-        With `named`, columns that have a value of their own must be there.
+    def fill(
+        self,
+        name: str,
+        dtype: np.dtype,
+        shape: tuple[int | None, ...],
+        columns: Collection[str],
+        steps: tuple[int, ...] = (),
+    ) -> Fill | None:
+        """Return how arrays of `shape` of a column of `columns` are filled up; None if it is not padded.
 
         Raises
         ------
-        UnknownColumnError
-            If there is no column of a name.
         UnsupportedColumnError
-            If a column holds no numbers, or does not have the value that fills it up; or the column of the lengths
+            If the column holds no numbers, or does not have the value that fills it up; or the column of the lengths
             has the name of another one.
         """
-        if named:
-            self.check_names(columns)
-        found = {}
-        for name, spec in columns.items():
-            if spec.element is None or spec.varying_shape is None:
-                continue
-            has_steps = spec.kind == "list" and bool(spec.row_shape)
-            if (fill := self.fill(name, spec.element.base if has_steps else spec.element, columns)) is not None:
-                found[name] = FillOfSteps(fill) if has_steps else fill
-        return found
-
-    def fill(self, name: str, dtype: np.dtype, columns: Collection[str]) -> float | None:
-        """Return what fills up rows of a column of `columns`, checked as in `fills`; None if it is not padded."""
-        found = self.value(name, dtype)
-        if found is not None:
-            _fill_of(name, found, dtype)
-            check_length_name(name, columns)
-        return found
+        value = self.value(name, dtype)
+        if value is None:
+            return None
+        _fill_of(name, value, dtype)
+        check_length_name(name, columns)
+        return Fill(value, dtype, shape, steps)
 
 
-class FillOfSteps(float):
-    """What fills up a column whose rows are several arrays of varying length, such as windows of lists."""
+class Fill(NamedTuple):
+    """How arrays of varying shape are filled up.
 
-    is_of_steps = True
+    Attributes
+    ----------
+    value : float
+        The value after the end of a shorter array.
+    dtype : numpy.dtype
+        dtype of the arrays.
+    shape : tuple of (int or None)
+        The shape of an array, with None for axes along which arrays differ.
+    steps : tuple of int
+        The shape of a row that has several arrays, such as the steps of a window over lists.
+    """
+
+    value: float
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+    steps: tuple[int, ...] = ()
 
 
 def check_length_name(name: str, columns: Collection[str]) -> None:
@@ -160,29 +165,6 @@ def cast_rows(
             raise cast_error(f"{place}column {spec.name!r}", row[wrong][0], element)
         found.append(np.asarray(row).astype(element))
     return found
-
-
-def pad_column(
-    rows: np.ndarray, spec: ColumnSpec, fill: float, shape: tuple[int | None, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a column as one array, and their lengths, as `pad_rows` does.
-
-    Parameters
-    ----------
-    rows : numpy.ndarray
-        Objects: an array for each row, or several.
-    spec : ColumnSpec
-        The column.
-    fill : float
-        The value after the end of a shorter array.
-    shape : tuple of (int or None)
-        The shape of a row, with None for axes along which rows differ.
-    """
-    own = shape[rows.ndim - 1 :]
-    element = None if spec.element is None else spec.element.base if rows.ndim > 1 else spec.element
-    cast = cast_rows(list(rows.reshape(-1)), replace(spec, element=element))
-    array, lengths = pad_rows(spec.name, cast, fill, element, len(own), own)
-    return array.reshape(*rows.shape, *array.shape[1:]), lengths.reshape(*rows.shape, *lengths.shape[1:])
 
 
 def pad_rows(

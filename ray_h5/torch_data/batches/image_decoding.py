@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_h5.columns.ragged.padding import pad_rows
 from ray_h5.errors import OptionError, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.transforms.decode_image import IS_NULL, DecodeImage
 
 Transform = Callable[[Any], Any]
 
-_AXES = 3
-"""Axes of an image: height, width and channels."""
+IMAGE_SHAPE = (None, None, None)
+"""The shape of an image along which images may differ: height, width and channels."""
 
 
 def parts_of(transform: Any) -> tuple[tuple[DecodeImage, ...], Transform | None]:
@@ -49,21 +48,6 @@ def _tensors(images: np.ndarray) -> np.ndarray:
     for place, image in np.ndenumerate(images):
         found[place] = None if image is None else torch.from_numpy(np.ascontiguousarray(image))
     return found
-
-
-def padded_images(name: str, images: np.ndarray, fill: float) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the images of a batch as one tensor, and the shape of each; None for several images a row.
-
-    Images of several dtypes stay a list, too.
-    """
-    if images.dtype != object:
-        shapes = torch.tensor([images.shape[1:]] * len(images)).reshape(len(images), images.ndim - 1)
-        return (torch.from_numpy(images), shapes) if images.ndim == 1 + _AXES else None
-    rows = [None if each is None else each.numpy() for each in images] if images.ndim == 1 else []
-    if not rows or len({each.dtype for each in rows if each is not None}) > 1:
-        return None
-    array, lengths = pad_rows(name, rows, fill, axes=_AXES, ragged=(None,) * _AXES)
-    return torch.from_numpy(array), torch.from_numpy(lengths)
 
 
 def check_transform(transform: Any, columns: Sequence[str]) -> None:

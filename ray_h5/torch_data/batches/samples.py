@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
+from operator import attrgetter
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -17,16 +19,17 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from ray_h5.columns.ragged.padding import pad_rows
+from ray_h5.columns.ragged.padding import Fill, pad_rows
 from ray_h5.columns.schema import LENGTH
 from ray_h5.errors import SchemaMismatchError
 from ray_h5.lru import first_time
-from ray_h5.torch_data.batched_dataset import check_index
-from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, padded_later
+from ray_h5.torch_data.batches.tensors import Listed, Pair, Sample, fills_of, padded_later, row_tensor
 
 logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 5
+
+_KIND = attrgetter("dtype", "ndim")
 
 
 Part = Callable[[Any, int], Any]
@@ -78,7 +81,7 @@ class Batch(MutableSequence[Any]):
             return self._changed[index]
         if isinstance(index, slice):
             return [self._sample(i) for i in range(*index.indices(self._count))]
-        return self._sample(check_index(index, self._count, "this batch"))
+        return self._sample(range(self._count)[index])
 
     def __iter__(self) -> Iterator[Any]:
         if self._changed is not None:
@@ -130,9 +133,12 @@ def _is_same(sample: Any, entries: list[tuple[str, Any]] | None) -> bool:
     )
 
 
-def sample_of(whole: Mapping[str, Any], i: int) -> Sample:
-    """Return sample number `i` of a batch of columns."""
-    return Sample((name, _value(values, i)) for name, values in whole.items())
+def sample_of(fills: Mapping[str, Fill], whole: Mapping[str, Any], i: int) -> Sample:
+    """Return sample number `i` of a batch of columns, whose rows are padded when a batch is made of it and others."""
+    values = ((name, _value(values, i)) for name, values in whole.items())
+    if not fills:
+        return Sample(values)
+    return padded_later(Sample((name, row_tensor(row) if name in fills else row) for name, row in values), fills)
 
 
 def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable[[], str]) -> Any:
@@ -140,8 +146,6 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
 
     `place` returns the file and the row, for messages.
     """
-    fills = fills_of(sample)
-    lengths = {name: sample[name + LENGTH] for name in fills}
     try:
         found = transform(sample)
     except Exception as exc:
@@ -154,22 +158,9 @@ def transformed(transform: Callable[[Any], Any], sample: Sample, place: Callable
             "to leave a sample out, a collate_fn has to do it.",
             place(),
         )
-    if not isinstance(found, dict):
-        return found
-    for name, length in lengths.items():
-        own = _length(found.get(name), fills[name], has_axes=length.ndim > 0)
-        if own is not None and found.get(name + LENGTH, length) is length:  # one that the transform set itself stays
-            found[name + LENGTH] = own
     # A plain dict has no attributes, and default_collate does not name the column that it cannot stack.
     made = Sample(found) if type(found) is dict else found
-    return padded_later(made, fills) if type(made) is Sample else made
-
-
-def _length(row: Any, fill: float, *, has_axes: bool) -> torch.Tensor | None:
-    """Return the length of a row of a padded column, or one for each axis; None for several arrays a row."""
-    if getattr(fill, "is_of_steps", False) or not _has_axes(row):
-        return None
-    return torch.tensor(row.shape if has_axes else len(row))
+    return padded_later(made, fills_of(sample)) if type(made) is Sample else made
 
 
 def pair_of(whole: Sequence[Any], i: int) -> Pair:
@@ -209,35 +200,64 @@ def _arrived(names: list[str] | None, *packed: Any) -> Sample | Listed:
 def _collate_samples(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch) and batch.is_whole:
         return batch.whole
-    fills: dict[str, float] = {}
-    for each in batch:
-        fills.update(fills_of(each))
-    rows = [_with_lengths(each, fills, batch) for each in batch]
-    return Sample((name, _stacked(name, [each[name] for each in rows], fills, collate_fn_map)) for name in rows[0])
+    fills: dict[str, Fill] = {}
+    for each in batch:  # rows of the dataset of a sample may have one length
+        for name, fill in fills_of(each).items():
+            fills[name] = max(fill, fills.get(name, fill), key=lambda some: some.shape.count(None))
+    return padded({name: [each[name] for each in batch] for name in batch[0]}, fills, partial(_stacked, collate_fn_map))
 
 
-def _with_lengths(sample: Mapping[str, Any], fills: Mapping[str, float], batch: Sequence[Any]) -> Mapping[str, Any]:
-    """Return a sample with the lengths that others of its batch have: rows of its dataset may have one length."""
-    lacking = {}
-    for name, fill in fills.items():
-        if (length := name + LENGTH) not in sample:
-            has_axes = any(each[length].ndim for each in batch if length in each)
-            if (own := _length(sample.get(name), fill, has_axes=has_axes)) is not None:
-                lacking[length] = own
-    return {**sample, **lacking} if lacking else sample
+def padded(
+    columns: Mapping[str, Any], fills: Mapping[str, Fill], stacked: Callable[[str, Any], Any] = lambda _, rows: rows
+) -> Sample:
+    """Return the batch of some rows: those of varying shape as one tensor, and their lengths.
+
+    Parameters
+    ----------
+    columns : mapping of str to list or tensor
+        The rows of each column.
+    fills : mapping of str to Fill
+        How rows are filled up, by column.
+    stacked : callable
+        Called with the name and the rows of the other columns, and of those that are no arrays of one dtype.
+    """
+    found = Sample()
+    for name, rows in columns.items():
+        done = _padded(name, rows, fills[name]) if name in fills else None
+        if done is None:
+            found[name] = stacked(name, rows)
+        else:
+            found[name], lengths = done
+            if name + LENGTH not in columns:  # a transform may have set them
+                found[name + LENGTH] = lengths
+    return found
 
 
-def _has_axes(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0
-
-
-def _padded(name: str, rows: Sequence[Any], fill: float) -> torch.Tensor:
-    """Return rows, all tensors or all arrays, as one tensor."""
-    dtype = rows[0].dtype
-    if dtype == torch.bfloat16:  # which NumPy lacks
-        rows = [row.float() for row in rows]
-    padded = torch.from_numpy(pad_rows(name, [np.asarray(row) for row in rows], fill)[0])
-    return padded.to(dtype) if isinstance(dtype, torch.dtype) else padded
+def _padded(name: str, rows: Any, fill: Fill) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return rows as one tensor, and their lengths; None if they are no arrays of one dtype."""
+    outer = [len(rows)]
+    for axis in fill.steps:
+        if not all(isinstance(several, list) and len(several) == axis for several in rows):
+            return None
+        rows, outer = [each for several in rows for each in several], [*outer, axis]
+    try:
+        kinds = set(map(_KIND, [each for each in rows if each is not None]))
+    except AttributeError:
+        return None
+    if len(kinds) > 1:
+        return None
+    dtype, axes = kinds.pop() if kinds else (fill.dtype, len(fill.shape))
+    if not axes:
+        return None
+    is_tensor = isinstance(dtype, torch.dtype)
+    if is_tensor:  # NumPy lacks bfloat16
+        halves = dtype == torch.bfloat16
+        rows = [None if each is None else (each.float() if halves else each).numpy() for each in rows]
+    array, lengths = map(
+        torch.from_numpy, pad_rows(name, rows, fill.value, None if is_tensor else dtype, axes, fill.shape)
+    )
+    array = array.to(dtype) if is_tensor else array
+    return array.reshape(*outer, *array.shape[1:]), lengths.reshape(*outer, *lengths.shape[1:])
 
 
 def _is_in_no_tensor(value: Any) -> bool:
@@ -247,10 +267,8 @@ def _is_in_no_tensor(value: Any) -> bool:
     return value is None or isinstance(value, (np.void, np.datetime64, np.timedelta64))
 
 
-def _stacked(name: str, values: list[Any], fills: Mapping[str, float], collate_fn_map: Any) -> Any:
-    """Return the values of a column of a batch; rows of varying shape padded, if they are filled up with something."""
-    if name in fills and all(map(_has_axes, values)) and len({(type(v), v.dtype, v.ndim) for v in values}) == 1:
-        return _padded(name, values, fills[name])
+def _stacked(collate_fn_map: Any, name: str, values: list[Any]) -> Any:
+    """Return the values of a column of a batch."""
     if any(map(_is_in_no_tensor, values)):
         return values  # as in a batch without a transform; default_collate raises
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ray_h5.buffers import Spec, empty, owner_of
-from ray_h5.columns.ragged.padding import cast_rows
+from ray_h5.columns.ragged.padding import Fill, cast_rows
 from ray_h5.columns.ragged.sparse_rows import SparseBatch, dense_batch
 from ray_h5.columns.schema import ColumnSpec
 from ray_h5.transforms.sparse_tensors import csr_tensor
@@ -79,8 +80,22 @@ def to_torch(array: np.ndarray, spec: ColumnSpec | None = None) -> Any:
         return torch.from_numpy(dense_batch(array, spec)).reshape(-1, *(int(n or 0) for n in spec.ragged_shape))
     if spec.element is None or spec.element.kind not in "biufc":
         return [None if row is None else [as_python(each) for each in row] for row in array]
-    rows = cast_rows(list(array), spec)
-    return [None if row is None else torch.from_numpy(np.ascontiguousarray(row)) for row in rows]
+    return list(map(row_tensor, rows_of(array, spec)))
+
+
+def rows_of(array: np.ndarray, spec: ColumnSpec) -> Sequence[Any]:
+    """Return rows of numbers of varying shape in the dtype that they are delivered in: arrays, or lists of them."""
+    if array.ndim > 1:
+        assert spec.element is not None
+        return [rows_of(several, replace(spec, element=spec.element.base)) for several in array]
+    return cast_rows(list(array), spec)
+
+
+def row_tensor(row: Any) -> Any:
+    """Return a row of varying shape as a tensor, or a list of them; None for one that is missing."""
+    if isinstance(row, list):
+        return [row_tensor(each) for each in row]
+    return torch.from_numpy(np.ascontiguousarray(row)) if isinstance(row, np.ndarray) else row
 
 
 def tensor_over(array: np.ndarray) -> torch.Tensor:
@@ -171,15 +186,15 @@ class Sample(Movable, dict[str, Any]):
         return Sample, (dict(self),)
 
 
-def padded_later(sample: Sample, fills: Mapping[str, float]) -> Sample:
-    """Return a sample whose rows are filled up with these values, by column, when a batch is made of it and others."""
+def padded_later(sample: Sample, fills: Mapping[str, Fill]) -> Sample:
+    """Return a sample whose rows are filled up, by column, when a batch is made of it and others."""
     if fills:
         sample.__dict__["_fills"] = fills
     return sample
 
 
-def fills_of(sample: Any) -> dict[str, float]:
-    """Return what rows of a sample are filled up with when a batch is made, by column."""
+def fills_of(sample: Any) -> dict[str, Fill]:
+    """Return how rows of a sample are filled up when a batch is made, by column."""
     return sample.__dict__.get("_fills", {}) if isinstance(sample, Sample) else {}
 
 

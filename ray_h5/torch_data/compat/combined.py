@@ -19,7 +19,7 @@ from ray_h5.options import as_integer, takes_options_of
 from ray_h5.predicates.criteria import any_equal, between, where
 from ray_h5.predicates.evaluate import evaluate
 from ray_h5.storage.find_files import PathLike
-from ray_h5.torch_data.batches.tensors import Sample
+from ray_h5.torch_data.batches.tensors import Sample, row_tensor
 from ray_h5.torch_data.dataset import DatasetOptions, H5Dataset
 
 if TYPE_CHECKING:
@@ -237,16 +237,24 @@ class CombinedHDF5Dataset(H5Dataset):
         return True
 
     def _whole(self, arrays: Mapping[str, np.ndarray]) -> Sample:
-        whole = super()._whole(arrays)  # with lengths of padded rows, which stay integers
-        return Sample((name, self._column(name, whole[name]) if name in arrays else whole[name]) for name in whole)
+        return Sample((name, self._column(name, values)) for name, values in super()._whole(arrays).items())
 
     def _column(self, name: str, values: Any) -> Any:
+        if name in self._fills:
+            return [_cast(row, self.dtype) for row in values]
         if not isinstance(values, torch.Tensor) or name in self._places:
             return values
         if name in (*_BOOLS, _GUID):
             values = values[:, 0] if tuple(values.shape[1:]) == (1,) else values
             return [str(value) for value in values.tolist()] if name == _GUID and values.ndim == 1 else values
         return values.to(self.dtype)
+
+
+def _cast(row: Any, dtype: torch.dtype) -> Any:
+    """Return a row that is padded later in the dtype of the dataset; it may be several arrays, or missing."""
+    if isinstance(row, list):
+        return [_cast(each, dtype) for each in row]
+    return None if row is None else row_tensor(row).to(dtype)
 
 
 def _values_of(guids: Iterable[Any], spec: ColumnSpec) -> list[Any]:

@@ -17,7 +17,7 @@ from ray_h5.options import takes_options
 from ray_h5.read.casting import Casting
 from ray_h5.read.reader import RowReader
 from ray_h5.storage.local import absolute_path
-from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_index, check_indices, datasets_in
+from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices, datasets_in
 from ray_h5.torch_data.batches.samples import Batch, pair_of
 from ray_h5.torch_data.batches.tensors import Pair, as_python, new_arrays, to_torch
 from ray_h5.torch_data.dataset import H5Dataset
@@ -102,7 +102,7 @@ class PairDataset(BatchedDataset):
         return len(self._source)
 
     def _one(self, index: int) -> Any:
-        values = self._read(np.array([check_index(index, len(self), self._where)]))
+        values = self._read(check_indices([index], len(self), self._where))
         return self._sample([as_python(array[0]) for array in values])
 
     def _several(self, indices: Many) -> Sequence[Any]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ray_h5.torch_data import H5Dataset, OrderBatchSampler, Sample, create_optimized_dataloader, loader
-from ray_h5.torch_data.h5_data_loader import H5DataLoader
+from ray_h5.torch_data import H5Dataset, Sample, create_optimized_dataloader, loader
 
 META = torch.device("meta")
 
@@ -100,21 +99,6 @@ def test_pinned_on_a_gpu_machine(path):
     assert pinned.x.is_pinned()
     assert pinned.to("cuda", non_blocking=True).y.is_cuda
     assert next(iter(DataLoader(H5Dataset(path), 4, num_workers=1, pin_memory=True))).x.is_pinned()
-
-
-def test_the_loader_says_what_it_is(path):
-    shown = repr(loader(path, 4, columns=["x"], threads=3, seed=5))
-    assert shown == (
-        "H5DataLoader(20 rows, batch_size=4, shuffle='rows', seed=5, threads=3: H5Dataset(20 samples of 1 file: x))"
-    )
-    assert "shuffle=False, threads=1" in repr(loader(path, 4, shuffle=False, threads=1))
-    dataset = H5Dataset(path)
-    assert "batch_size=3, shuffle='rows', seed=0" in repr(
-        H5DataLoader(dataset, batch_sampler=OrderBatchSampler(dataset, 3))
-    )
-    assert "batch_size=2, sampler=RandomSampler, threads=0" in repr(H5DataLoader(dataset, 2, shuffle=True))
-    assert "batch_size=None, sampler=SequentialSampler" in repr(H5DataLoader(dataset, None))
-    assert "CombinedHDF5Dataset(20 samples" in repr(create_optimized_dataloader(path, 4))
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from ray_h5.loading import row_cache
 from ray_h5.loading.row_cache import RowCache
-from ray_h5.torch_data import CombinedHDF5Dataset
 from tests.properties import few
 
 
@@ -46,15 +45,3 @@ def test_the_rows_read_first_stay_of_each_column_as_many_as_its_bound(bound, bat
                     held,
                 )
             assert len(cache.columns["y"]) <= min(bound, max(2 * len(model), first))
-
-
-def test_columns_that_are_not_held_are_read_by_one_call(files):
-    dataset, calls = CombinedHDF5Dataset(files, kept_bytes=3000, cache_size=5), []
-    read = dataset.source._read_files
-    dataset.source._read_files = lambda out, *rest, **more: (calls.append(set(out)), read(out, *rest, **more))
-    dataset[:20]
-    assert calls == [set(dataset.columns)]
-    dataset[:20]
-    assert len(calls) == 2
-    assert "fhr_st" in calls[1]
-    assert "epoch" not in calls[1]

@@ -6,7 +6,6 @@ from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 from ray_h5.errors import OptionError
 from ray_h5.torch_data import DataLoaderPerformanceMonitor, OptimalDataLoaderFactory, OrderSampler
 from ray_h5.torch_data.compat.factory import Machine
-from ray_h5.torch_data.compat.wrappers import worker_init_fn
 
 config = OptimalDataLoaderFactory.get_optimal_config
 DATA = TensorDataset(torch.arange(103.0), torch.arange(103))
@@ -53,19 +52,6 @@ def one_cpu(monkeypatch):
 
 @pytest.mark.usefixtures("one_cpu")
 class TestLoaders:
-    def test_training(self):
-        loader = OptimalDataLoaderFactory.create_training_loader(
-            DATA, batch_size=10, has_augmentation=True, has_standardization=True
-        )
-        assert loader.worker_init_fn is worker_init_fn
-        batches = [x for x, _ in loader]
-        assert [len(x) for x in batches] == [10] * 10
-        assert torch.cat(batches).tolist() != sorted(torch.cat(batches).tolist())
-
-    def test_validation_leaves_nothing_out(self):
-        loader = OptimalDataLoaderFactory.create_validation_loader(DATA, 10, has_standardization=True)
-        assert torch.cat([x for x, _ in loader]).tolist() == list(range(103))
-
     def test_the_users_options_come_first(self):
         sampler = torch.utils.data.SequentialSampler(DATA)
         loader = OptimalDataLoaderFactory.create_training_loader(DATA, 10, sampler=sampler, drop_last=False)

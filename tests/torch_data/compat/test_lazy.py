@@ -1,4 +1,3 @@
-import pickle
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ from ray_h5.errors import (
     NotFoundError,
     OptionError,
     SchemaMismatchError,
-    StaleIndexError,
     UnknownColumnError,
 )
 from ray_h5.torch_data import H5LazyDataset, RankMemCachedH5Dataset, h5_worker_init_fn
@@ -174,26 +172,3 @@ def test_the_worker_init_function_closes_what_was_inherited(pairs, monkeypatch, 
     monkeypatch.setattr("ray_h5.torch_data.compat.lazy.get_worker_info", lambda: info)
     h5_worker_init_fn(1)
     assert sorted(released) == ["images", "labels"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("when", ["before the first read", "after release", "pickled"])
-def test_a_file_that_was_replaced_is_an_error(tmp_path, when, workers):
-    path = tmp_path / "pairs.h5"
-
-    def write(first):
-        with h5py.File(path, "w") as file:
-            file["x"] = np.arange(20.0) + first
-
-    write(0)
-    dataset = H5LazyDataset(path, "x")
-    if when == "after release":
-        assert dataset[7] == 7
-        dataset.release()
-    write(100)
-    if when == "pickled":
-        dataset = pickle.loads(pickle.dumps(dataset))
-    with pytest.raises(StaleIndexError):
-        next(iter(DataLoader(dataset, batch_size=4, num_workers=workers)))
-    assert H5LazyDataset(path, "x")[7] == 107

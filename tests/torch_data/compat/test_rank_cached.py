@@ -1,5 +1,3 @@
-import pickle
-
 import h5py
 import numpy as np
 import pytest
@@ -166,18 +164,6 @@ class TestInOneProcess:
         for index in (50, -51):
             with pytest.raises(IndexError, match="rank 0: index"):
                 dataset[index]
-
-    def test_it_can_be_pickled(self, pairs):
-        dataset = RankMemCachedH5Dataset(pairs, "images", "labels")
-        again = pickle.loads(pickle.dumps(dataset))
-        assert torch.equal(again.x, dataset.x)
-        assert again[5][1] == 1
-
-
-def test_the_seed_has_the_name_of_today_too():
-    sampler = EpochShuffleSampler(10, 7)
-    assert sampler.base_seed == sampler.seed == 7
-    assert EpochShuffleSampler(data_len=10, seed=3, shuffle=False).base_seed == 3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
