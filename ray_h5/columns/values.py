@@ -149,6 +149,8 @@ class OneAxis:
             return (np.array("NaT", dtype) if dtype.kind == "M" else np.zeros((), dtype))[()]
         if self.array.kind == "string":
             return b""
+        if self.array.kind == "ragged":
+            return np.empty((0, *(int(n or 0) for n in self.array.ragged_shape[1:])), self.array.element)
         return None if self.array.element is None else np.empty(0, self.array.element)
 
 

@@ -41,9 +41,6 @@ _FIRST_PARTS = ("codes", "values", "indptr")
 
 _SCALARS = {"number", "bool", "string"}
 
-_LENGTH = "num_samples"
-"""An attribute with the number of steps of a group, as robomimic writes it."""
-
 
 class GroupColumns(Columns):
     """The columns of the groups of one file that match a pattern.

@@ -9,40 +9,38 @@ from typing import TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.conventions.referred_columns import texts_of_characters
-from ray_h5.columns.dataset_columns import (
-    ColumnOfUnits,
-    DatasetColumn,
-    Numbers,
-    after,
-    axes_of_fields,
-    layout_of_rows,
-    ragged_layout,
-    repeated,
-)
+from ray_h5.columns.dataset_columns import Datasets, axes_of_fields, layout_of_rows, ragged_layout, repeated
 from ray_h5.columns.ragged.bounds import Bounds
 from ray_h5.columns.ragged.range_columns import RaggedRows, joined_rows
 from ray_h5.columns.ragged.runs import Runs, by_shape
 from ray_h5.columns.stored_values import Stored, field_of
-from ray_h5.columns.values import Reading, keyed, read_apart
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, keyed, keys_in, read_apart
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hashing import word_at
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
 
+Numbers: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowColumn(ColumnOfUnits):
-    """A column with one unit a row.
+class RowColumn:
+    """A column as a row kind has it.
 
     Attributes
     ----------
+    name : str
+        Name.
+    values : Values
+        What has the value of each row: units of datasets, whole datasets, windows.
     units_of : callable, optional
-        Returns the unit of each row; None if they are equal.
+        Returns which of these values each row has; None if they are equal.
     chunk_rows : int, optional
         Rows that are best read together; None if rows are the units of the array.
     """
 
+    name: str
+    values: Values
     units_of: Numbers | None = None
     chunk_rows: int | None = 1
 
@@ -54,7 +52,8 @@ class RowColumn(ColumnOfUnits):
 
     def at(self, numbers_of: Numbers) -> RowColumn:
         """Return the column whose row i is row ``numbers_of(i)`` of this one."""
-        return replace(self, units_of=after(self.units_of, numbers_of))
+        units_of = self.units_of
+        return replace(self, units_of=numbers_of if units_of is None else lambda rows: units_of(numbers_of(rows)))
 
     def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
         units = rows if self.units_of is None else self.units_of(rows)
@@ -62,45 +61,50 @@ class RowColumn(ColumnOfUnits):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepsColumn(ColumnOfUnits):
-    """A column with several units a row, such as the steps at some offsets from one of an episode; or with one.
+class Steps(OneAxis):
+    """Values of which each is several units, such as the steps at some offsets from one of an episode; or is one.
 
     Rows of a sparse matrix are one such row, `width` times as long; other values get an axis.
 
     Attributes
     ----------
+    name, path : str
+        The column, and its file, for messages.
+    content : Values
+        The values of units.
     width : int, optional
-        Units of a row; None for one, without an axis.
+        Units of a value; None for one, without an axis.
     units_of : callable
         Returns for rows: the units, and as bools which of them are blank; both of shape ``(rows, width)``.
-    chunk_rows : int
-        Rows that are best read together.
     joined : JoinedArray, optional
         The datasets of episodes, if their steps differ in shape, or an episode lacks the column.
     episodes_of : callable, optional
         With `joined`: returns the episode of each row.
     """
 
+    name: str
+    path: str
+    content: Values
     width: int | None
     units_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    chunk_rows: int = 1
     joined: JoinedArray | None = None
     episodes_of: Numbers | None = None
 
-    def layout(self, num_rows: int, path: str) -> ColumnLayout:
-        array, width = self.values.array, self.width
+    @property
+    def array(self) -> ColumnLayout:
+        array, width = self.content.array, self.width
         if self.joined is not None:
-            return self._layout_of_shapes(self.joined, num_rows, path)
+            return self._array_of_shapes(self.joined)
         assert width is not None
         if array.kind == "sparse":
-            found = layout_of_rows(self.name, array, (num_rows,), self.chunk_rows, path)
+            found = layout_of_rows(self.name, array, (1,), 1, self.path)
             return replace(found, ragged_shape=(width, *array.ragged_shape), item_bytes=width * array.item_bytes)
-        found = layout_of_rows(self.name, array, (num_rows, width, *array.row_shape), self.chunk_rows, path)
+        found = layout_of_rows(self.name, array, (1, width, *array.row_shape), 1, self.path)
         if array.kind != "ragged":
             return found
         if None in array.ragged_shape[1:]:
             raise UnsupportedColumnError(
-                f"{path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
+                f"{self.path}: Windows: column {self.name!r} holds arrays that differ along several axes, "
                 f"{array.ragged_shape}; windows take those that differ along their first axis alone. Leave the column "
                 "out of the offsets."
             )
@@ -108,42 +112,45 @@ class StepsColumn(ColumnOfUnits):
         element = np.dtype((array.element, tuple(int(n or 0) for n in array.ragged_shape[1:])))
         return replace(found, kind="list", element=element)
 
-    def _layout_of_shapes(self, joined: JoinedArray, num_rows: int, path: str) -> ColumnLayout:
-        array, fields = self.values.array, axes_of_fields(self.values, joined)
+    def _array_of_shapes(self, joined: JoinedArray) -> ColumnLayout:
+        array, fields = self.content.array, axes_of_fields(self.content, joined)
         shape = (*self._lead, *joined.common_shape[1:], *fields)
         if not shape and array.kind in {"string", "category", "optional"}:
-            return layout_of_rows(self.name, array, (num_rows,), 1, path)
+            return layout_of_rows(self.name, array, (1,), 1, self.path)
         if not shape or array.kind not in {"number", "bool"}:
             lacks = "a group lacks it, and a single value cannot be None"
             differ = f"its steps differ in shape, or a group lacks it, and it holds {array.kind} values"
             raise UnsupportedColumnError(
-                f"{path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with columns=[...]."
+                f"{self.path}: column {self.name!r}: {differ if shape else lacks}. Choose other columns with "
+                "columns=[...]."
             )
         steps = repeated(self._lead, len(joined)), joined.shapes[:, 1:], repeated(fields, len(joined))
-        return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, num_rows, path)
+        return ragged_layout(self.name, array, np.concatenate(steps, axis=1), shape, self.path)
 
     @property
     def _lead(self) -> tuple[int, ...]:
-        """The axes that a row has before those of a step."""
+        """The axes that a value has before those of a step."""
         return () if self.width is None else (self.width,)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
-        units, blank = self.units_of(rows)
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        rows, places = wanted.rows, wanted.places
+        steps, blank = self.units_of(rows)
         if (joined := self.joined) is None:
-            return self._stacked(units, blank, places, out, keys)
+            return self._stacked(steps, blank, places, out, keys_in(wanted))
         assert self.episodes_of is not None
         episodes = self.episodes_of(rows)
         there = joined.is_there[episodes]
         if not there.all():
-            out[places[~there]] = None if out.dtype == object else self.values.blank(out.dtype)
-            episodes, units, blank, places = episodes[there], units[there], blank[there], places[there]
-        if self.values.array.kind not in {"number", "bool"}:
-            return self._stacked(units, blank, places, out) if len(units) else Reading()
-        fields, dtype = axes_of_fields(self.values, joined), self.values.array.dtype
+            out[places[~there]] = None if out.dtype == object else self.content.blank(out.dtype)
+            episodes, steps, blank, places = episodes[there], steps[there], blank[there], places[there]
+        if self.content.array.kind not in {"number", "bool"}:
+            return self._stacked(steps, blank, places, out) if len(steps) else Reading()
+        fields, dtype = axes_of_fields(self.content, joined), self.content.array.dtype
 
         def of_shape(chosen: np.ndarray, shape: tuple[int, ...]) -> Reading:
             def read(values: np.ndarray) -> Reading:
-                return self._stacked(units[chosen], blank[chosen], np.arange(len(chosen)), values)
+                return self._stacked(steps[chosen], blank[chosen], np.arange(len(chosen)), values)
 
             return read_apart(read, (*self._lead, *shape, *fields), places[chosen], out, dtype)
 
@@ -153,7 +160,7 @@ class StepsColumn(ColumnOfUnits):
         self, units: np.ndarray, blank: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None
     ) -> Reading:
         """Return the reading of units, of shape ``(rows, width)``, that all have one shape."""
-        count, width, is_sparse = *units.shape, self.values.array.kind == "sparse"
+        count, width, is_sparse = *units.shape, self.content.array.kind == "sparse"
         # Each step of a row draws by itself.
         keys = None if keys is None else word_at(keys[:, None], np.arange(width)).reshape(-1)
         unit_shape = out.shape[1 + len(self._lead) :]
@@ -165,72 +172,70 @@ class StepsColumn(ColumnOfUnits):
         def finish() -> None:
             if blank.any():
                 # One by one: numpy would take an array for several values.
-                nothing = self.values.blank(out.dtype)
+                nothing = self.content.blank(out.dtype)
                 for at in there[blank.reshape(-1)].tolist() if out.dtype == object else ():
                     for index in np.ndindex(into.shape[1:]):
                         into[(at, *index)] = nothing
                 if out.dtype != object:
                     into[there[blank.reshape(-1)]] = nothing
             if is_sparse:
-                out[places] = joined_rows(into.reshape(count, width), self.values.array.ragged_shape[0] or 0)
+                out[places] = joined_rows(into.reshape(count, width), self.content.array.ragged_shape[0] or 0)
             elif not in_place:
                 out[places] = into.reshape(count, *out.shape[1:])
 
-        return self.values.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
+        return self.content.reading(keyed(units.reshape(-1), there, keys), into).then(finish)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpanColumn(ColumnOfUnits):
-    """A column with all samples of a span of time, which are more in some rows than in others.
+class Spans(OneAxis):
+    """Values of which each is all samples of a span of time, which are more in some rows than in others.
 
     Attributes
     ----------
+    name : str
+        The column.
+    content : Values
+        The values of samples.
     bounds_of : callable
         Returns the samples of rows.
     mean : float
         Samples of a row, about.
     """
 
+    name: str
+    content: Values
     bounds_of: Callable[[np.ndarray], Bounds]
     mean: float
 
-    def layout(self, num_rows: int, path: str) -> ColumnLayout:
+    @property
+    def array(self) -> ColumnLayout:
         count = np.array([max(1, round(self.mean))])
-        one = RaggedRows(self.name, self.values, Bounds(np.zeros(1, np.int64), count)).array
-        return replace(one, shape=(num_rows,), storage="contiguous", chunk_shape=None, path=path)
+        one = RaggedRows(self.name, self.content, Bounds(np.zeros(1, np.int64), count)).array
+        return replace(one, storage="contiguous", chunk_shape=None)
 
-    def reading(self, rows: np.ndarray, places: np.ndarray, out: np.ndarray, keys: np.ndarray | None = None) -> Reading:
-        bounds = self.bounds_of(rows)
-        return Runs(bounds.starts, bounds.stops - bounds.starts, places, keys=keys).varying(self.values, out)
-
-
-Column: TypeAlias = RowColumn | DatasetColumn | StepsColumn | SpanColumn
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        bounds = self.bounds_of(wanted.rows)
+        return Runs(bounds.starts, bounds.stops - bounds.starts, wanted.places).varying(self.content, out)
 
 
-def is_plain(column: Column) -> bool:
+def is_plain(column: RowColumn) -> bool:
     """Return whether a column is a dataset as it is stored, with its units as rows."""
-    return isinstance(column, RowColumn) and isinstance(column.values, Stored) and column.chunk_rows is None
+    return isinstance(column.values, Stored) and column.chunk_rows is None
 
 
-def text_or_whole(column: DatasetColumn, path: str, *, decode_cf: bool) -> RowColumn | DatasetColumn:
-    """Return a column of whole datasets; with `decode_cf`, characters along one axis are a text."""
-    text = texts_of_characters(column, path) if decode_cf else None
-    return column if text is None else RowColumn(column.name, text)
-
-
-def stored_part(column: Column) -> tuple[str, float] | None:
+def stored_part(column: RowColumn) -> tuple[str, float] | None:
     """Return the dataset that a column is in, and the share of its bytes: of compound values, those of the field."""
-    if not isinstance(column, RowColumn) or not isinstance(column.values, Stored):
-        return None
-    if not isinstance(column.values.address, str):
+    if not isinstance(column.values, Stored) or not isinstance(column.values.address, str):
         return None
     whole, fields = column.values.layout, (column.values.field, *column.values.fields)
     bytes_of = [field_of(whole.stored_dtype, name)[0].itemsize for name in fields if name]
     return whole.name, sum(bytes_of) / whole.stored_dtype.itemsize if bytes_of else 1.0
 
 
-def whole_joined_array(column: Column) -> JoinedArray | None:
+def whole_joined_array(column: RowColumn) -> JoinedArray | None:
     """Return the datasets of groups if row i is the one of group i, with its values as they are stored."""
-    if not isinstance(column, DatasetColumn) or column.dataset_of is not None or column.entries is not None:
+    values = column.values
+    if not isinstance(values, Datasets) or column.units_of is not None or values.entries is not None:
         return None
-    return column.joined if isinstance(column.values, Stored) and column.values.is_all_of(column.joined) else None
+    return values.joined if isinstance(values.content, Stored) and values.content.is_all_of(values.joined) else None

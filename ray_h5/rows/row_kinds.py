@@ -11,8 +11,7 @@ from ray_h5.columns.row_table import Listing, RowTable
 
 if TYPE_CHECKING:
     from ray_h5.columns.columns import Columns, Parts
-    from ray_h5.columns.dataset_columns import DatasetColumn
-    from ray_h5.rows.row_columns import Column, RowColumn
+    from ray_h5.rows.row_columns import RowColumn
 
 
 class RowsOfKind(Protocol):
@@ -33,7 +32,7 @@ class RowsOfKind(Protocol):
         """Find out about columns, several at once; nothing where the reader describes them one by one."""
         return
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> RowColumn:
         """Return one column; raise `UnknownColumnError` if there is none."""
 
     def episode_names(self) -> np.ndarray:
@@ -63,5 +62,5 @@ class Episodes(RowsOfKind, Protocol):
     def is_constant(self, name: str) -> bool:
         """Return whether a column without offsets has one value for each episode."""
 
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
+    def constant(self, name: str) -> RowColumn:
         """Return a column with one row for each episode."""

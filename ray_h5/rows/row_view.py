@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.dataset_columns import DatasetColumn
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
@@ -33,7 +32,7 @@ from ray_h5.rows.kinds.patch_rows import PatchesOfGroups, PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches import Patches
-from ray_h5.rows.row_columns import Column, RowColumn, is_plain, stored_part, whole_joined_array
+from ray_h5.rows.row_columns import RowColumn, is_plain, stored_part, whole_joined_array
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes, RowsOfKind
 from ray_h5.rows.windows import Windows
 from ray_h5.storage.byte_source import Identity
@@ -96,7 +95,7 @@ class RowView:
         self._labels = {each.name: each for each in labels}
         self._unlabelled: dict[str, ColumnLayout] = {}
         self._layouts: dict[str, ColumnLayout] = {}
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, RowColumn] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
         self._rows: RowsOfKind = _rows_of_file(*of_file, self._name, decode_cf=decode_cf, is_reversed=is_reversed)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
@@ -178,7 +177,7 @@ class RowView:
             self._layouts[name] = layout
         return self._layouts[name]
 
-    def _find(self, name: str) -> Column:
+    def _find(self, name: str) -> RowColumn:
         try:
             return self._rows.column(name)
         except UnknownColumnError:
@@ -188,11 +187,11 @@ class RowView:
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
         texts = objects(prefix + each for each in self._rows.episode_names())
-        if isinstance(of_episodes := self._rows, EpisodeRows):
-            values = InMemory.of(name, "string", lambda rows: texts[of_episodes.episodes_of(rows)], np.dtype(object))
-            return RowColumn(name, values)
+        values = InMemory.of(name, "string", texts.take, np.dtype(object))
+        if isinstance(self._rows, EpisodeRows):
+            return RowColumn(name, values, self._rows.episodes_of)
         if self._rows_are_episodes:
-            return RowColumn(name, InMemory.of(name, "string", lambda rows: texts[rows], np.dtype(object)))
+            return RowColumn(name, values)
         raise UnknownColumnError(f"{self.path}: no column {EPISODE!r}; it is for Groups, Files and Windows")
 
     def read(self, columns: Sequence[str], rows: Rows = slice(None)) -> dict[str, np.ndarray]:
@@ -313,7 +312,7 @@ class RowView:
         keys = None
         if name in self._seeds:
             keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
-        if isinstance(column, DatasetColumn) or not _takes_arrays(out, layout):
+        if not _takes_arrays(out, layout):
             return column.reading(rows, places, out, keys)
         # Rows have another shape in another file: each one is an array of its own.
         there = np.arange(len(rows), dtype=np.int64)

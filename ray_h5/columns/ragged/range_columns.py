@@ -92,9 +92,6 @@ class RaggedRows(OneAxis):
             path=content.path,
         )
 
-    def blank(self, dtype: np.dtype) -> np.ndarray:  # noqa: ARG002  as the other values have it
-        return np.empty((0, *self.content.array.row_shape), self.content.array.dtype)
-
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         return runs_of(self.bounds, units.listed(), self.entries).varying(self.content, out)
 

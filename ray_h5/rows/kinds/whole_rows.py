@@ -9,7 +9,8 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts, is_single
-from ray_h5.columns.dataset_columns import DatasetColumn
+from ray_h5.columns.conventions.referred_columns import texts_of_characters
+from ray_h5.columns.dataset_columns import Datasets
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
@@ -20,7 +21,7 @@ from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Groups
 from ray_h5.rows.kinds.step_columns import has_steps
 from ray_h5.rows.patches import Patches
-from ray_h5.rows.row_columns import RowColumn, text_or_whole
+from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import Episodes
 from ray_h5.rows.windows import Windows
 
@@ -102,7 +103,7 @@ class WholeRows(Episodes):
             self._windows is not None and not self._is_timed and self.columns.datasets(name)[0].array.kind in _OF_ROWS
         )
 
-    def column(self, name: str) -> RowColumn | DatasetColumn:
+    def column(self, name: str) -> RowColumn:
         columns = self.columns
         if isinstance(columns, GroupColumns) and name in columns.own:
             is_key = name == self._kind.key
@@ -117,9 +118,9 @@ class WholeRows(Episodes):
                 "the column out with columns=[...]."
             )
         values, entries = columns.of_datasets(name, values, joined)
-        return text_or_whole(
-            DatasetColumn(name, values, joined, entries=entries), columns.path, decode_cf=columns.decode_cf
-        )
+        whole = Datasets(name, columns.path, values, joined, entries)
+        text = texts_of_characters(whole) if columns.decode_cf else None
+        return RowColumn(name, text or whole)
 
     # Episodes: each part is one -----------------------------------------------------------
 
@@ -196,7 +197,7 @@ class WholeRows(Episodes):
             return is_single(joined) and name not in self._windows.per_step
         return not has_steps(name, [(self.columns.path, self.table)], self._windows)
 
-    def constant(self, name: str) -> RowColumn | DatasetColumn:
+    def constant(self, name: str) -> RowColumn:
         return self.column(name)
 
     def episode_names(self) -> np.ndarray:

@@ -18,7 +18,7 @@ from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, RayH5Error, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.rows.kinds.clock import Clock
 from ray_h5.rows.kinds.times_of import TimesOf, width_of
-from ray_h5.rows.row_columns import Column, RowColumn, SpanColumn, StepsColumn
+from ray_h5.rows.row_columns import RowColumn, Spans, Steps
 from ray_h5.rows.row_kinds import EpisodeRows, Episodes
 from ray_h5.rows.windows import IS_PAD, WindowColumn, Windows
 
@@ -144,7 +144,7 @@ class WindowRows(EpisodeRows):
 
     # Columns ---------------------------------------------------------------------------------
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> RowColumn:
         _ = self._clock  # episodes have lengths then, which say what columns are
         if name in self._by_name:
             return self._windowed(self._by_name[name])
@@ -162,7 +162,7 @@ class WindowRows(EpisodeRows):
             return self._episodes.constant(name).at(self.episodes_of)
         return self._now(name)
 
-    def _now(self, name: str) -> Column:
+    def _now(self, name: str) -> RowColumn:
         """Return a column without offsets: its value at the tick of a row."""
         steps, now = self._steps(name), WindowColumn(name, name, (0,), (0.0,))
         if not self._is_timed:
@@ -176,7 +176,7 @@ class WindowRows(EpisodeRows):
             units, _ = self._units(now, rows)
             return units, np.zeros(units.shape, bool)  # the nearest step, however far away
 
-        return StepsColumn(name, steps.values, None, units_of, 1, joined, self.episodes_of)
+        return RowColumn(name, Steps(name, self._path, steps.values, None, units_of, joined, self.episodes_of))
 
     def _check_entries(self, name: str, steps: Parts) -> None:
         """Raise unless a column has a value for each step."""
@@ -215,7 +215,7 @@ class WindowRows(EpisodeRows):
             )
         return steps
 
-    def _windowed(self, window: WindowColumn) -> Column:
+    def _windowed(self, window: WindowColumn) -> RowColumn:
         steps, width = self._check_offsets(window.source), self._width(window)
         varying = None if steps.joined is None or steps.joined.unit_shape is not None else steps.joined
         if width is None:
@@ -231,9 +231,10 @@ class WindowRows(EpisodeRows):
             span = max(window.offsets) - min(window.offsets) + 1
             run = min(_RUN * span // self._windows.stride, self.num_rows)
             chunk_rows = max(steps.chunk_rows, run, 1)
-        return StepsColumn(window.name, steps.values, width, units_of, chunk_rows, varying, self.episodes_of)
+        values = Steps(window.name, self._path, steps.values, width, units_of, varying, self.episodes_of)
+        return RowColumn(window.name, values, None, chunk_rows)
 
-    def _spanned(self, window: WindowColumn, steps: Parts) -> SpanColumn:
+    def _spanned(self, window: WindowColumn, steps: Parts) -> RowColumn:
         """Return a column with all samples of a span, which are more in some rows than in others."""
         assert window.span is not None
         low, high = window.span
@@ -251,7 +252,7 @@ class WindowRows(EpisodeRows):
             ends = (times.first(recordings, now + seconds) + steps.starts[recordings] for seconds in (low, high))
             return Bounds(*ends)
 
-        return SpanColumn(window.name, steps.values, bounds_of, mean)
+        return RowColumn(window.name, Spans(window.name, steps.values, bounds_of, mean))
 
     # Which units are at offsets from a tick --------------------------------------------------
 
