@@ -28,7 +28,7 @@ from ray_h5.rows.groups_and_grids import Files, Grid, Groups, RowKind
 from ray_h5.rows.kinds.axis_rows import AxisRows
 from ray_h5.rows.kinds.grid_rows import GridRows
 from ray_h5.rows.kinds.patch_blocks import Blocks
-from ray_h5.rows.kinds.patch_rows import PatchesOfGroups, PatchRows
+from ray_h5.rows.kinds.patch_rows import PatchRows
 from ray_h5.rows.kinds.whole_rows import WholeRows
 from ray_h5.rows.kinds.window_rows import WindowRows
 from ray_h5.rows.patches import Patches
@@ -188,7 +188,7 @@ class RowView:
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
         texts = objects(prefix + each for each in self._rows.episode_names())
         values = InMemory.of(name, "string", texts.take, np.dtype(object))
-        if isinstance(self._rows, EpisodeRows):
+        if isinstance(self._rows, EpisodeRows) and (self._rows_are_groups or self.has_windows):
             return RowColumn(name, values, self._rows.episodes_of)
         if self._rows_are_episodes:
             return RowColumn(name, values)
@@ -448,8 +448,7 @@ def _rows_of_file(
         looks_first=kind is None and windows is None,
     )
     if isinstance(kind, Patches):
-        whole = Blocks(found, kind, None if table is None else table.chosen, name)
-        return (PatchesOfGroups if kind.has_groups else PatchRows)(whole, table)
+        return PatchRows(Blocks(found, kind, None if table is None else table.chosen, name), table)
     rows: Episodes
     if isinstance(kind, Groups):
         of_steps, key = windows is not None, kind.key

@@ -26,140 +26,24 @@ from ray_h5.rows.row_columns import RowColumn
 from ray_h5.rows.row_kinds import EpisodeRows, RowsOfKind
 
 
-class PatchRows(RowsOfKind):
-    """Blocks of the arrays of one file, which is one part; see `PatchesOfGroups`.
+class PatchRows(EpisodeRows, RowsOfKind):
+    """Blocks of the arrays of one file, or of its groups: those of a group follow those of the group before.
 
     Parameters
     ----------
     whole : Blocks
-        The blocks of the whole file.
+        The blocks of the file as one part.
     table : RowTable, optional
         What is known.
     """
 
     def __init__(self, whole: Blocks, table: RowTable | None) -> None:
-        self._whole = whole
-        self._columns, self._kind = whole.columns, whole.kind
+        self._whole, self._columns, self._kind = whole, whole.columns, whole.kind
         self._known = RowTable() if table is None else table
-
-    @cached_property
-    def _parts(self) -> list[Blocks]:
-        """The blocks of each part."""
-        return [self._whole]
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        """The first row of each part, and the number of rows: int64."""
-        counts = [0, *self._of_each(lambda part: part.num_rows)]
-        return np.cumsum(np.array(counts, np.int64))
-
-    @property
-    def num_rows(self) -> int:
-        return int(self._starts[-1])
-
-    @property
-    def table(self) -> RowTable:
-        drawn_in = {said: count for part in self._parts for said, count in part.drawn_in.items()}
-        if self._kind.where_any is None:
-            return self._columns.table(entries=drawn_in)
-        return self._columns.table(entries=drawn_in, chosen=np.concatenate([part.chosen for part in self._parts]))
-
-    def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
-        """Return something of each part."""
-        return [of(part) for part in self._parts]
-
-    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part of each row, and its number there; rows of a later draw follow those of the one before."""
-        draws, rows = np.divmod(rows, max(self.num_rows, 1))
-        parts = np.searchsorted(self._starts, rows, side="right") - 1
-        return parts, rows - self._starts[parts] + draws * np.diff(self._starts)[parts]
-
-    def _of_parts(self, rows: np.ndarray, of: Callable[[int, np.ndarray], np.ndarray], *shape: int) -> np.ndarray:
-        """Return numbers of rows, which `of` returns for a part and rows of it: int64."""
-        if len(self._parts) == 1:
-            return of(0, rows)
-        found = np.empty((len(rows), *shape), np.int64)
-        parts, own = self.places(rows)
-        for part, places in by_part(parts):
-            found[places] = of(part, own[places])
-        return found
-
-    def episode_names(self) -> np.ndarray:
-        return objects([b""])
-
-    # Columns --------------------------------------------------------------------------------------
-
-    def listing(self) -> Listing:
-        names = self._names()
-        own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
-        if doubles := [name for name in own if name in names]:
-            raise OptionError(
-                f"{self._columns.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
-                "another key=, or choose a group without that dataset with group=."
-            )
-        columns, refused = [*own], dict[str, Exception]()
-        first, known = self._parts[0], dict.fromkeys([*names, *self._kind.shapes])
-        for name in (each for array in known for each in first.fields(array) or [array]):
-            try:
-                self.column(name)
-            except RayH5Error as exc:
-                if name in self._kind.shapes:
-                    raise
-                refused[name] = exc
-            else:
-                columns.append(name)
-        return Listing((*columns,), refused)
-
-    def _names(self) -> list[str]:
-        """Return the names of what may be columns."""
-        found = self._columns.listing()
-        return [*found.names, *found.refused]
-
-    def column(self, name: str) -> RowColumn:
-        if name == Patches.corner:
-            axes = len(self._kind.block)
-
-            def corners(rows: np.ndarray) -> np.ndarray:
-                return self._of_parts(rows, lambda part, own: self._parts[part].corners(own), axes)
-
-            return RowColumn(name, InMemory.of(name, "number", corners, np.dtype(np.int64), (axes,)))
-        if name == self._kind.key:
-            return self._names_of_parts(name)
-        if (single := self._single(name)) is not None:
-            return RowColumn(name, single, lambda rows: self.places(rows)[0])
-        found = self._blocks(name)
-        starts = np.cumsum(np.array([0, *(each.array.num_rows for each in found)], np.int64))
-
-        def units_of(rows: np.ndarray) -> np.ndarray:
-            return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
-
-        return RowColumn(name, EndToEnd(name, (*found,), starts) if len(found) > 1 else found[0], units_of)
-
-    def _names_of_parts(self, name: str) -> RowColumn:
-        return name_column(name, self._columns.path, self._kind, np.zeros_like)
-
-    def _blocks(self, name: str) -> list[Values]:
-        """Return the blocks of each part."""
-        return self._of_each(lambda part: part.values(name))
-
-    def _single(self, name: str) -> Values | None:
-        """Return a dataset with a single value in each part; None for others."""
-        return self._parts[0].single(name)
-
-
-class PatchesOfGroups(EpisodeRows, PatchRows):
-    """Blocks of the arrays of the groups of one file: those of a group follow those of the group before.
-
-    Parameters
-    ----------
-    whole, table
-        As for `PatchRows`.
-    """
-
-    def __init__(self, whole: Blocks, table: RowTable | None) -> None:
-        super().__init__(whole, table)
         self._table = self._known.groups
         self._made = dict(whole.columns.made)
+
+    # Parts: the file, or its groups ---------------------------------------------------------------
 
     @property
     def _groups(self) -> GroupTable:
@@ -193,7 +77,9 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
 
     @cached_property
     def _parts(self) -> list[Blocks]:
-        """The blocks of each group."""
+        """The blocks of each part."""
+        if not self._kind.has_groups:
+            return [self._whole]
         names = list(self._groups.names)
         joined = {name: self._groups.columns[name] for name in self._mapping}
         paths = [{name: each.paths[row] for name, each in joined.items()} for row in range(len(names))]
@@ -217,6 +103,7 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
         return part
 
     def _of_each(self, of: Callable[[Blocks], Any]) -> list[Any]:
+        """Return something of each part."""
         found = []
         for part in self._parts:
             try:
@@ -227,29 +114,83 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
                 raise SchemaMismatchError(f"{exc} Choose groups that agree with groups= of Patches.") from None
         return found
 
+    # Rows -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The first row of each part, and the number of rows: int64."""
+        counts = [0, *self._of_each(lambda part: part.num_rows)]
+        return np.cumsum(np.array(counts, np.int64))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self._starts[-1])
+
     @property
     def table(self) -> RowTable:
-        table = replace(super().table, groups=self._groups)
+        drawn_in = {said: count for part in self._parts for said, count in part.drawn_in.items()}
+        table = self._columns.table(entries=drawn_in, groups=self._groups if self._kind.has_groups else None)
         if self._kind.where_any is None:
             return table
-        return replace(table, chosen_counts=np.array([len(part.chosen) for part in self._parts], np.int64))
+        chosen = [part.chosen for part in self._parts]
+        counts = np.array([len(each) for each in chosen], np.int64) if self._kind.has_groups else None
+        return replace(table, chosen=np.concatenate(chosen), chosen_counts=counts)
+
+    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the part of each row, and its number there; rows of a later draw follow those of the one before."""
+        draws, rows = np.divmod(rows, max(self.num_rows, 1))
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        return parts, rows - self._starts[parts] + draws * np.diff(self._starts)[parts]
+
+    def _of_parts(self, rows: np.ndarray, of: Callable[[int, np.ndarray], np.ndarray], *shape: int) -> np.ndarray:
+        """Return numbers of rows, which `of` returns for a part and rows of it: int64."""
+        if len(self._parts) == 1:
+            return of(0, rows)
+        found = np.empty((len(rows), *shape), np.int64)
+        parts, own = self.places(rows)
+        for part, places in by_part(parts):
+            found[places] = of(part, own[places])
+        return found
 
     def episodes_of(self, rows: np.ndarray) -> np.ndarray:
         return self.places(rows)[0]
 
     def episode_names(self) -> np.ndarray:
+        if not self._kind.has_groups:
+            return objects([b""])
         return self._groups.names.groups.take(np.arange(len(self._groups)))
 
     # Columns --------------------------------------------------------------------------------------
 
     def listing(self) -> Listing:
-        found = super().listing()
-        others = {} if self._mapping else self._of_others(found)
-        return Listing(
-            found.names, {**found.refused, **{name: self._error_of(name, at) for name, at in others.items()}}
-        )
+        names = self._names()
+        own = [Patches.corner, *([] if self._kind.key is None else [self._kind.key])]
+        if doubles := [name for name in own if name in names]:
+            raise OptionError(
+                f"{self._columns.path}: {doubles[0]!r} is a dataset of the file, and a column that Patches adds. Pass "
+                "another key=, or choose a group without that dataset with group=."
+            )
+        columns, refused = [*own], dict[str, Exception]()
+        first, known = self._parts[0], dict.fromkeys([*names, *self._kind.shapes])
+        for name in (each for array in known for each in first.fields(array) or [array]):
+            try:
+                self.column(name)
+            except RayH5Error as exc:
+                if name in self._kind.shapes:
+                    raise
+                refused[name] = exc
+            else:
+                columns.append(name)
+        if self._kind.has_groups and not self._mapping:
+            others = self._of_others({*columns, *refused})
+            refused |= {name: self._error_of(name, group) for name, group in others.items()}
+        return Listing((*columns,), refused)
 
     def _names(self) -> list[str]:
+        """Return the names of what may be columns."""
+        if not self._kind.has_groups:
+            found = self._columns.listing()
+            return [*found.names, *found.refused]
         layout, first = self._columns.reader.layout, self._parts[0]
         paths = [*layout.columns, *layout.refused]
         if self._mapping:
@@ -257,9 +198,9 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
         begin = first.path_of("")
         return [path[len(begin) :] for path in paths if path.startswith(begin)]
 
-    def _of_others(self, first: Listing) -> dict[str, int]:
+    def _of_others(self, known: set[str]) -> dict[str, int]:
         """Return the names of what other groups have and the first one lacks, and the first group with each."""
-        known, numbers = {*first.names, *first.refused}, {group: at for at, group in enumerate(self._groups.names)}
+        numbers = {group: at for at, group in enumerate(self._groups.names)}
         found: dict[str, int] = {}
         layout = self._columns.reader.layout
         for path in (*layout.columns, *layout.refused):
@@ -283,11 +224,34 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
             "groups that agree with groups= of Patches, or leave the column out with columns=[...]."
         )
 
-    def _names_of_parts(self, name: str) -> RowColumn:
-        names = self._groups.names.groups
-        return RowColumn(name, InMemory.of(name, "string", names.take, np.dtype(object)), self.episodes_of)
+    def column(self, name: str) -> RowColumn:
+        if name == Patches.corner:
+            axes = len(self._kind.block)
+
+            def corners(rows: np.ndarray) -> np.ndarray:
+                return self._of_parts(rows, lambda part, own: self._parts[part].corners(own), axes)
+
+            return RowColumn(name, InMemory.of(name, "number", corners, np.dtype(np.int64), (axes,)))
+        if name == self._kind.key:
+            if not self._kind.has_groups:
+                return name_column(name, self._columns.path, self._kind, np.zeros_like)
+            names = self._groups.names.groups
+            return RowColumn(name, InMemory.of(name, "string", names.take, np.dtype(object)), self.episodes_of)
+        if (single := self._single(name)) is not None:
+            return RowColumn(name, single, self.episodes_of)
+        found = self._of_each(lambda part: part.values(name))
+        self._check_alike(name, found)
+        starts = np.cumsum(np.array([0, *(each.array.num_rows for each in found)], np.int64))
+
+        def units_of(rows: np.ndarray) -> np.ndarray:
+            return self._of_parts(rows, lambda part, own: starts[part] + self._parts[part].units(own))
+
+        return RowColumn(name, EndToEnd(name, (*found,), starts) if len(found) > 1 else found[0], units_of)
 
     def _single(self, name: str) -> Values | None:
+        """Return a dataset with a single value in each part; None for others."""
+        if not self._kind.has_groups:
+            return self._parts[0].single(name)
         made = self._made.get(name.strip("/"))
         dataset = (name if made is None else made.dataset).strip("/")
         if dataset in self._mapping and not self._groups.columns[dataset].single:
@@ -304,17 +268,12 @@ class PatchesOfGroups(EpisodeRows, PatchRows):
             )
         return Stored.of(found)
 
-    def _blocks(self, name: str) -> list[Values]:
-        found = super()._blocks(name)
-        self._check_alike(name, found)
-        return found
-
     def _check_alike(self, name: str, blocks: Sequence[Values]) -> None:
         """Raise unless the blocks of all groups have one dtype and shape. Attributes may make others of a dtype."""
-        first, names = blocks[0].array, self._groups.names
+        first = blocks[0].array
         is_decoded = first.kind == "number" and any(isinstance(each, CF) for each in blocks)
-        for group, column in enumerate(blocks):
-            each, axes = column.array, self._parts[group].axes
+        for group, column in enumerate(blocks[1:], start=1):
+            each, axes, names = column.array, self._parts[group].axes, self._groups.names
             if axes != self._parts[0].axes:
                 other = next(array for array in axes if axes[array] != self._parts[0].axes[array])
                 raise OptionError(
