@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.conventions.coded_columns import Category, Optional
 from ray_h5.columns.derived_columns import Csr, Cut, JoinedColumn, MadeColumn, Positions, Ragged, RowEntries, RowPart
 from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_bounds, rows_key
 from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, positions_of, width_of
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
-from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
@@ -227,7 +224,7 @@ class Columns(ABC):
                 f"{values.array.where}: {made} takes axis {max(axes) + first_axis} of rows; expected rows with so "
                 f"many axes, found {found}"
             )
-        return take(values, self._positions(made, axes, shape, first_axis))
+        return values.take(self._positions(made, axes, shape, first_axis))
 
     def _positions(
         self, made: RowPart, axes: dict[int, Positions], shape: tuple[int, ...], first_axis: int = 0
@@ -250,7 +247,7 @@ class Columns(ABC):
                 f"{self.path}: column {made.name!r} has rows of a sparse matrix, which have axis 0 alone; found {made}"
             )
         at = self._along(f"part({made.name!r})", made, made.axes[0][1], values.delivered_width)
-        return replace(values, take=at if values.take is None else values.take[at])
+        return replace(values, at=at if values.at is None else values.at[at])
 
     # Rows that are ranges -------------------------------------------------------------------------
 
@@ -346,18 +343,3 @@ class Columns(ABC):
 def is_single(joined: JoinedArray) -> bool:
     """Return whether each part has a single value of a column."""
     return joined.single or not joined.shapes.shape[1]
-
-
-def take(values: Values, taken: tuple[np.ndarray | None, ...]) -> Values:
-    """Return values with some positions along the axes of a unit: of what is stored, where that is possible."""
-    if isinstance(values, (Stored, Taken)):
-        return values.take(taken)
-    if isinstance(values, CF) and isinstance(stored := values.values.take(taken), Stored):
-        return replace(values, values=stored)
-    if isinstance(values, Category) and isinstance(codes := values.codes.take(taken), Stored):
-        return replace(values, codes=codes)
-    if isinstance(values, Optional):
-        stored, mask = values.values.take(taken), values.mask.take(taken)
-        if isinstance(stored, Stored) and isinstance(mask, Stored):
-            return replace(values, values=stored, mask=mask)
-    return Taken(values, taken)

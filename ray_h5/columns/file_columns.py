@@ -14,11 +14,10 @@ from ray_h5.columns.columns import Columns, Parts
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, cf_values
 from ray_h5.columns.conventions.coded_columns import category, optional
 from ray_h5.columns.conventions.listed_names import OF_ROWS, check_tables, listed_names
+from ray_h5.columns.conventions.matlab_columns import referred_values, reversed_values
 from ray_h5.columns.conventions.pandas_columns import pandas_values
-from ray_h5.columns.conventions.referred_columns import referred_values
-from ray_h5.columns.conventions.reversed_columns import reversed_values
+from ray_h5.columns.dataset_columns import joined_values
 from ray_h5.columns.derived_columns import Csr, Fields, JoinedColumn, MadeColumn, Ragged
-from ray_h5.columns.joined_datasets import joined_values
 from ray_h5.columns.ragged.bounds import Bounds, ChunkedBy, bounds_of_pairs, episodes_key, pairs_of
 from ray_h5.columns.ragged.csr_groups import checked_encoding
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
@@ -59,8 +58,6 @@ class FileColumns(Columns):
         What is known of the rows.
     decode_cf, is_reversed : bool
         As the user says.
-    looks_first : bool
-        Whether each name is asked what it encodes, also in a file that does not say that it is of such a kind.
     """
 
     def __init__(
@@ -71,11 +68,9 @@ class FileColumns(Columns):
         *,
         decode_cf: bool = False,
         is_reversed: bool = False,
-        looks_first: bool = True,
     ) -> None:
         super().__init__(reader, columns, table, decode_cf=decode_cf)
         self._is_reversed = is_reversed
-        self._looks_first = looks_first
         self.chunked: dict[str, ChunkedBy] = {} if table is None else dict(table.chunked_by)
         self.many: dict[str, GroupTable] = {} if table is None else dict(table.joined)
         self._listed: Listing | None = None
@@ -257,12 +252,12 @@ class FileColumns(Columns):
 
     def _named(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
-        if not self._looks_first and not self._form:
+        if not self._form:
             listed = None if self._layout is None else self._layout.columns.get(name)
-            if listed is not None and not listed.sources and not self.reader.is_fetched:
+            if listed is None or listed.sources or self.reader.is_fetched:
+                listed = self._find(name)
+            if listed is not None:
                 return self._decoded(listed)
-            if (found := self._plain(name)) is not None:
-                return found
         plain = name.strip("/")
         encoding = self._encoding(plain)
         if self._form == "pandas" and not self._can_find(plain) and (found := self._in_pandas(plain)) is not None:
@@ -273,15 +268,14 @@ class FileColumns(Columns):
             return self._decoded(self._dataset(name))
         return self._encoded(name, encoding)
 
-    def _plain(self, name: str) -> Values | None:
-        """Return the values of a dataset; None if there is none of that name."""
+    def _find(self, name: str) -> ColumnLayout | None:
+        """Return a dataset; None if there is none of that name, or what there is encodes something."""
         try:
-            found = self.reader.find([name], missing_ok=True)
+            return self.reader.find([name], missing_ok=True).get(name)
         except UnsupportedColumnError as exc:
             if not exc.is_encoded:
                 raise
             return None
-        return self._decoded(found[name]) if found else None
 
     def _decoded(self, layout: ColumnLayout) -> Values:
         stored = Stored.of(layout)
@@ -291,10 +285,9 @@ class FileColumns(Columns):
 
     def _can_find(self, name: str) -> bool:
         try:
-            return bool(self.reader.find([name], missing_ok=True))
-        except RayH5Error as exc:
-            # A field is no dataset. What else is there reports the error when it is read.
-            return not (isinstance(exc, UnsupportedColumnError) and exc.is_encoded)
+            return self._find(name) is not None
+        except RayH5Error:
+            return True  # it reports the error when it is read
 
     def _in_pandas(self, name: str) -> Values | None:
         """Return a column of a table of pandas; None for other names."""

@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ray_h5.buffers import empty
-from ray_h5.columns.values import OneAxis, Reading, Taken, Units, Values, composed, flattened, picked, reshaped
+from ray_h5.columns.values import (
+    OneAxis,
+    Positions,
+    Reading,
+    Taken,
+    Units,
+    Values,
+    composed,
+    flattened,
+    picked,
+    reshaped,
+)
 from ray_h5.errors import UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.columns.dtypes import split_array
 from ray_h5.manifest.joined_arrays import JoinedArray
@@ -50,7 +61,7 @@ class Stored(OneAxis):
     field: str | None = None
     name: str = ""
     fields: tuple[str, ...] = ()
-    taken: tuple[np.ndarray | None, ...] = ()
+    taken: Positions = ()
 
     @classmethod
     def of(
@@ -106,7 +117,7 @@ class Stored(OneAxis):
             found = reshaped(found, *self._lengths, *found.shape[len(self.layout.shape) :])
         return found
 
-    def _positions(self, found: ColumnLayout) -> tuple[np.ndarray | None, ...]:
+    def _positions(self, found: ColumnLayout) -> Positions:
         return (*self.taken, *[None] * (len(found.row_shape) - len(self.taken)))
 
     @property
@@ -124,15 +135,12 @@ class Stored(OneAxis):
         rows = replace(rows, axes=tuple(last - at if rows.is_reversed else at for at in range(axes)))
         return replace(self, layout=flattened(self.layout, axes), address=rows)
 
-    def take(self, taken: tuple[np.ndarray | None, ...]) -> Values:
-        """Return the values at some positions along the axes of a unit."""
+    def take(self, taken: Positions) -> Values:
         if self._is_reversed or len(taken) > len(self.layout.row_shape):
             return Taken(self, taken)
         return replace(self, taken=composed(self.taken, taken))
 
-    def boxes(
-        self, axes: tuple[int, ...], shape: tuple[int, ...], taken: tuple[np.ndarray | None, ...]
-    ) -> Stored:  # fmt: skip
+    def boxes(self, axes: tuple[int, ...], shape: tuple[int, ...], taken: Positions) -> Stored:
         """Return boxes of a dataset, of a shape along `axes`; `taken` has positions along other axes.
 
         Units are the places of their corners along these axes, in C order.
@@ -259,7 +267,7 @@ class Stored(OneAxis):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded(OneAxis, ABC):
-    """Values that are made of stored ones.
+    """Values that are made of stored ones, each of one.
 
     Attributes
     ----------
@@ -267,19 +275,34 @@ class Decoded(OneAxis, ABC):
         The dataset, or those of groups.
     """
 
+    of_each_value: ClassVar[bool] = True
+    """Whether each stored value is decoded by itself, so that parts of a unit can be."""
+
     values: Stored
 
+    def over(self, axes: int) -> Values:
+        return replace(self, values=self.values.over(axes))
+
+    def take(self, taken: Positions) -> Values:
+        values = self.values.take(taken) if self.of_each_value else None
+        return replace(self, values=values) if isinstance(values, Stored) else Taken(self, taken)
+
+    def others(self, units: np.ndarray) -> tuple[Sequence[Part], Callable[[], Any]]:  # noqa: ARG002
+        """Return what else is read to decode units, and a function that returns it once it is read."""
+        return (), lambda: None
+
     @abstractmethod
-    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return what stored values of units stand for."""
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: Any) -> np.ndarray:
+        """Return what stored values of units stand for, in an array of `dtype`."""
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         wanted, part, read = self.values.read(units, out.shape[1:])
+        parts, others = self.others(wanted.rows)
 
         def finish() -> None:
-            out[wanted.places] = self.decoded(read(), wanted.rows)
+            out[wanted.places] = self.decoded(read(), wanted.rows, out.dtype, others())
 
-        return Reading([part], finish)
+        return Reading([part, *parts], finish)
 
 
 def stored_fields(

@@ -30,6 +30,9 @@ Finish = Callable[[], None]
 Units: TypeAlias = Request | RunRequest
 """Which units are read, and the place of each value."""
 
+Positions: TypeAlias = tuple[np.ndarray | None, ...]
+"""The positions along each axis of a unit; None for all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
@@ -120,6 +123,9 @@ class Values(Protocol):
     def reading(self, units: Units, out: np.ndarray) -> Reading:
         """Return the reading that fills ``out[units.places]`` with the values of ``units.rows``."""
 
+    def take(self, taken: Positions) -> Values:
+        """Return the same values with some positions along the axes of a unit; None for all of an axis."""
+
     def blank(self, dtype: np.dtype) -> Any:
         """Return what stands for no value, in an array of `dtype`: zero, an empty text, None."""
 
@@ -142,6 +148,9 @@ class OneAxis:
                 f"that it has, such as of={{{self.array.name!r}: (0,)}}."
             )
         return self
+
+    def take(self, taken: Positions) -> Values:
+        return Taken(self, taken)
 
     def blank(self, dtype: np.dtype) -> Any:
         """Return what stands for no value of a kind that is stored as it is delivered."""
@@ -169,7 +178,7 @@ class Taken(OneAxis):
     """
 
     values: Values
-    taken: tuple[np.ndarray | None, ...] = ()
+    taken: Positions = ()
     entries: RowEntries | None = None
 
     @property
@@ -184,7 +193,7 @@ class Taken(OneAxis):
     def blank(self, dtype: np.dtype) -> Any:
         return self.values.blank(dtype)
 
-    def take(self, taken: tuple[np.ndarray | None, ...]) -> Taken:
+    def take(self, taken: Positions) -> Taken:
         return replace(self, taken=composed(self.taken, taken))
 
     def reading(self, units: Units, out: np.ndarray) -> Reading:
@@ -249,14 +258,12 @@ class InMemory(OneAxis):
         return Reading()
 
 
-def composed(
-    first: tuple[np.ndarray | None, ...], then: tuple[np.ndarray | None, ...]
-) -> tuple[np.ndarray | None, ...]:
+def composed(first: Positions, then: Positions) -> Positions:
     """Return the positions that are left if some are taken, and of these some."""
     return tuple(two if one is None else one if two is None else one[two] for one, two in zip_longest(first, then))
 
 
-def picked(values: np.ndarray, taken: tuple[np.ndarray | None, ...]) -> np.ndarray:
+def picked(values: np.ndarray, taken: Positions) -> np.ndarray:
     """Return values at positions along the axes of a unit."""
     for axis, at in enumerate(taken):
         if at is not None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ray_h5.columns.columns import Columns, Parts, is_single
 from ray_h5.columns.conventions.cf_columns import CF_ATTRIBUTES, attributes_of_text, cf_of_groups, text_of_attributes
-from ray_h5.columns.conventions.coded_columns import Category, Optional
-from ray_h5.columns.derived_columns import Csr, Fields, MadeColumn, Ragged
+from ray_h5.columns.conventions.coded_columns import Category, Optional, check_codes
+from ray_h5.columns.derived_columns import Csr, Fields, Ragged
 from ray_h5.columns.ragged.bounds import Bounds, rows_key
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored, stored_fields
@@ -25,11 +25,10 @@ from ray_h5.errors import (
     UnknownColumnError,
     UnsupportedColumnError,
 )
-from ray_h5.hdf5.groups.groups import GroupPattern
 from ray_h5.manifest.joined_arrays import GroupTable, JoinedArray, Paths, Texts
 from ray_h5.manifest.layout import Encoding, EncodingKind
 from ray_h5.messages import near_names
-from ray_h5.read.reader import RowReader
+from ray_h5.rows.groups_and_grids import Groups
 
 _PARTS: dict[EncodingKind, tuple[str, str]] = {"category": ("codes", "categories"), "optional": ("values", "mask")}
 """The datasets of an encoded column: its codes or values, and what says what they mean."""
@@ -39,41 +38,27 @@ _MATRIX = {"data", "indices", "indptr", "shape"}
 _FIRST_PARTS = ("codes", "values", "indptr")
 """Datasets by whose names members may be encoded."""
 
-_SCALARS = {"number", "bool", "string"}
-
 
 class GroupColumns(Columns):
     """The columns of the groups of one file that match a pattern.
 
     Parameters
     ----------
-    reader : RowReader
-        The open file.
-    pattern : GroupPattern
+    of_file : Columns
+        The columns of the file.
+    kind : Groups
         Which groups.
-    key : str, optional
-        The column with their paths, which is no dataset.
-    columns, table, decode_cf
-        As for `Columns`.
+    table : RowTable, optional
+        What is known of the rows.
     of_steps : bool
         Whether rows are steps of groups, so that each group may have a sparse matrix.
     """
 
-    def __init__(
-        self,
-        reader: RowReader,
-        pattern: GroupPattern,
-        key: str | None,
-        columns: Iterable[MadeColumn],
-        table: RowTable | None,
-        *,
-        decode_cf: bool = False,
-        of_steps: bool = False,
-    ) -> None:
-        super().__init__(reader, columns, table, decode_cf=decode_cf)
-        self._pattern = pattern
+    def __init__(self, of_file: Columns, kind: Groups, table: RowTable | None, *, of_steps: bool) -> None:
+        super().__init__(of_file.reader, of_file.made.values(), table, decode_cf=of_file.decode_cf)
+        self._pattern = kind.in_file
         self._of_steps = of_steps
-        self.own = [*([] if key is None else [key]), *pattern.attrs]
+        self.own = [*([] if kind.key is None else [kind.key]), *kind.attrs]
         self._groups = None if table is None else table.groups
         self._values_of: dict[str, Values] = {}
         self._sparse: set[str] = set()
@@ -226,13 +211,9 @@ class GroupColumns(Columns):
                         f"{path}: column {name!r}, group {self.known.names[at]!r}: expected as many values as entries "
                         f"of its mask, found {joined.shapes[at]} and {other.unit.dtype} {other.shapes[at]}"
                     )
-                return Optional(name, values, Stored.of(other), path)
-            if values.dtype.kind not in "iu" or other.unit.row_shape or other.unit.kind not in _SCALARS:
-                raise CorruptFileError(
-                    f"{path}: column {name!r}: expected integers as codes, and categories that are one number or text "
-                    f"each; found {values.dtype}, and {other.unit.kind} values of shape {other.unit.row_shape}"
-                )
-            return Category(name, values, other, path)
+                return Optional(values, name, Stored.of(other), path)
+            check_codes(path, name, values, other.unit)
+            return Category(values, name, other, path)
         return None
 
     def _values(self, name: str, joined: JoinedArray) -> Values:

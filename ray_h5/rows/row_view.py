@@ -87,9 +87,9 @@ class RowView:
         labels: Sequence[Classes] = (),
         name: str = "",
     ) -> None:
-        of_file = (reader, kind, windows, table, columns)
-        made_of = functools.partial(RowView, *of_file, decode_cf=decode_cf, is_reversed=is_reversed)
-        self._made_of = functools.partial(made_of, labels=labels, name=name)
+        found = FileColumns(reader, columns, table, decode_cf=decode_cf, is_reversed=is_reversed)
+        made_of = functools.partial(RowView, reader, kind, windows, table, columns, labels=labels, name=name)
+        self._made_of = functools.partial(made_of, decode_cf=decode_cf, is_reversed=is_reversed)
         self._name = name or reader.path.rpartition("/")[2]
         self._reader = reader
         self._labels = {each.name: each for each in labels}
@@ -97,7 +97,7 @@ class RowView:
         self._layouts: dict[str, ColumnLayout] = {}
         self._columns: dict[str, RowColumn] = {}
         self._whole: dict[tuple[str, ...], WholeDatasets | None] = {}
-        self._rows: RowsOfKind = _rows_of_file(*of_file, self._name, decode_cf=decode_cf, is_reversed=is_reversed)
+        self._rows: RowsOfKind = _rows_of_kind(found, kind, windows, table, self._name)
         self._steps = self._rows if isinstance(self._rows, WindowRows) else None
         self._rows_are_groups = kind is not None and kind.has_groups
         self._is_drawn = kind is not None and kind.is_drawn
@@ -428,38 +428,21 @@ FileReader: TypeAlias = RowReader | RowView
 """Reads the rows of one file."""
 
 
-def _rows_of_file(
-    reader: RowReader,
-    kind: RowKind | None,
-    windows: Windows | None,
-    table: RowTable | None,
-    columns: Sequence[MadeColumn],
-    name: str,
-    *,
-    decode_cf: bool,
-    is_reversed: bool,
+def _rows_of_kind(
+    columns: FileColumns, kind: RowKind | None, windows: Windows | None, table: RowTable | None, name: str
 ) -> RowsOfKind:
-    found = FileColumns(
-        reader,
-        columns,
-        table,
-        decode_cf=decode_cf,
-        is_reversed=is_reversed,
-        looks_first=kind is None and windows is None,
-    )
+    """Return the rows of a file as a row kind defines them; `name` is that of the file, which draws depend on."""
     if isinstance(kind, Patches):
-        return PatchRows(Blocks(found, kind, None if table is None else table.chosen, name), table)
+        return PatchRows(Blocks(columns, kind, None if table is None else table.chosen, name), table)
     rows: Episodes
     if isinstance(kind, Groups):
-        of_steps, key = windows is not None, kind.key
-        groups = GroupColumns(reader, kind.in_file, key, columns, table, decode_cf=decode_cf, of_steps=of_steps)
-        rows = WholeRows(groups, kind, windows)
+        rows = WholeRows(GroupColumns(columns, kind, table, of_steps=windows is not None), kind, windows)
     elif isinstance(kind, Grid):
-        rows = GridRows(found, kind)
+        rows = GridRows(columns, kind)
     elif isinstance(kind, Files):
-        rows = WholeRows(found, kind, windows)
+        rows = WholeRows(columns, kind, windows)
     else:
-        rows = AxisRows(found, windows, table)
+        rows = AxisRows(columns, windows, table)
     return rows if windows is None else WindowRows(rows, windows, table)
 
 

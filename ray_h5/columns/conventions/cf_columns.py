@@ -76,10 +76,7 @@ class CF(Decoded):
     def array(self) -> ColumnLayout:
         return replace(self.values.array, kind=self.kind, stored_dtype=self.dtype, element=None, enum=())
 
-    def over(self, axes: int) -> CF:
-        return replace(self, values=self.values.over(axes))
-
-    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, *_: Any) -> np.ndarray:
         if self.unsigned:
             stored = stored.view(stored.dtype.str.replace("i", "u"))
         absent = np.zeros(stored.shape, bool)
@@ -141,6 +138,8 @@ class CF(Decoded):
 class Characters(Decoded):
     """Texts that are stored as arrays of characters, strings of one byte, along the last axis."""
 
+    of_each_value = False
+
     @property
     def array(self) -> ColumnLayout:
         found = self.values.array
@@ -152,7 +151,7 @@ class Characters(Decoded):
         assert isinstance(whole, Stored)
         return Characters(whole) if whole.array.row_shape else whole
 
-    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:  # noqa: ARG002  as CF has it
+    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
         if not stored.shape[-1]:
             return np.zeros(stored.shape[:-1], "S1")
         return np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
@@ -172,6 +171,8 @@ class CFOfGroups(Decoded):
         int64: the decoder of each dataset.
     """
 
+    of_each_value = False
+
     of_all: ColumnLayout
     decoders: Sequence[CF | Characters | None]
     class_of: np.ndarray
@@ -180,7 +181,7 @@ class CFOfGroups(Decoded):
     def array(self) -> ColumnLayout:
         return self.of_all
 
-    def decoded(self, stored: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, *_: Any) -> np.ndarray:
         assert isinstance(self.values.address, JoinedArray)
         found = np.empty(stored.shape, self.array.dtype)
         for number, chosen in by_part(self.class_of[self.values.address.datasets_of(rows)]):

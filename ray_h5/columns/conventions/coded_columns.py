@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ray_h5.buffers import empty, objects
-from ray_h5.columns.stored_values import Stored
-from ray_h5.columns.values import Reading, Units
+from ray_h5.columns.stored_values import Decoded, Stored
+from ray_h5.columns.values import Positions, Taken, Values
 from ray_h5.errors import CastError, CorruptFileError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray
 from ray_h5.manifest.layout import ColumnLayout
-from ray_h5.manifest.row_requests import RunRequest
+from ray_h5.manifest.row_requests import RunRequest, request_of
 from ray_h5.read.casting import cast_error, lost
 from ray_h5.read.read_parts import Part
 from ray_h5.read.reader import RowReader
@@ -26,16 +26,16 @@ _Table: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Categories; and for each unit, the first of its own among them, and how many there are."""
 
 
-@dataclass(frozen=True, eq=False)
-class Category:
+@dataclass(frozen=True, slots=True, eq=False)
+class Category(Decoded):
     """Codes, delivered as the values that they stand for; or as codes, into an array of integers.
 
     Attributes
     ----------
+    values : Stored
+        The codes; -1 stands for a missing value.
     name : str
         Name.
-    codes : Stored
-        The codes; -1 stands for a missing value.
     categories : numpy.ndarray or JoinedArray
         The values: numbers, or texts as bytes. Each group of datasets has its own.
     path : str
@@ -43,59 +43,48 @@ class Category:
     """
 
     name: str
-    codes: Stored
     categories: np.ndarray | JoinedArray
     path: str
 
     @property
     def array(self) -> ColumnLayout:
-        stored = self.codes.array
         values = self.categories.dtype
         named = self.categories.tolist() if isinstance(self.categories, np.ndarray) else []
         return replace(
-            _array(self.name, stored, self.path),
+            _array(self.name, self.values.array, self.path),
             kind="category",
             stored_dtype=np.dtype(object),
             element=np.dtype(object) if values.kind in "OS" else values,
             enum=tuple((_shown(value), code) for code, value in enumerate(named)),
-            item_bytes=self.codes.dtype.itemsize,
+            item_bytes=self.values.dtype.itemsize,
         )
-
-    def over(self, axes: int) -> Category:
-        return replace(self, codes=self.codes.over(axes))
 
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else -1 if dtype.kind in "iu" else np.nan
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        wanted, part, read = self.codes.read(units)
-        more, table = self._table(wanted.rows)
-
-        def finish() -> None:
-            codes, (values, first, counts) = read(), table()
-            self._check(codes, wanted.rows, counts)
-            if out.dtype.kind in "iu":
-                out[wanted.places] = self._as_integers(codes, wanted.rows, out.dtype)
-                return
-            known = self._as_floats(values, out.dtype) if out.dtype.kind != "O" else _or_none(values)
-            at = codes.astype(np.int64)
-            out[wanted.places] = known[np.where(at < 0, -1, at + _along(first, at))]
-
-        return Reading([part, *more], finish)
-
-    def _table(self, units: np.ndarray) -> tuple[list[Part], Callable[[], _Table]]:
+    def others(self, units: np.ndarray) -> tuple[list[Part], Callable[[], _Table]]:
         """Return what is read of the categories of units, and a function that returns them once it is read."""
         categories = self.categories
         if isinstance(categories, np.ndarray):
             none, counts = np.zeros(len(units), np.int64), np.full(len(units), len(categories))
             return [], lambda: (categories, none, counts)
-        assert isinstance(self.codes.address, JoinedArray)
-        touched, of = np.unique(self.codes.address.datasets_of(units), return_inverse=True)
+        assert isinstance(self.values.address, JoinedArray)
+        touched, of = np.unique(self.values.address.datasets_of(units), return_inverse=True)
         lengths = categories.lengths[touched]
         firsts = np.cumsum(lengths) - lengths
         values = empty((int(lengths.sum()),), categories.dtype)
         runs = RunRequest(categories.starts[touched], firsts, lengths, touched).select(lengths > 0)
         return [Part(categories, runs, values)] if len(runs) else [], lambda: (values, firsts[of], lengths[of])
+
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: _Table) -> np.ndarray:
+        values, first, counts = others
+        self._check(stored, rows, counts)
+        if dtype.kind in "iu":
+            return self._as_integers(stored, rows, dtype)
+        known = self._as_floats(values, dtype) if dtype.kind != "O" else _or_none(values)
+        at = stored.astype(np.int64)
+        found: np.ndarray = known[np.where(at < 0, -1, at + _along(first, at))]
+        return found
 
     def _check(self, codes: np.ndarray, units: np.ndarray, counts: np.ndarray) -> None:
         if codes.dtype.kind not in "iu":
@@ -107,7 +96,7 @@ class Category:
             return
         at = tuple(wrong[0])
         raise CorruptFileError(
-            f"{self.codes.where(self.name, units[at[0]])}: code {codes[at]} stands for nothing: there are "
+            f"{self.values.where(self.name, units[at[0]])}: code {codes[at]} stands for nothing: there are "
             f"{counts[at[0]]} categories, and -1 is a missing value. Restore the file from a copy, or write it again."
         )
 
@@ -119,7 +108,7 @@ class Category:
             )
         wrong = np.argwhere(lost(codes, dtype))
         if len(wrong):
-            raise cast_error(self.codes.where(self.name, units[wrong[0][0]]), codes[tuple(wrong[0])], dtype)
+            raise cast_error(self.values.where(self.name, units[wrong[0][0]]), codes[tuple(wrong[0])], dtype)
         return codes.astype(dtype)
 
     def _as_floats(self, values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -134,21 +123,22 @@ class Category:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Optional:
+class Optional(Decoded):
     """Values, and a mask of those that are missing.
 
     Attributes
     ----------
+    values : Stored
+        The values.
     name : str
         Name.
-    values, mask : Stored
-        The values; and booleans, true where one is missing.
+    mask : Stored
+        Booleans, true where a value is missing.
     path : str
         The file, for messages.
     """
 
     name: str
-    values: Stored
     mask: Stored
     path: str
 
@@ -163,21 +153,23 @@ class Optional:
     def over(self, axes: int) -> Optional:
         return replace(self, values=self.values.over(axes), mask=self.mask.over(axes))
 
+    def take(self, taken: Positions) -> Values:
+        values, mask = self.values.take(taken), self.mask.take(taken)
+        if isinstance(values, Stored) and isinstance(mask, Stored):
+            return replace(self, values=values, mask=mask)
+        return Taken(self, taken)
+
     def blank(self, dtype: np.dtype) -> Any:
         return None if dtype.hasobject else np.nan if dtype.kind == "f" else 0
 
-    def reading(self, units: Units, out: np.ndarray) -> Reading:
-        (wanted, first, values), (_, second, mask) = self.values.read(units), self.mask.read(units)
+    def others(self, units: np.ndarray) -> tuple[list[Part], Callable[[], np.ndarray]]:
+        _, part, mask = self.mask.read(request_of(units))
+        return [part], mask
 
-        def finish() -> None:
-            missing = mask().astype(bool)
-            out[wanted.places] = self._delivered(values(), missing, wanted.rows, out.dtype)
-
-        return Reading([first, second], finish)
-
-    def _delivered(self, values: np.ndarray, missing: np.ndarray, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def decoded(self, stored: np.ndarray, rows: np.ndarray, dtype: np.dtype, others: np.ndarray) -> np.ndarray:
+        missing = others.astype(bool)
         if dtype.hasobject:
-            found = values.astype(object)
+            found = stored.astype(object)
             found[missing] = None
             return found
         if dtype.kind != "f" and missing.any():
@@ -186,30 +178,35 @@ class Optional:
                 f"{where}: the value is missing, which {dtype} cannot say; use a float, such as "
                 f"dtypes={{{self.name!r}: 'float64'}}, where it is NaN"
             )
-        wrong = np.argwhere(lost(values, dtype, "rounded") & ~missing)
+        wrong = np.argwhere(lost(stored, dtype, "rounded") & ~missing)
         if len(wrong):
-            raise cast_error(self.values.where(self.name, rows[wrong[0][0]]), values[tuple(wrong[0])], dtype)
-        found = values.astype(dtype)
+            raise cast_error(self.values.where(self.name, rows[wrong[0][0]]), stored[tuple(wrong[0])], dtype)
+        found = stored.astype(dtype)
         if missing.any():
             found[missing] = np.nan
         return found
 
 
+def check_codes(path: str, name: str, codes: Stored, categories: ColumnLayout) -> None:
+    """Raise unless codes are integers, and categories one number or text each."""
+    if categories.row_shape or categories.kind not in {"number", "bool", "string"}:
+        raise UnsupportedColumnError(
+            f"{categories.where} has {categories.kind} values of shape {categories.row_shape}; expected the categories "
+            f"of {name!r}: one number or text for each"
+        )
+    if codes.dtype.kind not in "iu":
+        raise CorruptFileError(f"{path}: column {name!r}: expected integers as codes, found {codes.dtype}")
+
+
 def category(reader: RowReader, name: str, codes: Stored, categories: str) -> Category:
     """Return a column whose codes stand for the values of a dataset, `categories`."""
-    layout = reader.column(categories)
-    if layout.row_shape or layout.kind not in {"number", "bool", "string"}:
-        raise UnsupportedColumnError(
-            f"{layout.where} has {layout.kind} values of shape {layout.row_shape}; expected the categories of "
-            f"{name!r}: one number or text for each"
-        )
-    if codes.dtype.kind not in "iu" or (codes.layout.row_shape and reader.form == "anndata"):
+    check_codes(reader.path, name, codes, reader.column(categories))
+    if codes.layout.row_shape and reader.form == "anndata":
         raise CorruptFileError(
-            f"{reader.path}: column {name!r}: expected integers as codes, found {codes.dtype} of shape "
-            f"{codes.layout.shape}"
+            f"{reader.path}: column {name!r}: expected one code a row, found those of shape {codes.layout.shape}"
         )
     values = reader.fact(categories, lambda: reader.read_whole(categories, _CATEGORY_BYTES), of_file=True)
-    return Category(name, codes, values, reader.path)
+    return Category(codes, name, values, reader.path)
 
 
 def optional(reader: RowReader, name: str, values: Stored, mask: str) -> Optional:
@@ -220,7 +217,7 @@ def optional(reader: RowReader, name: str, values: Stored, mask: str) -> Optiona
             f"{reader.path}: column {name!r}: expected as many values as entries of its mask, found "
             f"{values.layout.shape} and {missing.dtype} {missing.layout.shape}"
         )
-    return Optional(name, values, missing, reader.path)
+    return Optional(values, name, missing, reader.path)
 
 
 def _array(name: str, stored: ColumnLayout, path: str) -> ColumnLayout:

@@ -104,5 +104,5 @@ def pandas_values(reader: RowReader, encoding: Encoding, frame: str, name: str) 
             return np.ascontiguousarray(reader.read_whole(table)["values"])
 
         values = reader.fact(table, categories, of_file=True)
-        return Category(column, stored, values, reader.path)
+        return Category(stored, column, values, reader.path)
     return stored

@@ -112,7 +112,7 @@ class SparseRows(OneAxis):
         Length of a row.
     dense : bool
         Whether batches are dense.
-    take : numpy.ndarray, optional
+    at : numpy.ndarray, optional
         int64: the positions to deliver.
     path : str
         The file, for messages.
@@ -124,13 +124,13 @@ class SparseRows(OneAxis):
     bounds: Bounds
     width: int
     dense: bool
-    take: np.ndarray | None
+    at: np.ndarray | None
     path: str
 
     @property
     def delivered_width(self) -> int:
         """Length of a row as it is delivered."""
-        return self.width if self.take is None else len(self.take)
+        return self.width if self.at is None else len(self.at)
 
     @property
     def array(self) -> ColumnLayout:
@@ -172,7 +172,7 @@ class SparseRows(OneAxis):
             indptr = np.concatenate([np.zeros(1, np.int64), ends])
             self._check(indices, indptr, rows)
             found, kept = indices.astype(index_dtype(self.width), copy=False), data
-            if self.take is not None:
+            if self.at is not None:
                 found, kept, indptr = self._taken(found, data, indptr)
             out[places] = rows_of(Entries(found, kept), indptr)
 
@@ -180,12 +180,12 @@ class SparseRows(OneAxis):
 
     def _check(self, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray) -> None:
         """Raise for a position outside the matrix: what scatters it would write elsewhere without an error."""
-        at = first_outside(indices, self.width)
-        if at is None:
+        wrong = first_outside(indices, self.width)
+        if wrong is None:
             return
-        row = int(rows[int(np.searchsorted(indptr, at, side="right")) - 1])
+        row = int(rows[int(np.searchsorted(indptr, wrong, side="right")) - 1])
         raise CorruptFileError(
-            f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[at]}; expected "
+            f"{self.path}: column {self.name!r}, row {row}: {self.indices.array.name!r} has {indices[wrong]}; expected "
             f"positions from 0 to {self.width - 1}. Restore the file from a copy, or write it again."
         )
 
@@ -193,7 +193,7 @@ class SparseRows(OneAxis):
         self, indices: np.ndarray, data: np.ndarray, indptr: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries at the positions to deliver, by their place among these."""
-        assert self.take is not None
+        assert self.at is not None
         found = self._places(indices)
         kept = found >= 0
         counted = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
@@ -201,16 +201,16 @@ class SparseRows(OneAxis):
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
         """Return the place of each position among those to deliver; -1 if it is not one of them."""
-        assert self.take is not None
-        dtype = index_dtype(len(self.take))
+        assert self.at is not None
+        dtype = index_dtype(len(self.at))
         if self.width <= _LISTED_WIDTH:
             place = np.full(self.width, -1, dtype)
-            place[self.take] = np.arange(len(self.take))
+            place[self.at] = np.arange(len(self.at))
             return place[indices]
-        order = np.argsort(self.take)
-        at = np.searchsorted(self.take, indices, sorter=order)
+        order = np.argsort(self.at)
+        at = np.searchsorted(self.at, indices, sorter=order)
         place = order[np.minimum(at, len(order) - 1)]
-        return np.where(self.take[place] == indices, place, -1).astype(dtype)
+        return np.where(self.at[place] == indices, place, -1).astype(dtype)
 
 
 def joined_rows(windows: np.ndarray, width: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.conventions.cf_columns import CF
-from ray_h5.columns.joined_datasets import EndToEnd
+from ray_h5.columns.dataset_columns import EndToEnd
 from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import InMemory, Values

@@ -9,7 +9,7 @@ import numpy as np
 
 from ray_h5.buffers import objects
 from ray_h5.columns.columns import Parts, is_single
-from ray_h5.columns.conventions.referred_columns import texts_of_characters
+from ray_h5.columns.conventions.matlab_columns import texts_of_characters
 from ray_h5.columns.dataset_columns import Datasets
 from ray_h5.columns.file_columns import THE_FILE, FileColumns
 from ray_h5.columns.row_table import Listing, RowTable

@@ -1,0 +1,184 @@
+"""What MATLAB stores in its way: axes in reverse, texts and complex numbers; cells, whose values are whole datasets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_h5.columns.dataset_columns import Datasets
+from ray_h5.columns.stored_values import Decoded, Stored
+from ray_h5.columns.values import OneAxis, Reading, Units, Values, flattened
+from ray_h5.errors import UnsupportedColumnError
+from ray_h5.hdf5.groups.groups import OF_VALUES
+from ray_h5.manifest.joined_arrays import GroupTable, Texts
+from ray_h5.manifest.layout import ColumnLayout, Kind
+from ray_h5.manifest.row_requests import request_of
+from ray_h5.read.arrays.selection import Selection
+
+_COMPLEX = (("real", "imag"), ("r", "i"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reversed(Decoded):
+    """Values of which units lie along the last axis of their dataset.
+
+    Attributes
+    ----------
+    array : ColumnLayout
+        Kind, dtype and shape of the values.
+    is_text : bool
+        Whether a unit is the characters of one text.
+    """
+
+    of_each_value = False
+
+    array: ColumnLayout
+    is_text: bool = False
+
+    def over(self, axes: int) -> Reversed:
+        return self if axes == 1 else replace(self, values=self.values.over(axes), array=flattened(self.array, axes))
+
+    def decoded(self, stored: np.ndarray, *_: Any) -> np.ndarray:
+        if self.is_text:
+            return texts_of(stored)
+        if self.array.kind == "bool":
+            stored = stored != 0
+        if self.array.dtype.kind == "c" and stored.dtype.names:
+            parts = next(names for names in _COMPLEX if set(names) == set(stored.dtype.names))
+            found = np.empty(stored.shape, self.array.dtype)
+            found.real, found.imag = stored[parts[0]], stored[parts[1]]
+            stored = found
+        return stored.reshape(len(stored), *self.array.row_shape)
+
+
+def texts_of(values: np.ndarray) -> np.ndarray:
+    """Return rows of UTF-16 units as texts in UTF-8."""
+    units = np.ascontiguousarray(values.reshape(len(values), -1), "<u2")
+    found = np.empty(len(values), object)
+    found[:] = [row.tobytes().decode("utf-16-le", "replace").encode() for row in units]
+    return found
+
+
+def reversed_values(stored: ColumnLayout, matlab_class: str) -> Reversed:
+    """Return the values of a dataset, given what MATLAB says of its type.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If its values are of varying length.
+    """
+    if stored.stored_dtype.hasobject or stored.kind == "list":
+        if len(stored.shape) == 1:
+            raise UnsupportedColumnError(
+                f"{stored.where} has values of varying length, which axes='reversed' does not read; read it without."
+            )
+        raise UnsupportedColumnError(
+            f"{stored.where} has values of varying length along several axes, which no row has"
+        )
+    shape = stored.shape[::-1]
+    if len(shape) == 2 and shape[1] == 1 and matlab_class:
+        shape = shape[:1]  # a vector of MATLAB, which has no arrays of one axis
+
+    def found(shape: tuple[int, ...], kind: Kind, dtype: np.dtype, is_text: bool = False) -> Reversed:
+        plain = replace(stored, chunk_shape=None, offset=None, fill=None, direct=False)
+        rows = Selection(stored.name, (len(stored.shape) - 1,), is_reversed=True)
+        values = Stored(replace(plain, shape=stored.shape[::-1]), rows)
+        return Reversed(values, replace(plain, kind=kind, shape=shape, stored_dtype=dtype, enum=()), is_text)
+
+    kind, dtype = stored.kind, stored.dtype
+    if matlab_class == "char" and dtype.kind == "u" and dtype.itemsize <= 2:
+        return found(shape[:1], "string", np.dtype(object), is_text=True)
+    if matlab_class == "logical" and dtype.kind in "iu":
+        return found(shape, "bool", np.dtype(bool))
+    if dtype.names is not None and set(dtype.names) in map(set, _COMPLEX):
+        parts = {dtype[name] for name in dtype.names}
+        if all(part.kind in "fiu" for part in parts):
+            single = max(part.itemsize for part in parts) <= 4 and all(part.kind == "f" for part in parts)
+            return found(shape, "number", np.dtype(np.complex64 if single else np.complex128))
+    return found(shape, kind, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Referred(OneAxis):
+    """Values of which each is a whole dataset, as text, or with its axes in reverse.
+
+    Attributes
+    ----------
+    datasets : Datasets
+        The datasets.
+    array : ColumnLayout
+        Kind, dtype and shape of the values.
+    is_text : bool
+        Whether a dataset is the characters of one text, as MATLAB and netCDF write it.
+    """
+
+    datasets: Datasets
+    array: ColumnLayout
+    is_text: bool = False
+
+    def reading(self, units: Units, out: np.ndarray) -> Reading:
+        wanted = units.listed()
+        found = np.empty(len(wanted), object)
+        reading = self.datasets.reading(request_of(wanted.rows), found)
+
+        def finish() -> None:
+            for place, value in zip(wanted.places.tolist(), found, strict=True):
+                if value is None or not self.is_text:
+                    out[place] = value if value is None else value.T
+                else:
+                    is_bytes = value.dtype.kind == "S"
+                    out[place] = value.tobytes().rstrip(b"\0") if is_bytes else texts_of(value[None])[0]
+
+        return reading.then(finish)
+
+
+def referred_values(path: str, name: str, table: GroupTable, *, is_reversed: bool) -> Values:
+    """Return the values of a column of references, given the datasets that they lead to.
+
+    Raises
+    ------
+    UnsupportedColumnError
+        If they lead to groups, or to texts of several lines.
+    """
+    joined = table.columns.get(name)
+    if joined is None:
+        raise UnsupportedColumnError(
+            f"{path}: column {name!r}: its references lead to groups: pass rows=ray_h5.Groups({name!r}) for a row a "
+            f"group, such as {table.names[0]!r}."
+        )
+    if joined.single:
+        return Stored(replace(joined.unit, name=name, shape=(len(joined), *joined.unit.row_shape)), joined)
+    datasets = Datasets(name, path, Stored.of(joined), joined)
+    said = table.attributes.get(OF_VALUES)
+    if isinstance(said, Texts) and b"char" in said and joined.dtype.kind == "u":
+        lines = np.flatnonzero((joined.shapes > 1).sum(axis=1) > 1)
+        if len(lines):
+            raise UnsupportedColumnError(
+                f"{path}: column {name!r}, row {lines[0]}: characters of shape {tuple(joined.shapes[lines[0]])}; "
+                "expected those of one line"
+            )
+        return _texts(datasets)
+    if not is_reversed:
+        return datasets
+    layout = datasets.array
+    shape, ragged_shape = (len(joined), *layout.row_shape[::-1]), layout.ragged_shape[::-1]
+    return Referred(datasets, replace(layout, shape=shape, ragged_shape=ragged_shape))
+
+
+def texts_of_characters(datasets: Datasets) -> Referred | None:
+    """Return datasets of single bytes along one axis as one text each; None if they are something else."""
+    joined, dtype = datasets.joined, datasets.content.array.dtype
+    if joined.single or joined.shapes.shape[1] != 1 or dtype != np.dtype("S1") or datasets.entries is not None:
+        return None
+    return _texts(datasets)
+
+
+def _texts(datasets: Datasets) -> Referred:
+    whole = datasets.array
+    text = ColumnLayout(
+        whole.name, "string", whole.shape[:1], np.dtype(object), "contiguous", item_bytes=whole.item_bytes,
+        path=whole.path,
+    )  # fmt: skip
+    return Referred(datasets, text, is_text=True)
