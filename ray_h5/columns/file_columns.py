@@ -76,8 +76,7 @@ class FileColumns(Columns):
         self._listed: Listing | None = None
         self._layout: FileLayout | None = None
         self._known: dict[str, Values] = {}
-        self._singles: dict[str, Stored | None] = {}
-        self._bytes: dict[str, JoinedArray] = {}
+        self._without_axes: dict[str, JoinedArray | None] = {}
         whole = None if table is None else table.groups
         self.as_arrays: dict[str, JoinedArray] = {} if whole is None else dict(whole.columns)
 
@@ -139,20 +138,24 @@ class FileColumns(Columns):
         UnsupportedColumnError
             If the value is no number or text.
         """
-        if name not in self._singles:
-            self._singles[name] = self._single(self.dataset_of(name))
-        found = self._singles[name]
-        if found is not None and found.array.kind not in {"number", "bool", "string"}:
-            raise UnsupportedColumnError(
-                f"{found.array.where} holds a single {found.array.kind} value; expected a number or text"
-            )
-        return found
+        joined = self._dataset_without_axes(name)
+        if joined is None or not joined.single:
+            return None
+        if (unit := joined.unit).kind not in {"number", "bool", "string"}:
+            raise UnsupportedColumnError(f"{unit.where} holds a single {unit.kind} value; expected a number or text")
+        return Stored.of(joined)
 
     def bytes_of(self, name: str) -> JoinedArray | None:
         """Return a single opaque value as the array of its bytes; None if it is none."""
-        return None if self.single(name) is not None else self._bytes.get(self.dataset_of(name))
+        joined = self._dataset_without_axes(name)
+        return None if joined is None or joined.single else joined
 
-    def _single(self, name: str) -> Stored | None:
+    def _dataset_without_axes(self, name: str) -> JoinedArray | None:
+        if (dataset := self.dataset_of(name)) not in self._without_axes:
+            self._without_axes[dataset] = self._single(dataset)
+        return self._without_axes[dataset]
+
+    def _single(self, name: str) -> JoinedArray | None:
         if self._layout is not None and name in self._layout.columns:
             return None
         error = None if self._layout is None else self._layout.refused.get(name)
@@ -163,11 +166,7 @@ class FileColumns(Columns):
                 error = exc
         if error is None or not is_single(error) or any(each in name for each in "*?["):
             return None
-        joined = self.reader.single(name)
-        if joined is not None and not joined.single:
-            self._bytes[name] = joined
-            return None
-        return None if joined is None else Stored.of(joined)
+        return self.reader.single(name)
 
     # The one part that a file is ------------------------------------------------------------------
 
@@ -356,10 +355,9 @@ class FileColumns(Columns):
         """Return the dataset of compound values that a path leads through, and the rest of the path: its field."""
         parts = path.split("/")
         for count in range(len(parts) - 1, 0, -1):
-            with contextlib.suppress(UnsupportedColumnError):  # a group
-                found = self.reader.find([name := "/".join(parts[:count])], missing_ok=True)
-                if name in found:
-                    return found[name], "/".join(parts[count:])
+            with contextlib.suppress(UnsupportedColumnError):
+                if (found := self._find("/".join(parts[:count]))) is not None:
+                    return found, "/".join(parts[count:])
         return None
 
     def _field(self, name: str) -> Values:

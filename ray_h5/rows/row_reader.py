@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray_h5.read import reader
-
-if TYPE_CHECKING:
-    from ray_h5.rows.groups_and_grids import RowKind
-    from ray_h5.rows.windows import Windows
+from ray_h5.rows.groups_and_grids import RowKind, as_kind, check_episodes
+from ray_h5.rows.row_view import RowView
+from ray_h5.rows.windows import Windows, as_windows
 
 
 class RowReader(reader.RowReader):
@@ -69,10 +68,6 @@ class RowReader(reader.RowReader):
         """Return a reader of the file, or of its rows of a kind."""
         if rows is None and windows is None:
             return super().__new__(cls)
-        from ray_h5.rows.groups_and_grids import as_kind, check_episodes
-        from ray_h5.rows.row_view import RowView
-        from ray_h5.rows.windows import as_windows
-
         kind, over = as_kind(rows), as_windows(windows)
         check_episodes(kind, over)
         return RowView(reader.RowReader(*given, **options), kind, over)

@@ -14,11 +14,12 @@ from ray_h5.buffers import empty, objects
 from ray_h5.columns.derived_columns import MadeColumn, RowPart
 from ray_h5.columns.file_columns import FileColumns
 from ray_h5.columns.row_table import RowTable
-from ray_h5.columns.values import InMemory, Reading, keys_of, read_apart
+from ray_h5.columns.values import InMemory, Reading, keys_of
 from ray_h5.errors import CastError, PredicateError, RayH5Error, UnknownColumnError
 from ray_h5.manifest.layout import ColumnLayout, ColumnNotes, FileLayout
 from ray_h5.messages import few, near_names
 from ray_h5.read.arguments import Rows, as_names, as_places, as_rows, check_fit, fitted
+from ray_h5.read.arrays.whole_datasets import WholeDatasets
 from ray_h5.read.casting import Casting, LostValue
 from ray_h5.read.jobs import ReadStats
 from ray_h5.read.read_parts import FileRead, outputs
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ray_h5.columns.labels import Classes
-    from ray_h5.read.arrays.whole_datasets import WholeDatasets
 
 EPISODE = "episode"
 """A column that names the group or episode of each row, for `kfold` and predicates. No file needs to have it."""
@@ -231,8 +231,6 @@ class RowView:
         columns = [each for each in found if each is not None]
         if len(columns) < len(out) or {*self._seeds, *self._unlabelled} & out.keys():
             return None
-        from ray_h5.read.arrays.whole_datasets import WholeDatasets
-
         return WholeDatasets.of(columns, [*out.values()])
 
     def _rows_of(self, layouts: Mapping[str, ColumnLayout]) -> int:
@@ -306,29 +304,23 @@ class RowView:
     def _reading(
         self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray, draws: np.ndarray | None
     ) -> Reading:
-        column, layout = self._columns[name], self._layouts[name]
-        if name in self._unlabelled:
-            return self._reading_of_labels(name, rows, places, out)
-        keys = None
+        column, classes = self._columns[name], self._labels.get(name)
+        layout, keys = self._unlabelled.get(name, self._layouts[name]), None
         if name in self._seeds:
             keys = keys_of(self._name, self._seeds[name], rows, np.zeros_like(rows) if draws is None else draws)
-        if not _takes_arrays(out, layout):
+        if classes is None and not _takes_arrays(out, layout):
             return column.reading(rows, places, out, keys)
-        # Rows have another shape in another file: each one is an array of its own.
-        there = np.arange(len(rows), dtype=np.int64)
-        return read_apart(
-            lambda values: column.reading(rows, there, values, keys), layout.row_shape, places, out, layout.dtype
-        )
-
-    def _reading_of_labels(self, name: str, rows: np.ndarray, places: np.ndarray, out: np.ndarray) -> Reading:
-        stored, classes = self._unlabelled[name], self._labels[name]
-        values = empty((len(rows), *stored.row_shape), stored.dtype, stored.where)
-        reading = self._columns[name].reading(rows, np.arange(len(rows), dtype=np.int64), values)
+        values = empty((len(rows), *layout.row_shape), layout.dtype, layout.where)
 
         def finish() -> None:
-            out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+            if classes is not None:
+                out[places] = classes.of(values, lambda i: f"{self.path}, row {rows[i]}")
+                return
+            # Rows have another shape in another file: each one is an array of its own.
+            for place, value in zip(places.tolist(), values, strict=True):
+                out[place] = value
 
-        return reading.then(finish)
+        return column.reading(rows, np.arange(len(rows), dtype=np.int64), values, keys).then(finish)
 
     @contextlib.contextmanager
     def _naming_columns(self) -> Iterator[None]:

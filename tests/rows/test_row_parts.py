@@ -245,6 +245,9 @@ def test_a_draw_of_each_row(tmp_path):
     assert other["index"][0].tolist() != found["index"][0].tolist()
     counts = np.bincount(H5Dataset(tmp_path / "a.h5", columns)[list(range(40))]["index"].reshape(-1).numpy())
     assert counts.max() < 25  # of 200 draws of 30 entries
+    labelled = H5Dataset(tmp_path / "a.h5", columns, labels={"index": {2 * i + 1: i for i in range(15)} | {None: -1}})
+    numbers = labelled[[3, 39, 3]]["index"]
+    assert np.array_equal(numbers, np.where(found["index"] % 2, found["index"] // 2, -1))
 
 
 @pytest.mark.parametrize("rows", [None, Groups("g*"), Grid(2)])
