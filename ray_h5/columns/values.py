@@ -229,15 +229,11 @@ class InMemory(OneAxis):
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        kind: Kind,
-        values_of: Callable[[np.ndarray], np.ndarray],
-        dtype: np.dtype,
-        row_shape: tuple[int, ...] = (),
+        cls, name: str, values_of: Callable[[np.ndarray], np.ndarray], dtype: Any, row_shape: tuple[int, ...] = ()
     ) -> InMemory:
-        """Return values of a kind."""
-        return cls(ColumnLayout(name, kind, (1, *row_shape), dtype, "contiguous", direct=True), values_of)
+        """Return texts, booleans or numbers, as their dtype says."""
+        kind: Kind = "string" if (of := np.dtype(dtype)).hasobject else "bool" if of.kind == "b" else "number"
+        return cls(ColumnLayout(name, kind, (1, *row_shape), of, "contiguous", direct=True), values_of)
 
     @classmethod
     def constant(cls, reader: RowReader, values: Values) -> InMemory:

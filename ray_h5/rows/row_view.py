@@ -187,7 +187,7 @@ class RowView:
 
     def _episode(self, name: str, prefix: bytes) -> RowColumn:
         texts = objects(prefix + each for each in self._rows.episode_names())
-        values = InMemory.of(name, "string", texts.take, np.dtype(object))
+        values = InMemory.of(name, texts.take, object)
         if isinstance(self._rows, EpisodeRows) and (self._rows_are_groups or self.has_windows):
             return RowColumn(name, values, self._rows.episodes_of)
         if self._rows_are_episodes:

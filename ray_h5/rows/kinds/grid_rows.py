@@ -248,7 +248,7 @@ class GridRows(Episodes):
         episodes = np.arange(math.prod(self.lengths[:-1]), dtype=np.int64)
         length, lengths = self.lengths[-1], np.full(len(episodes), self.lengths[-1], np.int64)
         if self._axis_of(name) is not None:
-            number = InMemory.of(name, "number", lambda units: units % length, np.dtype(np.int64))
+            number = InMemory.of(name, lambda units: units % length, np.int64)
             return Parts(number, episodes * length, lengths)
         values = self.columns.values(name)
         axes = self._axes_of(values.array)
@@ -286,7 +286,7 @@ def _is_part(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 def _in_memory(name: str, values_of: Callable[[np.ndarray], np.ndarray]) -> RowColumn:
-    return RowColumn(name, InMemory.of(name, "number", values_of, np.dtype(np.int64)))
+    return RowColumn(name, InMemory.of(name, values_of, np.int64))
 
 
 def _bytes(layout: ColumnLayout) -> int:

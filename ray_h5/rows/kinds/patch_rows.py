@@ -231,12 +231,11 @@ class PatchRows(EpisodeRows, RowsOfKind):
             def corners(rows: np.ndarray) -> np.ndarray:
                 return self._of_parts(rows, lambda part, own: self._parts[part].corners(own), axes)
 
-            return RowColumn(name, InMemory.of(name, "number", corners, np.dtype(np.int64), (axes,)))
+            return RowColumn(name, InMemory.of(name, corners, np.int64, (axes,)))
         if name == self._kind.key:
             if not self._kind.has_groups:
                 return name_column(name, self._columns.path, self._kind, np.zeros_like)
-            names = self._groups.names.groups
-            return RowColumn(name, InMemory.of(name, "string", names.take, np.dtype(object)), self.episodes_of)
+            return RowColumn(name, InMemory.of(name, self._groups.names.groups.take, object), self.episodes_of)
         if (single := self._single(name)) is not None:
             return RowColumn(name, single, self.episodes_of)
         found = self._of_each(lambda part: part.values(name))

@@ -16,7 +16,6 @@ from ray_h5.columns.row_table import Listing, RowTable
 from ray_h5.columns.values import InMemory
 from ray_h5.errors import OptionError, SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import GroupTable, Texts
-from ray_h5.manifest.layout import Kind
 from ray_h5.rows.group_columns import GroupColumns
 from ray_h5.rows.groups_and_grids import Files, Groups
 from ray_h5.rows.kinds.step_columns import has_steps
@@ -208,9 +207,8 @@ class WholeRows(Episodes):
 def _in_memory(name: str, values: np.ndarray | Texts) -> RowColumn:
     """Return a column of which the values of all groups are known."""
     if isinstance(values, Texts):
-        return RowColumn(name, InMemory.of(name, "string", values.take, np.dtype(object)))
-    kind: Kind = "bool" if values.dtype.kind == "b" else "number"
-    return RowColumn(name, InMemory.of(name, kind, lambda rows: values[rows], values.dtype))
+        return RowColumn(name, InMemory.of(name, values.take, object))
+    return RowColumn(name, InMemory.of(name, values.take, values.dtype))
 
 
 def name_column(
@@ -220,4 +218,4 @@ def name_column(
     there = PurePosixPath(path)
     named = "/".join((*there.parts[:-1], there.stem)[-1 - kind._folders :])
     key = objects([named.encode("utf-8", "surrogateescape")])
-    return RowColumn(name, InMemory.of(name, "string", lambda rows: key[rows], np.dtype(object)), units_of)
+    return RowColumn(name, InMemory.of(name, key.take, object), units_of)

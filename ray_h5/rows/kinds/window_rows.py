@@ -151,12 +151,10 @@ class WindowRows(EpisodeRows):
         of = self._by_name.get(name.removesuffix(IS_PAD)) if name.endswith(IS_PAD) else None
         if of is not None and self._marks(of):
             self._check_offsets(of.source)
-            width = (self._width(of) or 0,)
-            return RowColumn(
-                name, InMemory.of(name, "bool", lambda rows: self._units(of, rows)[1] != 0, np.dtype(bool), width)
-            )
+            marks = InMemory.of(name, lambda rows: self._units(of, rows)[1] != 0, bool, (self._width(of) or 0,))
+            return RowColumn(name, marks)
         if self._is_timed and name == _TIME:
-            times = InMemory.of(name, "number", lambda rows: self._clock.times_of(rows)[1], np.dtype(np.float64))
+            times = InMemory.of(name, lambda rows: self._clock.times_of(rows)[1], np.float64)
             return RowColumn(name, times)
         if self._is_constant(name):
             return self._episodes.constant(name).at(self.episodes_of)
