@@ -14,6 +14,7 @@ from ray_h5.columns.ragged.bounds import Bounds, bounds_in, check_bounds, rows_k
 from ray_h5.columns.ragged.csr_groups import check_entries, check_types, checked_encoding, positions_of, width_of
 from ray_h5.columns.ragged.range_columns import RaggedRows, SparseRows
 from ray_h5.columns.row_table import Listing, RowTable
+from ray_h5.columns.stored_values import Stored
 from ray_h5.columns.values import Taken, Values, read_units
 from ray_h5.errors import SchemaMismatchError, UnsupportedColumnError
 from ray_h5.manifest.joined_arrays import JoinedArray, Paths
@@ -116,21 +117,21 @@ class Columns(ABC):
     def has(self, name: str) -> bool:
         """Return whether the parts have a dataset."""
 
-    @abstractmethod
     def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
         """Return for each part those attributes of a dataset that are short numbers or one text."""
+        return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]
 
     @abstractmethod
     def _plain_parts(self, name: str) -> Parts:
         """Return the parts of a dataset, however the user described a column of that name."""
 
-    @abstractmethod
     def _stored_parts(self, name: str) -> Parts:
         """Return the parts of a dataset as it is stored."""
+        return Parts.of_file(Stored.of(self.reader.column(name)))
 
-    @abstractmethod
     def _named(self, name: str) -> Values:
         """Return a dataset of the file, such as names of positions."""
+        return Stored.of(self.reader.column(name))
 
     # What the user describes ----------------------------------------------------------------------
 

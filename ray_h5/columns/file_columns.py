@@ -209,9 +209,6 @@ class FileColumns(Columns):
         given = pattern if isinstance(pattern, str) else tuple(pattern.items())
         return self.reader.group_table(GroupPattern(given), names)[0]
 
-    def attributes_of(self, name: str, attributes: Sequence[str]) -> list[Mapping[str, Any]]:
-        return [self.reader.values_of_attributes(self.dataset_below_field(name), attributes)]
-
     # What a column is made of ---------------------------------------------------------------------
 
     def values(self, name: str) -> Values:
@@ -327,9 +324,6 @@ class FileColumns(Columns):
 
     def _plain_parts(self, name: str) -> Parts:
         return Parts.of_file(self._named(name))
-
-    def _stored_parts(self, name: str) -> Parts:
-        return Parts.of_file(Stored.of(self.reader.column(name)))
 
     def _datasets(self, name: str, pattern: str) -> GroupTable:
         """Return the datasets that a column consists of."""

@@ -358,6 +358,3 @@ class GroupColumns(Columns):
                 "the pattern, or take the part in a transform."
             )
         return values
-
-    def _named(self, name: str) -> Values:
-        return Stored.of(self.reader.column(name))

@@ -242,13 +242,12 @@ class RowView:
         out: Mapping[str, np.ndarray],
         rows: Rows,
         places: Sequence[int] | np.ndarray | None = None,
-        planned: FileRead | None = None,
         *,
         casting: Casting | Mapping[str, Casting] = "checked",
     ) -> None:
         """Read rows into existing arrays, as `RowReader.read_into`."""
         if out:
-            self._reader.run(self.planned(out, rows, places, casting=casting) if planned is None else planned)
+            self._reader.run(self.planned(out, rows, places, casting=casting))
 
     def planned(
         self,
