@@ -141,14 +141,16 @@ class Windows:
         self.holds = _as_names("holds", holds)
         self.per_step, self.constants = _as_names("per_step", per_step), _as_names("constants", constants)
         self._check_times()
-        offsets = {name: _listed(given) for name, given in offsets.items()}  # it may be an iterator
+        given = {name: _source_of(name, each) for name, each in offsets.items()}
         self.columns = tuple(
-            _window_column(name, given, fps) if at is None else _timed_column(name, given)
-            for name, given in offsets.items()
+            _window_column(name, *each, fps) if at is None else _timed_column(name, *each)
+            for name, each in given.items()
         )
         self._check_columns()
         # The repr names index files, and numpy shortens that of a long array.
-        self._given = {name: _plain(given) for name, given in offsets.items()}
+        self._given = {
+            name: _plain(each) if source == name else (source, _plain(each)) for name, (source, each) in given.items()
+        }
 
     def _check_episodes(self) -> None:
         for option, value in self.episodes.items():
@@ -276,11 +278,12 @@ def _as_pads(pad: Any) -> tuple[Pad, Pad]:
 
 
 def _source_of(name: Any, given: Any) -> tuple[str, Any]:
-    """Return the column that a window is read from, and its offsets."""
+    """Return the column that a window is read from, and its offsets, which can be read more than once."""
     if not isinstance(name, str):
         raise OptionError(f"Windows: expected the name of a column, found {name!r}")
     is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
-    return given if is_pair else (name, given)
+    source, offsets = given if is_pair else (name, given)
+    return source, list(offsets) if isinstance(offsets, Iterator) else offsets
 
 
 def _each(given: Any) -> list[Any]:
@@ -289,8 +292,7 @@ def _each(given: Any) -> list[Any]:
     return [given] if is_number(given) else listed
 
 
-def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
-    source, given = _source_of(name, given)
+def _window_column(name: str, source: str, given: Any, fps: float | None) -> WindowColumn:
     if is_integer(given):
         raise OptionError(
             f"Windows: offsets of {name!r}: expected one or more steps, found {given!r}. Write [{given}] for that one "
@@ -304,9 +306,8 @@ def _window_column(name: Any, given: Any, fps: float | None) -> WindowColumn:
     return WindowColumn(name, source, tuple(_as_steps(name, each, fps) for each in found))
 
 
-def _timed_column(name: Any, given: Any) -> WindowColumn:
+def _timed_column(name: str, source: str, given: Any) -> WindowColumn:
     """Return a column with times of its own."""
-    source, given = _source_of(name, given)
     if isinstance(given, slice):
         ends = (given.start, given.stop)
         if given.step is not None or not all(is_number(each) and math.isfinite(each) for each in ends):
@@ -343,17 +344,8 @@ def _as_times(at: Any) -> Any:
     return tuple(found)
 
 
-def _listed(given: Any) -> Any:
-    """Return offsets that can be read more than once."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return (given[0], _listed(given[1]))
-    return list(given) if isinstance(given, Iterator) else given
-
-
 def _plain(given: Any) -> Any:
     """Return offsets as a user would write them: numbers of Python, in a list."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return (given[0], _plain(given[1]))
     if isinstance(given, (range, slice)) or is_number(given):
         return given
     return [each.item() if isinstance(each, np.generic) else each for each in given]
