@@ -162,18 +162,9 @@ class Moments:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Moments:
-        """Return the moments that `to_dict` was called on.
-
-        Raises
-        ------
-        OptionError
-            If `state` is not a result of `to_dict`.
-        """
-        try:
-            shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
-            arrays = [np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")]
-        except (KeyError, TypeError, ValueError) as exc:
-            raise OptionError(f"expected a result of Moments.to_dict, found something else: {exc}") from exc
+        """Return the moments that `to_dict` was called on; a KeyError, TypeError or ValueError for another state."""
+        shape, axis = tuple(state["shape"]), tuple(as_integer("axis", each, 0) for each in state["axis"])
+        arrays = [np.array(state[name], dtype=np.float64).reshape(shape) for name in ("count", "mean", "m2")]
         count, mean, m2 = arrays
         # NaN is neither finite nor 0 or more.
         if not np.isfinite(arrays).all() or (count < 0).any() or (count != np.floor(count)).any() or (m2 < 0).any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -120,19 +119,6 @@ class Scaler:
 
     def __repr__(self) -> str:
         return f"Scaler({self.summary}, axis={self.moments.axis})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scaler as lists, numbers and strings, which JSON stores exactly."""
-        return {"moments": self.moments.to_dict(), "epsilon": self.epsilon, "constant": self.constant}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Scaler:
-        """Return the scaler that `to_dict` was called on; an OptionError if `state` is something else."""
-        try:
-            moments, epsilon, constant = state["moments"], state["epsilon"], state["constant"]
-        except (KeyError, TypeError) as exc:
-            raise OptionError(f"expected a result of Scaler.to_dict, found something else: {exc!r}") from exc
-        return cls(Moments.from_dict(moments), epsilon, constant)
 
     def _checked(self, array: Any, batched: bool) -> Any:
         """Return the argument, which may be a number, as an array or a tensor whose shape fits."""

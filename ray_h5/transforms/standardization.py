@@ -51,6 +51,10 @@ def with_column(values: Mapping[str, Any], name: str, call: Callable[[Any], _Val
         raise type(exc)(f"column {name!r}: {exc}") from exc
 
 
+def _scaler_of(state: Mapping[str, Any]) -> Scaler:
+    return Scaler(Moments.from_dict(state["moments"]), state["epsilon"], state["constant"])
+
+
 class Standardization:
     """Columns that are standardized, and their scalers once they are fitted; the base of both `Standardize`."""
 
@@ -81,7 +85,11 @@ class Standardization:
 
     def to_dict(self) -> dict[str, Any]:
         """Return options and fitted moments as types of JSON, without loss."""
-        return {**self._options(), "scalers": {name: each.to_dict() for name, each in self.stats_.items()}}
+        scalers = {
+            name: {"moments": each.moments.to_dict(), "epsilon": each.epsilon, "constant": each.constant}
+            for name, each in self.stats_.items()
+        }
+        return {**self._options(), "scalers": scalers}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -94,8 +102,8 @@ class Standardization:
         """
         try:
             options = {name: value for name, value in state.items() if name != "scalers"}
-            return cls._made(options, {name: Scaler.from_dict(each) for name, each in state["scalers"].items()})
-        except (AttributeError, KeyError, TypeError, RayH5Error) as exc:
+            return cls._made(options, {name: _scaler_of(each) for name, each in state["scalers"].items()})
+        except (AttributeError, KeyError, TypeError, ValueError, RayH5Error) as exc:
             raise OptionError(f"expected a result of Standardize.to_dict, found something else: {exc}") from exc
 
     def to_json(self) -> str:
@@ -146,7 +154,7 @@ class Standardization:
                     # Version 2 has a fourth array, the rounding error of the mean, before the last.
                     count, mean, *_, m2 = file[str(number)]
                     moments = {"count": count, "mean": mean, "m2": m2, "shape": mean.shape, "axis": part["axis"]}
-                    scalers[part["column"]] = Scaler.from_dict({**part, "moments": moments})
+                    scalers[part["column"]] = _scaler_of({**part, "moments": moments})
             return cls._made(header["options"], scalers)
         except FileNotFoundError as exc:
             raise NotFoundError(f"{name}: no such file; expected one that Standardize.save wrote") from exc

@@ -12,6 +12,7 @@ from ray_h5.columns.ragged.padding import Padding
 from ray_h5.errors import SchemaMismatchError, UnknownColumnError
 from ray_h5.ray_data.training.collate import TorchCollate
 from ray_h5.torch_data import H5Dataset
+from tests.golden.layouts import encoded
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -119,13 +120,9 @@ def test_groups_that_lack_columns_of_each_kind(tmp_path, lacks):
             group["x"] = np.arange(3)
             if i == lacks:
                 continue
-            for name, kind, values, second in (
-                ("kind", "categorical", np.array([0, -1, 1], "i1"), ("categories", np.array([b"a", b"b"]))),
-                ("n", "nullable-integer", np.arange(i + 2), ("mask", np.arange(i + 2) == 1)),
-            ):
-                group.create_group(name).attrs["encoding-type"] = kind
-                group[f"{name}/{'codes' if name == 'kind' else 'values'}"] = values
-                group[f"{name}/{second[0]}"] = second[1]
+            codes = np.array([0, -1, 1], "i1")
+            encoded(group, "kind", "categorical", codes=codes, categories=np.array([b"a", b"b"]))
+            encoded(group, "n", "nullable-integer", values=np.arange(i + 2), mask=np.arange(i + 2) == 1)
             times = np.arange(i, i + 2).astype("M8[s]")
             group.create_dataset("time", data=times.astype(h5py.opaque_dtype(times.dtype)))
             group["compound"] = np.array([(i, 0.5)] * (i + 1), [("a", "i4"), ("b", "f4")])
