@@ -6,6 +6,10 @@ import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ray_h5.loading import row_source
+from ray_h5.read.arrays.joint_columns import JointFiles
+from ray_h5.read.jobs import ReadStats
+
 ROWS = (20, 0, 15, 25)
 STEPS = 12
 
@@ -53,6 +57,20 @@ def pairs(tmp_path_factory):
         file["short"] = np.arange(7)
         file.create_group("nested")["scores"] = np.arange(50, dtype=">f8")
     return str(path)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Return what counts the chunks that were decoded since it was called last."""
+    stats, run_reads, counted = ReadStats(), row_source.run_reads, [0]
+    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
+    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
+
+    def since():
+        counted.append(stats.chunks_decoded)
+        return counted[-1] - counted[-2]
+
+    return since
 
 
 @pytest.fixture(autouse=True)

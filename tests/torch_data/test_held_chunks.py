@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 from ray_h5 import Patches, Shuffle
 from ray_h5.errors import CorruptChunkError
 from ray_h5.loading import row_source
-from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import H5Dataset, OrderSampler, loader
 from tests.hdf5.h5kit import flip
 
@@ -26,20 +25,6 @@ def volume(tmp_path):
             values = rng.integers(0, 200, (24, 24, 24)).astype(dtype)
             file.create_dataset(name, data=values, chunks=(8, 8, 8), compression="gzip", shuffle=True)
     return tmp_path / "a.h5"
-
-
-@pytest.fixture
-def decoded(monkeypatch):
-    """Return what counts the chunks that were decoded since it was called last."""
-    stats, run_reads = ReadStats(), row_source.run_reads
-    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
-    counted = [0]
-
-    def since():
-        counted.append(stats.chunks_decoded)
-        return counted[-1] - counted[-2]
-
-    return since
 
 
 def check(batches, path):

@@ -262,19 +262,12 @@ def test_a_look_ahead_in_the_middle_of_an_epoch_loses_nothing(sampler):
         assert list(sampler) == whole[done + 1 :]
 
 
-@pytest.mark.parametrize("kind", ["sampler", "batches", "loader"])
-def test_another_one_resumes_with_the_seed_that_the_first_one_drew(kind, files):
+def test_another_one_resumes_with_the_seed_that_the_first_one_drew(files):
     def make(seed):
-        if kind == "loader":
-            return loader(files, 8, seed=seed, threads=1, columns=["fhr_st"])
-        return (
-            OrderSampler(range(60), seed=seed, stretch=8)
-            if kind == "sampler"
-            else OrderBatchSampler(range(60), 8, seed=seed)
-        )
+        return loader(files, 8, seed=seed, threads=1, columns=["fhr_st"])
 
     def taken(of):
-        return [ids_of(batch) if kind == "loader" else batch for batch in of]
+        return [ids_of(batch) for batch in of]
 
     first = make(None)
     had, state = taken(itertools.islice(first, 3)), first.state_dict()

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from ray_h5.loading import row_source
-from ray_h5.read.arrays.joint_columns import JointFiles
-from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import loader
 
 ROWS, CHUNK_ROWS = 4096, 16
@@ -24,17 +22,9 @@ def images(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def stats(monkeypatch):
-    counted, run_reads = ReadStats(), row_source.run_reads
-    monkeypatch.setattr(JointFiles, "of", lambda *_: None)  # it counts nothing
-    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: counted.add(run_reads(*given, **more)))
-    return counted
-
-
 @pytest.mark.parametrize(("world_size", "times"), [(1, 1), (2, 1), (4, 1), (8, 2)])
 @pytest.mark.parametrize("batch_size", [32, 64])
-def test_all_ranks_together_decode_each_chunk_once(images, stats, world_size, times, batch_size):
+def test_all_ranks_together_decode_each_chunk_once(images, decoded, world_size, times, batch_size):
     # There are 4 windows: with 8 ranks, two share one.
     rows = []
     for rank in range(world_size):
@@ -43,7 +33,7 @@ def test_all_ranks_together_decode_each_chunk_once(images, stats, world_size, ti
         rows.append(np.concatenate([batch.image[:, 0, 0].numpy() for batch in batches]))
     assert {len(each) for each in rows} == {ROWS // world_size}
     assert sorted(np.concatenate(rows).tolist()) == [*range(ROWS)]
-    assert stats.chunks_decoded == times * CHUNKS
+    assert decoded() == times * CHUNKS
 
 
 def test_ranks_share_the_default_of_kept_bytes(images, monkeypatch):

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from ray_h5 import Shuffle, csr
 from ray_h5.errors import CastError, SchemaMismatchError
 from ray_h5.loading import row_source
-from ray_h5.read.jobs import ReadStats
 from ray_h5.torch_data import CombinedHDF5Dataset, H5Dataset, OrderSampler, loader, where
 from tests.rows.test_ranges_equal_numpy import random_matrix, write_matrix
 
@@ -34,11 +33,9 @@ def dense():
 
 
 @pytest.mark.parametrize("is_small", [False, True])
-def test_a_window_decodes_its_chunks_once(path, monkeypatch, is_small):
+def test_a_window_decodes_its_chunks_once(path, monkeypatch, decoded, is_small):
     if not is_small:
         monkeypatch.setattr(row_source, "_SHARED_BYTES", 0)
-    stats, run_reads = ReadStats(), row_source.run_reads
-    monkeypatch.setattr(row_source, "run_reads", lambda *given, **more: stats.add(run_reads(*given, **more)))
     dataset = H5Dataset(path, [csr("X", dense=False)], kept_bytes=0)
     made = loader(dataset, 8, shuffle=Shuffle("chunks", window_rows=128), threads=0)
     order = made.sampler.order
@@ -53,8 +50,8 @@ def test_a_window_decodes_its_chunks_once(path, monkeypatch, is_small):
     for window in np.split(indices, ROWS // 128):
         chunks = {c for r in window for c in range(indptr[r] // CHUNK, (indptr[r + 1] - 1) // CHUNK + 1)}
         needed += 2 * len(chunks)
-    assert stats.chunks_decoded == (total if is_small else needed)
-    assert stats.chunks_decoded < 1.6 * total
+    assert (count := decoded()) == (total if is_small else needed)
+    assert count < 1.6 * total
 
 
 def test_rows_of_a_group_begin_in_the_same_chunks(path):
