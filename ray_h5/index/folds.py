@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ray_h5.errors import OptionError, PredicateError, SchemaMismatchError, UnknownColumnError
 from ray_h5.index.file_options import FileOptions
-from ray_h5.index.index_columns import digest_of_folds, fold_of_files, fold_of_rows
+from ray_h5.index.index_columns import digest_of_folds, fold_of_rows
 from ray_h5.index.lookup import Spread, read_ahead
 from ray_h5.index.row_index import RowIndex
 from ray_h5.options import as_integer, takes_options_of
@@ -124,8 +124,10 @@ def _whole_files(index: RowIndex, k: int, stratify: str | None, seed: int) -> li
     if (count := len(np.unique(codes))) < k:
         raise OptionError(f"kfold: k={k}: there are only {count} files with rows")
     folds = _folds(codes, labels, k, seed, f"{count} files", stratify)
-    train, test = ([fold_of_files(index.files, side.tolist()) for side in sides] for sides in zip(*folds, strict=True))
-    return list(zip(train, test, strict=True))
+    of_files = len(index.files), index.files.names_digest
+    return [
+        (FileFold(tuple(train.tolist()), *of_files), FileFold(tuple(test.tolist()), *of_files)) for train, test in folds
+    ]
 
 
 def _single_rows(index: RowIndex, k: int, stratify: str | None, seed: int) -> list[tuple[RowFold, RowFold]]:

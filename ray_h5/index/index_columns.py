@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -66,11 +66,6 @@ def _fold(files: FileTable, kept: np.ndarray, labels: pa.ChunkedArray | None, cr
             "Read the files, with the tables, that kfold was given."
         )
     return pa.array((folds == criterion.fold) == criterion.is_test)
-
-
-def fold_of_files(files: FileTable, chosen: Sequence[int]) -> FileFold:
-    """Return the criterion that rows of some files pass."""
-    return FileFold(tuple(chosen), len(files), files.names_digest)
 
 
 def _file_fold(files: FileTable, criterion: FileFold) -> pa.Array:

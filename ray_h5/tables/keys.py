@@ -15,7 +15,6 @@ from ray_h5.messages import few
 
 _MAX_LISTED = 10
 _MAX_SHOWN = 60
-_MAX_CODES = 1 << 62
 _ENDING = r"\.[^./]+$"
 
 
