@@ -33,7 +33,7 @@ _CALLS = {
     "loader": "loader('data/*.h5', 64)",
     "part": "part('fields', {0: [0, 5, 7]})",
     "ragged": "ragged('events/x', offsets='events/offsets')",
-    "read_h5": "read_h5('data/*.h5')",
+    "read_h5": "read_h5('data/*.h5', columns=['image'])",
     "set_epoch": "set_epoch(ds, epoch)",
     "train_batches": "train_batches('train', epoch, batch_size=32)",
     "write_h5": "write_h5(ds, 'out/')",
@@ -84,6 +84,5 @@ def refusal(
         return UnknownOptionError(f"{taker}: there is no option {unknown!r}.{advice}")
     count = counted(too_many, "value")
     call = f" Write {_CALLS[taker]}." if taker in _CALLS else ""
-    return UnknownOptionError(
-        f"{taker}: {count} too many without a name. Options have names, such as {names[-1]}=.{call}"
-    )
+    named = "columns" if "columns" in names else names[-1]
+    return UnknownOptionError(f"{taker}: {count} too many without a name. Options have names, such as {named}=.{call}")

@@ -147,6 +147,9 @@ def test_options_name_columns_as_columns_calls_them(options):
             lambda: ray_h5.loader("gone.h5", 64, True),
             r"^loader: 1 value too many without a name\. Options have names, such as",
         ),
+        (lambda: ray_h5.read_h5("gone.h5", ["x"]), r"such as columns=\. Write read_h5\(.*, columns=\['image'\]\)"),
+        (lambda: ray_h5.read_h5("gone.h5", predicate=1), r"no option 'predicate'\. Write read_h5\(\.\.\.\)\.filter"),
+        (lambda: ray_h5.read_h5("gone.h5", batch_size=1), r"no option 'batch_size'\. Pass it to iter_torch_batches"),
     ],
 )
 def test_a_value_too_many_without_a_name_says_what_to_write(call, said):

@@ -180,7 +180,7 @@ class _Progress:
         self._done += count
         if time.monotonic() - self._said > _PROGRESS_S:
             self._said = time.monotonic()
-            logger.warning("index: %d of %d files", self._done, self._total)
+            logger.info("index: %d of %d files", self._done, self._total)
 
 
 _MAX_CARRIED_BYTES = 32 << 20

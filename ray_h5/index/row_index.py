@@ -199,9 +199,8 @@ class RowIndex(ComparedByContent):
         UnknownColumnError, SchemaMismatchError
             If a file lacks one, or its other columns have another number of rows.
         """
-        known = {**{name: virtual_spec(name) for name in names if parse_virtual(name)}, **self.found.columns}
-        known.update(self.columns)
-        known.update(self.joined_specs)
+        virtual = {name: virtual_spec(name) for name in names if parse_virtual(name)}
+        known = {**virtual, **self.found.columns, **self.columns, **self.joined_specs}
         absent = [name for name in names if name not in known]
         if absent:
             with self._noticing_changes():
@@ -262,11 +261,13 @@ class RowIndex(ComparedByContent):
                 self.found.add(values=source(absent))
         return {name: self.found.values[spec] for name, spec in columns.items()}
 
-    def select(self, predicate: pc.Expression, *, stored: bool = False) -> np.ndarray:
-        """Return the row ids that pass a predicate, ascending; `stored` as in `values`."""
-        names = columns_of(predicate)
+    def select(
+        self, predicate: pc.Expression, added: Mapping[str, pa.Array] | None = None, *, stored: bool = False
+    ) -> np.ndarray:
+        """Return the row ids that pass a predicate, ascending; `added` are more columns; `stored` as in `values`."""
+        names = [name for name in columns_of(predicate) if name not in (added or {})]
         try:
-            return evaluate(predicate, self.values(names, stored=stored), self.num_rows)
+            return evaluate(predicate, {**self.values(names, stored=stored), **(added or {})}, self.num_rows)
         except PredicateError as exc:
             raise PredicateError(f"{exc}{self._names_of_enums(names)}") from exc
 
@@ -357,9 +358,7 @@ class RowIndex(ComparedByContent):
             planned, storage = self.files.identity(file), storage_of(path, self.scope.storage)
             check_identity(path, planned, storage.seen(path, planned) or storage.check(path))
         found = [sources.source(number) for number in range(len(sources.paths))]
-        if not found:
-            return
-        if not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
+        if found and not all(each_waiting(lambda each: self._state_now(each[0]) == each[1], found)):
             for file, path in enumerate(self.files.all_paths()):
                 state = FileState(self.files.identity(file), sources.of_file(file))
                 check_state(path, state, self.lookup.scope.storage)

@@ -37,8 +37,8 @@ class Suggestion:
     def as_call(self) -> str:
         """A sentence with a call, for a report."""
         said = f". {_capital(self.when)}, write read_h5(paths, {self.options})" if self.options else ""
-        more = f"; {self.more}" if self.more else ""
-        return f"{self.found}{said}{more}" + (": see docs/rows.md" if self.options else "")
+        page = ": see docs/files.md" if "axes=" in self.options else ": see docs/rows.md"
+        return f"{self.found}{said}" + (f"; {self.more}" if self.more else "") + (page if self.options else "")
 
     @property
     def as_advice(self) -> str:

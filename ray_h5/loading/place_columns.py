@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 
@@ -24,28 +26,26 @@ IS_PADDING_SPEC = ColumnSpec("is_padding", "bool", np.dtype(bool), ())
 def epoch_column(plan: ReadPlan, block: Block, name: str) -> np.ndarray | None:
     """Return the column `row_key`, `is_padding` or `row_id` of some rows as an array; None for any other name."""
     if name == ROW_KEY_SPEC.name:
-        return _row_keys(plan, block)
+        keys = row_keys(block.rows.numbers, block.seed, block.epoch)
+        if plan.order.may_repeat:
+            # A row that was drawn twice is augmented in two ways. Padding repeats positions, and their keys.
+            draws = (block.positions % plan.epoch_rows).astype(np.uint64)
+            keys = row_keys(keys + draws, block.seed, block.epoch)
+        return keys
     if name == IS_PADDING_SPEC.name:
         return block.positions >= plan.epoch_rows
     return block.rows.row_ids if name == ROW_ID_SPEC.name else None
 
 
-def _row_keys(plan: ReadPlan, block: Block) -> np.ndarray:
-    keys = row_keys(block.rows.numbers, block.seed, block.epoch)
-    if not plan.order.may_repeat:
-        return keys
-    # A row that was drawn twice is augmented in two ways. Padding repeats positions, and their keys.
-    return row_keys(keys + (block.positions % plan.epoch_rows).astype(np.uint64), block.seed, block.epoch)
+def place_values(files: FileTable, names: Collection[str]) -> dict[str, pa.Array]:
+    """Return the columns `path` and `row_id` of all rows, those of `names`, for predicates."""
+    rows = [np.arange(files.num_rows, dtype=np.int64) for _ in names]  # none is made without names
+    made = zip(names, rows, strict=True)
+    return {name: pa.array(ids) if name == ROW_ID_SPEC.name else paths_of(files, ids) for name, ids in made}
 
 
 def paths_of(files: FileTable, row_ids: np.ndarray) -> pa.Array:
-    """Return the path of the file of each row.
-
-    Raises
-    ------
-    UnsupportedColumnError
-        If a path is not valid UTF-8.
-    """
+    """Return the path of the file of each row; an `UnsupportedColumnError` if one is not valid UTF-8."""
     file_of_row = files.files_of(row_ids)
     try:
         return files.paths.take(pa.array(file_of_row)).cast(PATH_SPEC.kept_type)

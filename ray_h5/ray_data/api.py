@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_NO_NAMES = (
-    "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
-    "TorchTrainer(datasets={'train': ds})."
-)
+_INSTEAD = {
+    "name": "Datasets have no names: set_epoch(ds, 3) takes the dataset, and train_batches('train', 3, ...) the key of "
+    "TorchTrainer(datasets={'train': ds}).",
+    "batch_size": "Pass it to iter_torch_batches(batch_size=...), train_batches or map_batches.",
+    "predicate": "Write read_h5(...).filter(expr=where(...)).",
+    "transform": "Write read_h5(...).map_batches(function).",
+}
 
 
-@takes_options_of(Source, instead={"name": _NO_NAMES})
+@takes_options_of(Source, instead=_INSTEAD)
 def read_h5(
     paths: PathLike | Sequence[PathLike],
     *,

@@ -10,7 +10,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 from ray.data import DataContext, Dataset, Datasource
@@ -21,7 +20,7 @@ from ray_h5.columns.schema import ColumnSpec
 from ray_h5.errors import OptionError, PredicateError, UnknownColumnError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
-from ray_h5.loading.place_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, paths_of
+from ray_h5.loading.place_columns import IS_PADDING_SPEC, PATH_SPEC, ROW_ID_SPEC, ROW_KEY_SPEC, place_values
 from ray_h5.messages import ensure_handler, no_column
 from ray_h5.options import takes_options_of
 from ray_h5.order.blocks import Tail, choose_block_rows
@@ -30,7 +29,8 @@ from ray_h5.order.read_plan import ReadPlan, make_plan
 from ray_h5.order.remainder import Remainder
 from ray_h5.order.shuffle_cost import describe
 from ray_h5.order.window_steps import steps_plan
-from ray_h5.predicates.evaluate import check_names, check_there, evaluate, fingerprint
+from ray_h5.predicates.evaluate import check_names, check_there, fingerprint
+from ray_h5.predicates.in_words import in_words
 from ray_h5.ray_data.arguments import ShuffleLike, as_shuffle, as_tail
 from ray_h5.ray_data.epochs import Epochs
 from ray_h5.ray_data.plan_cache import Key, PlanCache
@@ -248,6 +248,9 @@ class H5Datasource(Datasource):
         selection = None if self._predicate is None else self._select(self._predicate)
         how = self._shuffle, *self._block_size, self._tail, self._predicate_specs.keys() - self._added.keys()
         plan = make_plan(self._index, self._planned(), selection, *how)
+        if self._predicate is not None and not plan.num_rows:
+            said = "no row matches: none of %d rows passes %s"
+            logger.warning(said, self._index.num_rows, in_words(self._predicate))
         return steps_plan(plan, self._steps_of) if self._steps_of else plan
 
     def _specs(self, names: Iterable[str]) -> dict[str, ColumnSpec]:
@@ -261,27 +264,15 @@ class H5Datasource(Datasource):
             check_there(names, self._names)
         known = {**self._delivered, **self._added}
         found = {name: known[name] for name in names if name in known}
-        try:
-            return {**found, **self._index.find([name for name in names if name not in found])}
-        except UnknownColumnError as exc:
-            added = [_ADDED_BY[name] for name in names if name not in known and name in _ADDED_BY]
-            if added:
-                raise UnknownColumnError(f"{exc} {added[0]}=True of read_h5 adds this column.") from exc
-            raise
+        return {**found, **self._index.find([name for name in names if name not in found])}
 
     def _select(self, predicate: pc.Expression) -> np.ndarray:
-        columns = self._index.values(self._predicate_specs.keys() - self._added.keys())
-        for name in self._predicate_specs.keys() & self._added.keys():
-            row_ids = np.arange(self._index.num_rows, dtype=np.int64)
-            columns[name] = pa.array(row_ids) if name == ROW_ID_SPEC.name else paths_of(self._index.files, row_ids)
-        return evaluate(predicate, columns, self._index.num_rows)
+        places = place_values(self._index.files, self._predicate_specs.keys() & self._added.keys())
+        return self._index.select(predicate, places)
 
 
 _WORKER_BYTES = 256 << 20
 """What a worker has loaded before it reads (130 MB of its own, measured), and room for what is decoded at a time."""
-
-_ADDED_BY = {PATH_SPEC.name: "include_paths", ROW_ID_SPEC.name: "include_row_ids"}
-"""Options of `read_h5` that add columns which a predicate can name."""
 
 
 @functools.lru_cache(maxsize=1024)

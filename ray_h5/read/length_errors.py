@@ -116,7 +116,7 @@ def hint_of(name: str, columns: Sequence[str], attributes: Sequence[str]) -> str
     if name in attributes:
         return f"{near} {name!r} is an attribute: pass attrs=[{name!r}]."
     if (option := _ADDED.get(name)) is not None:
-        return f"{near} {option}=True adds this column to those of the files: leave it out of columns=[...]."
+        return f"{near} {option}=True adds this column: pass it, and leave {name!r} out of columns=[...]."
     if not (groups := groups_with(name, columns)):
         return near
     return (

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from ray_h5.errors import NotReadableError, OptionError
+from ray_h5.messages import few
 from ray_h5.storage.local import Listed, absolute_path, natural_key
 from ray_h5.storage.search import Endings, Taken
 
@@ -51,10 +52,9 @@ class LocalSearch:
     def note(self, path: str) -> str:
         """Return a path that does not exist, and what to say about it."""
         path = os.path.join(self.root, _spellings(path)[0])
-        notes = ["a glob that matches nothing"] if glob.has_magic(path) else []
-        notes += [near] if (near := _near_path(path)) else []
-        notes += [] if os.path.isabs(path) else [f"looked in {Path.cwd()}"]
-        return f"{path} ({', '.join(notes)})" if notes else path
+        what = "a glob that matches nothing" if glob.has_magic(path) else ""
+        notes = (what, _near_path(path), "" if os.path.isabs(path) else f"looked in {Path.cwd()}")
+        return f"{path} ({', '.join(filter(None, notes))})" if any(notes) else path
 
     def _find(self, path: str) -> Taken | None:
         if os.path.isdir(path):
@@ -206,12 +206,12 @@ def _near_path(path: str) -> str:
     while folder and folder != "/" and not os.path.isdir(folder):
         notes = [f"there is no {folder!r}"]
         folder, name = os.path.split(folder)
-    if glob.has_magic(name):
-        return ""
     try:
         entries = os.listdir(folder or ".")
     except OSError:
         return ""
+    if glob.has_magic(name):
+        return f"{folder or '.'!r} has {few(sorted(entries), 3)}" if entries and not notes else ""
     near = difflib.get_close_matches(name, entries[:_MAX_COMPARED], n=3, cutoff=0.6)
     notes += [f"did you mean {' or '.join(repr(os.path.join(folder, each)) for each in near)}?"] if near else []
     return "; ".join(notes)

@@ -20,7 +20,7 @@ from ray_h5.errors import ImageError, OptionError, PredicateError
 from ray_h5.index.facts.file_warnings import warn_of_surprises
 from ray_h5.index.file_options import FileOptions
 from ray_h5.index.row_index import RowIndex
-from ray_h5.loading.place_columns import paths_of
+from ray_h5.loading.place_columns import paths_of, place_values
 from ray_h5.loading.read_calls import Call
 from ray_h5.loading.row_cache import owned
 from ray_h5.loading.row_source import RowSource
@@ -31,6 +31,7 @@ from ray_h5.order.epoch_order import Order, make_order, plain_order
 from ray_h5.order.fingerprint import Fingerprint, fingerprint
 from ray_h5.order.read_plan import ReadPlan, block_rows_of, make_plan
 from ray_h5.predicates.in_words import in_words
+from ray_h5.predicates.names import columns_of
 from ray_h5.read.arguments import check_fit
 from ray_h5.source import OptionsButColumns, Source
 from ray_h5.storage.find_files import PathLike
@@ -38,14 +39,7 @@ from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indice
 from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
 from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed
 from ray_h5.torch_data.batches.tasks import Task
-from ray_h5.torch_data.batches.tensors import (
-    BatchArrays,
-    Sample,
-    loader_processes,
-    new_arrays,
-    rows_of,
-    to_torch,
-)
+from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
 from ray_h5.transforms.sparse_tensors import take_warnings
 
 if TYPE_CHECKING:
@@ -146,8 +140,7 @@ class H5Dataset(BatchedDataset):
             from ray_h5.predicates.evaluate import as_expression  # imports pandas
 
             predicate = as_expression(predicate)
-        self._predicate = predicate
-        self._kept_bytes = kept_bytes
+        self._predicate, self._kept_bytes = predicate, kept_bytes
         self._build_index()
         self._closed = False
 
@@ -471,10 +464,14 @@ class H5Dataset(BatchedDataset):
         """Close the files and free the memory until the next sample is read."""
         self._source.close()
 
+    def _places_in(self, predicate: pc.Expression) -> dict[str, Any]:
+        """Return the added columns that a predicate names, of all rows."""
+        return place_values(self._index.files, {*columns_of(predicate)} & {*self._places} - {"step"})
+
     def _select(self, predicate: pc.Expression | None) -> np.ndarray | None:
         if predicate is None:
             return None
-        selection = self._index.select(predicate)
+        selection = self._index.select(predicate, self._places_in(predicate))
         if not len(selection):
             raise PredicateError(f"no sample matches: none of {self._index.num_rows} rows passes {in_words(predicate)}")
         return selection

@@ -33,7 +33,13 @@ class LoaderOptions(DatasetOptions, total=False):
     columns: Columns | None
 
 
-@takes_options_of(H5Dataset)
+@takes_options_of(
+    H5Dataset,
+    instead={
+        "num_workers": "Threads of this process read: threads=. For processes, pass workers=.",
+        "sampler": "Write DataLoader(H5Dataset(...), batch_size, sampler=sampler).",
+    },
+)
 def loader(
     source: Dataset[Any] | PathLike | Sequence[PathLike],
     batch_size: int = 64,
@@ -111,11 +117,8 @@ def loader(
     if not len(dataset):
         logger.warning("loader: there is no batch: %r has no samples", dataset)
     elif not len(made):
-        logger.warning(
-            "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size",
-            len(dataset),
-            batch_size,
-        )
+        why = "loader: there is no batch: %d samples make none of %d on each rank with drop_last=True; lower batch_size"
+        logger.warning(why, len(dataset), batch_size)
     return made
 
 

@@ -454,10 +454,10 @@ class OrderSampler(DistributedSampler[int]):
         From a state taken inside an epoch, the remainder of the epoch is delivered, even if it is empty; from one
         taken after its end, a whole epoch.
 
-        A `DataLoader` asks its sampler for more than it has delivered: with workers, for a batch whose transform or
-        `collate_fn` raises an error, and for a last batch that is smaller than the others, which it finds by the end of
-        the iteration. torchdata's ``StatefulDataLoader`` takes workers and the last batch into account, and an
-        `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
+        A `DataLoader` asks its sampler for more than it has delivered, which a run that resumes would leave out: for
+        several batches if it has workers, for a batch whose transform or `collate_fn` raises an error, and for a last
+        batch that is smaller than the others. torchdata's ``StatefulDataLoader`` takes workers and the last batch into
+        account, and an `OrderBatchSampler` has no such batch. `loader` counts only what it has delivered.
         """
         if self._state.is_ahead and self._state.run is not None:
             warn_of_lightning()

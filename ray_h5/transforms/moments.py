@@ -78,7 +78,10 @@ class Moments:
         check_nan_policy(nan_policy)
         batch = _as_array(batch)
         if batch.dtype.kind not in "biuf":
-            raise UnsupportedColumnError(f"dtype {batch.dtype}: expected real numbers or booleans in rows of one shape")
+            raise UnsupportedColumnError(
+                f"dtype {batch.dtype}: expected real numbers or booleans in rows of one shape. Leave it out; "
+                "rows that differ in shape are scaled by a function of your own."
+            )
         axes = normalize_axis(axis, batch.ndim)
         if batch.size == 0:
             kept = tuple(1 if axis in axes else batch.shape[axis] for axis in range(1, batch.ndim))

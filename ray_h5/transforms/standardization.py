@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ray_h5.atomic import written_whole
-from ray_h5.errors import (
-    CorruptFileError,
-    NotFittedError,
-    NotFoundError,
-    OptionError,
-    RayH5Error,
-    UnknownColumnError,
-)
+from ray_h5.errors import CorruptFileError, NotFittedError, NotFoundError, OptionError, RayH5Error, UnknownColumnError
 from ray_h5.messages import no_column
 from ray_h5.storage.local import absolute_path
 from ray_h5.transforms.moments import Axis, Moments, NanPolicy, check_axis, check_nan_policy

@@ -283,5 +283,12 @@ def test_a_criterion_follows_a_column_that_is_renamed(paths):
 @pytest.mark.parametrize(("name", "option"), [("row_id", "include_row_ids"), ("path", "include_paths")])
 def test_a_column_that_an_option_adds_is_named_with_it(paths, name, option):
     ds = ray_h5.read_h5(paths, columns=["x"])
-    with pytest.raises(UnknownColumnError, match=f"no '{name}' .* {option}=True of read_h5 adds this column"):
+    with pytest.raises(UnknownColumnError, match=f"no '{name}' .* {option}=True adds this column: pass it"):
         ds.filter(expr=where(**{name: [1, 2]} if name == "row_id" else {name: paths[0]})).count()
+
+
+def test_a_filter_that_no_row_passes_is_said(paths, caplog):
+    ds = ray_h5.read_h5(paths, columns=["i"]).filter(expr=where(s="of no row"))
+    assert ds.count() == len(ds.take_all()) == 0
+    assert "no row matches: none of" in caplog.text
+    assert 'passes (s == "of no row")' in caplog.text

@@ -159,7 +159,7 @@ def test_all_missing_paths_are_listed(folder):
         expand_paths(given)
     message = str(caught.value)
     assert "2 paths do not exist" in message
-    assert "no*.h5 (a glob that matches nothing)" in message
+    assert f"no*.h5 (a glob that matches nothing, '{folder}' has " in message
     assert "gone.h5" in message
     assert "no*.h5" in message
     assert "ignore_missing_paths=True" in message

@@ -110,3 +110,15 @@ def test_what_is_said_of_labels_and_windows_is_said_once(path, caplog):
     said = [each.getMessage() for each in caplog.records]
     assert len([each for each in said if each.startswith("labels: label")]) == 1
     assert len([each for each in said if "are shorter than the 4 steps" in each]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("num_workers", r"Threads .*, pass workers="),
+        ("sampler", r"Write DataLoader\(H5Dataset\(\.\.\.\)"),
+    ],
+)
+def test_options_of_a_dataloader_that_a_loader_lacks(path, option, said):
+    with pytest.raises(UnknownOptionError, match=rf"loader: there is no option '{option}'\. {said}"):
+        loader(path, 4, **{option: 2})

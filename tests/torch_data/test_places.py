@@ -55,8 +55,22 @@ def test_a_dataloader_and_subsets_have_them_too(paths, workers):
 
 @pytest.mark.parametrize(("name", "option"), [("row_id", "include_row_ids"), ("path", "include_paths")])
 def test_columns_name_an_added_one(paths, name, option):
-    with pytest.raises(UnknownColumnError, match=rf"no '{name}' .*{option}=True adds this column .*: leave it out of"):
+    with pytest.raises(UnknownColumnError, match=rf"no '{name}' .*{option}=True adds this column: .*out of columns="):
         loader(paths, 7, columns=[name, "x"], **{option: True})
+
+
+def test_a_predicate_names_an_added_column(paths):
+    options = {"include_paths": True, "include_row_ids": True}
+    chosen = where(row_id=[3, 31, 40]) | where(path=paths[1], label=1)
+    for kind in (H5Dataset, CombinedHDF5Dataset):
+        made = kind(paths, ["x"], predicate=chosen, **options)
+        batch = next(iter(loader(made, 40, shuffle=False)))
+        assert batch["row_id"].tolist() == [3, 31, 33, 35, 37, 39, 40, *range(41, 50, 2)]
+        check(batch, paths)
+    for batch in loader(paths, 2, columns=["x"], predicate=where(row_id=[31]), **options):
+        assert batch["x"].tolist() == [101]
+    with pytest.raises(UnknownColumnError, match=r"no 'row_id' .*include_row_ids=True adds this column: pass it"):
+        H5Dataset(paths, ["x"], where(row_id=[31]))
 
 
 def test_windows_say_their_step(paths):

@@ -220,7 +220,7 @@ class CombinedHDF5Dataset(H5Dataset):
             classes = where(target=any_equal(self.label, valid=_WEIGHT if self._has(_WEIGHT) else None))
             yield f"label={self.label!r}", self._index.select(classes, stored=True)
         if predicate is not None:
-            yield "predicate", self._index.select(predicate, stored=True)
+            yield "predicate", self._index.select(predicate, self._places_in(predicate), stored=True)
 
     def _rows_with(self, column: str, criterion: pc.Expression) -> np.ndarray:
         """Return the row ids that pass a criterion; a row may be an array of one value."""
