@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ray_h5.torch_data.make_loader import loader
     from ray_h5.torch_data.samplers import OrderSampler
     from ray_h5.torch_data.weighted_sampler import WeightedSampler
-    from ray_h5.transforms.defaults import augmentation_defaults
+    from ray_h5.transforms.augmentation_defaults import augmentation_defaults
     from ray_h5.transforms.noise import GaussianNoise
     from ray_h5.transforms.spec_augment import SpecAugment
     from ray_h5.writing.repack.repack import repack
@@ -97,7 +97,7 @@ _HOMES = {
     "_balanced_contiguous_shard": "ray_h5.torch_data.compat.rank_cached",
     "_interleaved_indices": "ray_h5.torch_data.compat.rank_cached",
     "any_equal": "ray_h5.predicates.criteria",
-    "augmentation_defaults": "ray_h5.transforms.defaults",
+    "augmentation_defaults": "ray_h5.transforms.augmentation_defaults",
     "balance": "ray_h5.order.draws.weights",
     "between": "ray_h5.predicates.criteria",
     "build_index": "ray_h5.ray_data.api",

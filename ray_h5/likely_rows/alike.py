@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.tree import MAX_DEPTH, Seen
-from ray_h5.likely_rows.words import AXES, PARTS, SAMPLES, SPLITS, words
+from ray_h5.likely_rows.usual_names import AXES, PARTS, SAMPLES, SPLITS, words
 from ray_h5.messages import printable
 from ray_h5.storage.local import natural_key
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ray_h5.likely_rows.shapes import main_columns
 from ray_h5.likely_rows.tree import Seen
-from ray_h5.likely_rows.words import BOUNDS, COUNTS, OFFSETS, STARTS, last, words
+from ray_h5.likely_rows.usual_names import BOUNDS, COUNTS, OFFSETS, STARTS, last, words
 from ray_h5.messages import counted
 
 

@@ -9,7 +9,7 @@ from ray_h5.likely_rows.patterns import pattern_of
 from ray_h5.likely_rows.shapes import time_axis
 from ray_h5.likely_rows.suggestion import FEW, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.words import TARGETS, last, words
+from ray_h5.likely_rows.usual_names import TARGETS, last, words
 from ray_h5.messages import few
 from ray_h5.storage.local import natural_key
 

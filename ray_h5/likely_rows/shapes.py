@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ray_h5.likely_rows.tree import Seen
-from ray_h5.likely_rows.words import FEATURES, OF_IMAGES, OF_VOLUMES, TIMES, last, words
+from ray_h5.likely_rows.usual_names import FEATURES, OF_IMAGES, OF_VOLUMES, TIMES, last, words
 
 _IMAGE_COLUMNS, _IMAGE_SIDE, _IMAGE_RATIO, _IMAGE_CHANNELS = 2, 32, 4, 32
 """Least columns of an image and pixels of a side; most times that one side is the other, and channels."""

@@ -14,7 +14,7 @@ from ray_h5.likely_rows.samples import UNPADDED, WINDOW, of_steps, samples, side
 from ray_h5.likely_rows.shapes import along_last_axis, block_of, is_bag, is_image, main_columns, time_axis
 from ray_h5.likely_rows.suggestion import FEW, MAX_COPIED, Suggestion
 from ray_h5.likely_rows.tree import FileTree, Seen
-from ray_h5.likely_rows.words import ENDS, EPISODE_LENGTHS, EPISODE_STARTS, EPISODES, FLAGS, last
+from ray_h5.likely_rows.usual_names import ENDS, EPISODE_LENGTHS, EPISODE_STARTS, EPISODES, FLAGS, last
 from ray_h5.messages import counted, few
 
 __all__ = ["Suggestion", "suggestions"]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ray_h5.errors import RayH5Error
 from ray_h5.read.native.library import Pool
-from ray_h5.storage.stop import Stop
+from ray_h5.storage.stop_waiting import Stop
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

@@ -14,8 +14,8 @@ from ray_h5.buffers import Spec, empty
 from ray_h5.errors import RayH5Error
 from ray_h5.fork import PerProcess
 from ray_h5.hdf5.checks.changed_files import check_state
+from ray_h5.loading.rank_shares import split_draws
 from ray_h5.loading.row_cache import RowCache, check_file, columns_that_fit, is_unchanged
-from ray_h5.loading.shares import split_draws
 from ray_h5.lru import LRU
 from ray_h5.options import as_integer
 from ray_h5.order.blocks import MAX_BLOCK_BYTES

@@ -11,7 +11,7 @@ from ray_h5.options import check_count, names_options
 from ray_h5.order.blocks import Tail
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.left import Left
+from ray_h5.order.ranges_left import Left
 
 
 @names_options

@@ -10,8 +10,8 @@ import numpy as np
 
 from ray_h5.order.blocks import BlockLayout
 from ray_h5.order.execute_plan import BlockRows, read_rows
-from ray_h5.order.left import Left
 from ray_h5.order.position import Position
+from ray_h5.order.ranges_left import Left
 from ray_h5.order.read_plan import ReadPlan
 
 ReadsRows: TypeAlias = Callable[[ReadPlan, np.ndarray, "np.ndarray | None"], BlockRows]

@@ -9,7 +9,7 @@ from ray.data import Dataset
 
 from ray_h5.columns.ragged.padding import PadLike
 from ray_h5.errors import OptionError
-from ray_h5.loading.shares import Share
+from ray_h5.loading.rank_shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.position import Position, PositionLike
 from ray_h5.order.remainder import Remainder, position_of

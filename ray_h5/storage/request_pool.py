@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from ray_h5.fork import PerProcess
 from ray_h5.storage.byte_source import IN_FLIGHT_BYTES, Then
-from ray_h5.storage.stop import Stop, stops, wait_for
+from ray_h5.storage.stop_waiting import Stop, stops, wait_for
 
 IN_FLIGHT = 64
 """Requests of a process that run at once. At 60 ms to the first byte and 80 MB/s a stream, fewer leave a fast link

@@ -38,7 +38,7 @@ from ray_h5.storage.find_files import PathLike
 from ray_h5.torch_data.batched_dataset import BatchedDataset, Many, check_indices
 from ray_h5.torch_data.batches.image_decoding import IMAGE_SHAPE, check_transform, decoded, parts_of
 from ray_h5.torch_data.batches.samples import Batch, padded, sample_of, transformed
-from ray_h5.torch_data.batches.tasks import Task
+from ray_h5.torch_data.batches.seeded_batches import Task
 from ray_h5.torch_data.batches.tensors import BatchArrays, Sample, loader_processes, new_arrays, rows_of, to_torch
 from ray_h5.transforms.sparse_tensors import take_warnings
 

@@ -16,9 +16,9 @@ from ray_h5.loading.ahead import ahead
 from ray_h5.loading.read_calls import Call, Calls, finished
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.position import PositionLike
-from ray_h5.storage.stop import Stop
+from ray_h5.storage.stop_waiting import Stop
 from ray_h5.torch_data.batches.processes import NOTHING, Workers, has_rows, with_errors
-from ray_h5.torch_data.batches.tasks import Task, seeded, tasks_of
+from ray_h5.torch_data.batches.seeded_batches import Task, seeded, tasks_of
 from ray_h5.torch_data.batches.tensors import movable, nbytes_of
 from ray_h5.torch_data.samplers import OrderSampler
 from ray_h5.torch_data.subsets import as_h5

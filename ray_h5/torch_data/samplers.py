@@ -12,8 +12,8 @@ import numpy as np
 from torch.utils.data import DistributedSampler, Sampler
 
 from ray_h5.errors import OptionError
+from ray_h5.loading.rank_shares import INDICES_AT_ONCE, Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.loading.shares import INDICES_AT_ONCE, Share
 from ray_h5.options import as_integer, names_options
 from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.shuffle import Shuffle, as_shuffle

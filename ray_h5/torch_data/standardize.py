@@ -13,8 +13,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from ray_h5.errors import NotFittedError, UnknownColumnError
 from ray_h5.loading.batch_reader import BatchReader
+from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.loading.shares import Share
 from ray_h5.messages import no_column
 from ray_h5.options import names_options
 from ray_h5.order.epoch_order import Order

@@ -16,8 +16,8 @@ from ray_h5.order.blocks import Tail
 from ray_h5.order.draws.shuffle import Shuffle
 from ray_h5.order.epoch_order import Order
 from ray_h5.order.fingerprint import Fingerprint
-from ray_h5.order.left import Left
 from ray_h5.order.position import Position
+from ray_h5.order.ranges_left import Left
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder, position_of, read_block, resume
 from tests.index.kit import plan_files

@@ -25,8 +25,8 @@ from ray_h5.columns.schema import TENSOR_KINDS, ColumnSpec
 from ray_h5.errors import OptionError, PositionError
 from ray_h5.loading.batch_reader import BatchReader
 from ray_h5.loading.place_columns import epoch_column
+from ray_h5.loading.rank_shares import Share
 from ray_h5.loading.row_source import RowSource
-from ray_h5.loading.shares import Share
 from ray_h5.options import as_integer
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Block, Remainder, read_block

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ray_h5.errors import RayH5Error
 from ray_h5.loading.ahead import ReadTimeoutError
-from ray_h5.torch_data.batches.tasks import Task, seed_generators
+from ray_h5.torch_data.batches.seeded_batches import Task, seed_generators
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ray_h5.order.blocks import BlockLayout, Tail
 from ray_h5.order.epoch_order import Order
-from ray_h5.order.left import Left
+from ray_h5.order.ranges_left import Left
 from ray_h5.order.read_plan import ReadPlan
 from ray_h5.order.remainder import Remainder
 
