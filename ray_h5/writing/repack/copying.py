@@ -159,6 +159,7 @@ class FileCopy:
         self._verbatim: list[str] = []
         self._named_types: dict[Any, str] = {}
         self._types = NamedTypes()
+        self._progress: Callable[[int], object] = lambda _: None
 
     def survey(self) -> Copied:
         """Decide about each array; raise, or note, what cannot be kept. Nothing is written."""
@@ -173,7 +174,7 @@ class FileCopy:
 
     def write(self, out: OutputFile, progress: Callable[[int], object] = lambda _: None) -> None:
         """Write the copy. `progress` is called with the bytes of the input that are done."""
-        self.result = Copied()
+        self.result, self._progress = Copied(), progress
         self._verbatim.clear()
         with open_h5(self._source) as file, RowReader(self._source, threads=self._threads) as reader:
             with translated(self._source, "reading it"):
@@ -185,7 +186,7 @@ class FileCopy:
             with out.writing():
                 copy_userblock(file, out.path, out.file.userblock_size)
             for entry in entries:
-                self._copy(entry, file, out, reader, progress)
+                self._copy(entry, file, out, reader)
             for path in ["/", *(each.path for each in entries if each.what in {"group", "array", "type"})]:
                 self._finish(file[path], out.file[path], out)
 
@@ -296,36 +297,27 @@ class FileCopy:
 
     # Writing it ------------------------------------------------------------------------------------
 
-    def _copy(
-        self,
-        entry: _Entry,
-        file: h5py.File,
-        out: OutputFile,
-        reader: RowReader,
-        progress: Callable[[int], object],
-    ) -> None:
-        path = entry.path
+    def _copy(self, entry: _Entry, file: h5py.File, out: OutputFile, reader: RowReader) -> None:
+        path, is_link = entry.path, entry.what in {"soft", "hard"}
+        found = None if is_link else file[path]
+        if not is_link and path in self._layouts:
+            self._rewrite(path, found, out, reader)
+            return
+        if isinstance(found, h5py.Dataset):
+            self._look_at_values(path, found, reader)
         # The disk has errors of its own: those of h5py are about the source.
         with out.writing(), translated(self._source, f"copying {path!r}"):
-            if entry.what == "soft":
-                out.file[path] = h5py.SoftLink(entry.target)
-            elif entry.what == "hard":
-                out.file[path] = out.file[entry.target]
-            elif entry.what == "group":
-                properties = new_properties(file[path].id.get_create_plist())
+            if found is None:
+                out.file[path] = h5py.SoftLink(entry.target) if entry.what == "soft" else out.file[entry.target]
+            elif isinstance(found, h5py.Group):
+                properties = new_properties(found.id.get_create_plist())
                 h5py.h5g.create(out.file.id, path.encode(), lcpl=new_links(), gcpl=properties)
-        if entry.what == "type" or (entry.what == "array" and path not in self._layouts):
-            found = file[path]
-            if isinstance(found, h5py.Dataset):
-                self._look_at_values(path, found, reader)
-            with out.writing(), translated(self._source, f"copying {path!r}"):
+            else:
                 copy_object(found, out.file, path, self._types)
-            if isinstance(found, h5py.Dataset):
-                if found.shape is not None and not refers(found.dtype):
-                    self._verbatim.append(path)
-                self._advance(found.id.get_storage_size(), progress)
-        elif entry.what == "array":
-            self._rewrite(path, file[path], out, reader, progress)
+        if isinstance(found, h5py.Dataset):
+            if found.shape is not None and not refers(found.dtype):
+                self._verbatim.append(path)
+            self._advance(found.id.get_storage_size())
 
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
@@ -344,14 +336,7 @@ class FileCopy:
                 out = np.empty((1, *joined.layouts[0].row_shape), object)
                 reader.run(FileRead(reader, [Part(joined, RowRange(0, 0, 1), out)]))
 
-    def _rewrite(
-        self,
-        path: str,
-        dataset: h5py.Dataset,
-        out: OutputFile,
-        reader: RowReader,
-        progress: Callable[[int], object],
-    ) -> None:
+    def _rewrite(self, path: str, dataset: h5py.Dataset, out: OutputFile, reader: RowReader) -> None:
         new, rows = self._layouts[path], dataset.shape[0]
         limits = dataset.maxshape
         chunks = (min(new.chunk_rows, rows if limits[0] is not None else new.chunk_rows), *dataset.shape[1:])
@@ -383,11 +368,11 @@ class FileCopy:
             else:
                 with translated(self._source, f"reading {path!r}"):
                     array.append(_raw_rows(dataset, start, stop, stored))
-            self._advance((stop - start) * dataset.id.get_storage_size() // max(rows, 1), progress)
+            self._advance((stop - start) * dataset.id.get_storage_size() // max(rows, 1))
 
-    def _advance(self, nbytes: int, progress: Callable[[int], object]) -> None:
+    def _advance(self, nbytes: int) -> None:
         self.result.copied_bytes += nbytes
-        progress(self.result.copied_bytes)
+        self._progress(self.result.copied_bytes)
 
     # Attributes and references ---------------------------------------------------------------------
 
