@@ -248,9 +248,9 @@ class FileColumns(Columns):
 
     def _named(self, name: str) -> Values:
         """Return the values of a column that the user names, and nothing more."""
-        if not self._form:
+        if not self._form and not self.reader.is_fetched:  # a plan knows what names encode, and no dataset of those
             listed = None if self._layout is None else self._layout.columns.get(name)
-            if listed is None or listed.sources or self.reader.is_fetched:
+            if listed is None or listed.sources:
                 listed = self._find(name)
             if listed is not None:
                 return self._decoded(listed)
