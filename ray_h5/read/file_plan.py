@@ -17,7 +17,6 @@ from ray_h5.read.read_parts import Part, joined_of, name_of
 from ray_h5.read.virtual_columns import VirtualColumn, linked
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.files.open_library import OpenLibrary
     from ray_h5.manifest.layout import ColumnLayout, SourceStates
     from ray_h5.read.arrays.joint_columns import JointColumn
     from ray_h5.read.open_file import OpenFile
@@ -44,8 +43,6 @@ class FilePlan:
         The file.
     read : FileRead
         The read. Other files that its values come from are added to it.
-    library : OpenLibrary
-        libhdf5's view of the file.
     expected : mapping of str to SourceStates
         The files, and their states, that columns have to come from.
     """
@@ -54,10 +51,9 @@ class FilePlan:
         self,
         file: OpenFile,
         read: FileRead,
-        library: OpenLibrary,
         expected: Mapping[str, SourceStates] = MappingProxyType({}),
     ) -> None:
-        self._file, self._read, self._library, self._expected = file, read, library, expected
+        self._file, self._read, self._expected = file, read, expected
         # Parts that take fields, positions or boxes of one dataset are planned together.
         self._own: dict[str | int, list[Part]] = {}
         self._others: dict[OpenFile, list[Part]] = {}
@@ -65,21 +61,21 @@ class FilePlan:
 
     def jobs(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of parts, and of those of the other files that have their values."""
-        gather(self._place, parts)
-        jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
+        with self._file.library():
+            gather(self._place, parts)
+            jobs = [job for some in gather(self._jobs_here, self._own.values()) for job in some]
+            others = gather(self._jobs_of_other, self._others) if self._others else []
         file, held = self._file, self._read.held
         if held is not None and not file.access.swmr:
             jobs = [held.sharing(job, file.path, file.byte_source, file.identity) for job in jobs]
-        others = gather(self._jobs_of_other, self._others) if self._others else []
         return [*jobs, *self._jobs, *itertools.chain.from_iterable(others)]
 
     def _jobs_of_other(self, file: OpenFile) -> list[Job]:
-        with file.library() as library:
-            return FilePlan(file, self._read, library).jobs(self._others[file])
+        return FilePlan(file, self._read).jobs(self._others[file])
 
     def _jobs_here(self, parts: Sequence[Part]) -> list[Job]:
         """Return the work of a part; or of several that take fields, positions or boxes of one dataset."""
-        readers = [self._file.reader(part.address, self._library, part.where) for part in parts]
+        readers = [self._file.reader(part.address, part.where) for part in parts]
         columns = [each for each in readers if isinstance(each, BoxColumn)]
         if len(columns) == len(parts) > 1:  # each chunk is decoded once
             return shared_jobs(columns, [part.request for part in parts], [part.out for part in parts])
@@ -97,12 +93,14 @@ class FilePlan:
             read.add_sources(joined.name, joined.layouts[0].sources)
             self._others.setdefault(file.file_with(joined), []).append(part)
             return
-        layout = file.column(name, self._library)
+        layout = file.column(name)
         if name in self._expected:
             file.check_sources(name, self._expected[name])
-        if layout.sources and layout.storage != "virtual":
-            read.add_sources(name, layout.sources)
-        elsewhere = file.elsewhere(name, self._library)
+        elsewhere = None
+        if layout.sources or layout.storage == "virtual":
+            elsewhere = file.elsewhere(name)
+            if layout.storage != "virtual":
+                read.add_sources(name, layout.sources)
         if elsewhere is None:
             self._own.setdefault(name if isinstance(part.address, Selection) else id(part), []).append(part)
         elif elsewhere.how == "link":
@@ -138,5 +136,4 @@ class FilePlan:
         return known[0] if known else None
 
     def _jobs_later(self, part: Part) -> list[Job]:
-        with self._file.library() as library:
-            return FilePlan(self._file, self._read, library).jobs([part])
+        return FilePlan(self._file, self._read).jobs([part])

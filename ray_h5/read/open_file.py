@@ -11,7 +11,6 @@ import resource
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -23,7 +22,7 @@ from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
 from ray_h5.hdf5.columns.chunk_tree import wrong_tree
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
-from ray_h5.hdf5.files.open_library import OpenLibrary, once
+from ray_h5.hdf5.files.open_library import OpenLibrary, now
 from ray_h5.hdf5.files.opening import translated
 from ray_h5.hdf5.files.other_files import OtherFiles
 from ray_h5.hdf5.files.plain_bytes import FormatError, PlainBytes
@@ -144,14 +143,9 @@ class OpenFile:
         self.others = others or (None if self._is_local else OtherFiles(self, OpenFile))
 
     def library(self) -> OpenLibrary:
-        """Return libhdf5's view of the file, which ends with a block, or with that of `opened_once`."""
-        shared = once.libraries
-        if shared is not None and self in shared:
-            return shared[self]
-        opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states)
-        if shared is not None:
-            shared[self] = opened
-            opened.shared_as = self
+        """Return libhdf5's view of the file in this thread. Blocks in a block share it, and the outermost closes it."""
+        if (opened := now.opened.get(self)) is None:
+            opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states, self)
         return opened
 
     def look(self) -> None:
@@ -172,8 +166,8 @@ class OpenFile:
     def forget(self) -> None:
         """Remove the file from the cache, so that it is opened again."""
         FILES.drop(self.access, self)
-        if once.libraries is not None and (library := once.libraries.pop(self, None)) is not None:
-            library.close()
+        if (opened := now.opened.get(self)) is not None:
+            opened.close()
 
     def headers(self) -> KnownHeaders | None:
         """Return what describes the datasets of the file without libhdf5; None if it must be asked."""
@@ -215,21 +209,20 @@ class OpenFile:
 
     def complete(self, names: Iterable[str]) -> None:
         """Find out all that reads of some columns need to know."""
-        with self.library() as library:
-            new = [
-                name for name in names if name not in self.manifest.columns or not self.manifest.columns[name].is_whole
-            ]
-            gather(partial(self.elsewhere, library=library), new)
-            gather(partial(self._completed, library=library), new)
+        with self.library():
+            known = self.manifest.columns
+            new = [name for name in names if name not in known or not known[name].is_whole]
+            gather(self.elsewhere, new)
+            gather(self._completed, new)
 
-    def _completed(self, name: str, library: OpenLibrary) -> KnownColumn:
-        layout, elsewhere = self.column(name, library), self.elsewhere(name, library)
+    def _completed(self, name: str) -> KnownColumn:
+        layout, elsewhere = self.column(name), self.elsewhere(name)
         index = None
         if elsewhere is not None:
             elsewhere = elsewhere.with_known(gather(self._known_there, elsewhere.columns))
         elif layout.is_decoded and layout.storage == "chunked":
-            index = PackedIndex.of(self.index_of(name, library))
-        known = KnownColumn(layout, index, self._notes(name, library), elsewhere)
+            index = PackedIndex.of(self.index_of(name))
+        known = KnownColumn(layout, index, self._notes(name), elsewhere)
         self.manifest.columns[name] = known
         return known
 
@@ -251,21 +244,22 @@ class OpenFile:
                 self.manifest = replace(self.manifest, form=form)
             return form
 
-    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
+    def column(self, name: str) -> ColumnLayout:
         """Return the layout of column `name`; raise the error that says why it cannot be read."""
         known = self.manifest.columns.get(name)
         if known is None:
             with self._lock:
-                known = self.manifest.columns.get(name) or KnownColumn(self._described(name, library))
+                known = self.manifest.columns.get(name) or KnownColumn(self._described(name))
                 self.manifest.columns[name] = known
         return known.layout
 
-    def _described(self, name: str, library: OpenLibrary) -> ColumnLayout:
+    def _described(self, name: str) -> ColumnLayout:
         headers = self.headers()
         with contextlib.suppress(FormatError):
             if headers is not None:
                 return headers.column(name)
-        found = library.tree.column(name)
+        with self.library() as library:
+            found = library.tree.column(name)
         if headers is not None:
             headers.learn({name: found}, self._is_same)
         return found
@@ -275,7 +269,7 @@ class OpenFile:
 
         def find(name: str) -> ColumnLayout | UnknownColumnError:
             try:
-                return self.column(name, library)
+                return self.column(name)
             except UnknownColumnError as exc:
                 self._note_absent(name)
                 return exc
@@ -283,7 +277,7 @@ class OpenFile:
         known = self.manifest.columns
         if all(name in known for name in names):
             return {name: known[name].layout for name in names}
-        with self.library() as library:
+        with self.library():
             return dict(zip(names, gather(find, names), strict=True))
 
     def _note_absent(self, name: str) -> None:
@@ -344,10 +338,10 @@ class OpenFile:
     def notes(self, names: Iterable[str]) -> dict[str, ColumnNotes]:
         """Return what the file says about the values of columns."""
         names = list(names)
-        with self.library() as library:
-            return dict(zip(names, gather(partial(self._notes, library=library), names), strict=True))
+        with self.library():
+            return dict(zip(names, gather(self._notes, names), strict=True))
 
-    def _notes(self, name: str, library: OpenLibrary) -> ColumnNotes:
+    def _notes(self, name: str) -> ColumnNotes:
         from ray_h5.hdf5.tree.attributes import notes_of
 
         if (known := self.manifest.columns.get(name)) is not None and known.notes is not None:
@@ -356,9 +350,10 @@ class OpenFile:
         with contextlib.suppress(FormatError):
             if headers is not None:
                 return known_notes(headers, name)
-        dataset = library.dataset(name)
-        with translated(self.path, f"reading the attributes of column {name!r}"):
-            found = notes_of(dataset)
+        with self.library() as library:
+            dataset = library.dataset(name)
+            with translated(self.path, f"reading the attributes of column {name!r}"):
+                found = notes_of(dataset)
         with contextlib.suppress(FormatError):
             if headers is not None and self._is_same():
                 learn_notes(headers, name, found)
@@ -375,26 +370,24 @@ class OpenFile:
             self._sought.update(library.tree.sought)
             if self.held is None:
                 return table, refused
-        with self.library() as library:
-            found = gather(partial(self._with_chunks, library=library), table.columns.values())
+            found = gather(self._with_chunks, table.columns.values())
         return replace(table, columns=dict(zip(table.columns, found, strict=True))), refused
 
-    def _with_chunks(self, joined: JoinedArray, library: OpenLibrary) -> JoinedArray:
+    def _with_chunks(self, joined: JoinedArray) -> JoinedArray:
         """Return the same datasets with where their chunks are."""
         if self.access.beside:
-            there = self.file_with(joined)
-            with there.library() as opened:
-                return there._with_chunks(joined, opened)
+            return self.file_with(joined)._with_chunks(joined)
 
         def index_of(number: int) -> ChunkIndex:
             stored = joined.layouts[joined.class_of[number]]
             layout = replace(stored, shape=(int(joined.lengths[number]), *stored.row_shape))
             path = joined.paths[number]
-            with translated(self.path, f"reading the chunk index of {path!r}"):
+            with self.library() as library, translated(self.path, f"reading the chunk index of {path!r}"):
                 return build_chunk_index(library.tree.dataset(path), layout, self.path, self._size)
 
         chunked = np.flatnonzero(joined.is_chunked & (joined.lengths > 0))
-        indexes = gather(index_of, chunked.tolist())
+        with self.library():
+            indexes = gather(index_of, chunked.tolist())
         if not indexes:
             return joined
         return replace(joined, chunks=PackedIndex.of(joined_indexes(indexes, joined.first_chunks[chunked])))
@@ -443,39 +436,35 @@ class OpenFile:
 
     def stored_bytes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many bytes the values of columns take in the file."""
-        with self.library() as library, translated(self.path, "adding up its chunks"):
+        with self.library(), translated(self.path, "adding up its chunks"):
             names = list(names)
-            return dict(zip(names, gather(partial(self._bytes_stored, library=library), names), strict=True))
+            return dict(zip(names, gather(self._bytes_stored, names), strict=True))
 
-    def _bytes_stored(self, name: str, library: OpenLibrary) -> int:
+    def _bytes_stored(self, name: str) -> int:
         """Return how many bytes the values of a column take, in any file."""
-        if (elsewhere := self.elsewhere(name, library)) is None:
-            dataset = library.dataset(name)
-            if reason := wrong_tree(dataset):  # libhdf5 walks through all of it
-                raise damaged_index(f"{self.path}: column {name!r}", reason)
-            return int(dataset.id.get_storage_size())
+        if (elsewhere := self.elsewhere(name)) is None:
+            with self.library() as library:
+                dataset = library.dataset(name)
+                if reason := wrong_tree(dataset):  # libhdf5 walks through all of it
+                    raise damaged_index(f"{self.path}: column {name!r}", reason)
+                return int(dataset.id.get_storage_size())
         # libhdf5 would open the other files.
-        total = 0
-        for column in elsewhere.columns:
-            there = self.file_of(column.path)
-            with there.library() as opened:
-                total += there._bytes_stored(column.name, opened)
-        return total
+        return sum(self.file_of(column.path)._bytes_stored(column.name) for column in elsewhere.columns)
 
     def _size(self) -> int:
         return self.byte_source.size
 
     # Other files -----------------------------------------------------------------------------
 
-    def elsewhere(self, name: str, library: OpenLibrary) -> Elsewhere | None:
+    def elsewhere(self, name: str) -> Elsewhere | None:
         """Return where the values of a column are, if they are in other datasets."""
-        layout = self.column(name, library)
+        layout = self.column(name)
         if (layout.is_decoded and layout.storage == "external") or (not layout.sources and layout.storage != "virtual"):
             return None
         with self._lock:
             known = self.manifest.columns[name]
             if known.elsewhere is None:
-                with translated(self.path, f"reading the header of column {name!r}"):
+                with self.library() as library, translated(self.path, f"reading the header of column {name!r}"):
                     known = replace(known, elsewhere=library.tree.elsewhere(library.dataset(name), layout))
                 self.manifest.columns[name] = known
             return known.elsewhere
@@ -558,11 +547,11 @@ class OpenFile:
         made for the file as it was.
         """
         again = OpenFile(self.access, found)
-        with self._lock, again.library() as library:
+        with self._lock, again.library():
             is_same = again.identity == found and all(
-                again.column(name, library) == known.layout for name, known in self.manifest.columns.items()
+                again.column(name) == known.layout for name, known in self.manifest.columns.items()
             )
-            if is_same and all(again.index_of(name, library) == index for name, index in self._indexes.items()):
+            if is_same and all(again.index_of(name) == index for name, index in self._indexes.items()):
                 self.identity, self._headers = found, None
                 # They were made of what is not compared.
                 self._readers.clear()
@@ -618,92 +607,83 @@ class OpenFile:
         def planned() -> list[Job]:
             read.after.clear()
             read.sources.clear()
-            with self.library() as library:
-                return FilePlan(self, read, library, expected).jobs(read.parts)
+            return FilePlan(self, read, expected).jobs(read.parts)
 
         return planned() if self.held is None else replay(planned)
 
     def source_column(self, name: str) -> tuple[Address, ColumnLayout]:
         """Return the address and the layout of a dataset, also of one with a single value."""
-        with self.library() as library:
+        with self.library():
             try:
-                return name, self.column(name, library)
+                return name, self.column(name)
             except UnsupportedColumnError:
                 if (single := self.single(name)) is None:
                     raise
                 return single, single.unit
 
-    def index_of(self, name: str, library: OpenLibrary) -> ChunkIndex:
+    def index_of(self, name: str) -> ChunkIndex:
         """Return the chunk index of a dataset; it stays in memory."""
         with self._lock:
             if (index := self._indexes.get(name)) is None:
-                index = self._indexes[name] = self._counted(self._index(name, library))
+                index = self._indexes[name] = self._counted(self._index(name))
             return index
 
-    def _index(self, name: str, library: OpenLibrary) -> ChunkIndex:
+    def _index(self, name: str) -> ChunkIndex:
         known = self.manifest.columns.get(name)
         if known is not None and known.index is not None:
             return known.chunks(self.path, self._size())
-        layout, headers = self.column(name, library), None if self.held is None else self.headers()
+        layout, headers = self.column(name), None if self.held is None else self.headers()
         with contextlib.suppress(FormatError):
             if headers is not None:
                 return chunk_index(headers, name, layout, self._size())
-        dataset = library.dataset(name)
-        with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
-            return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
-
-    def reader_of(self, address: Address, where: str = "") -> ColumnReader:
-        """Return the reader of a column; its errors say that `where` leads to it."""
         with self.library() as library:
-            return self.reader(address, library, where)
+            dataset = library.dataset(name)
+            with translated(self.path, f"reading the chunk index of column {layout.name!r}"):
+                return build_chunk_index(dataset, layout, self.path, self._size, self.access.swmr, list_chunks)
 
-    def reader(self, address: Address, library: OpenLibrary, where: str = "") -> ColumnReader:
+    def reader(self, address: Address, where: str = "") -> ColumnReader:
         """Return the reader of a column; its errors say that the column `where` leads to the file, if one does."""
         if isinstance(address, (JoinedArray, TakenJoinedArray)):
-            return self._joined_array_reader(address, library)
+            return self._joined_array_reader(address)
         if (found := self._readers.get((where, address))) is None:
             selection = Selection(address) if isinstance(address, str) else address
-            with self._lock:
-                found = self._reader_of(selection, library, f"{where} leads to {self.path}" if where else self.path)
+            with self._lock, self.library():
+                found = self._reader_of(selection, f"{where} leads to {self.path}" if where else self.path)
                 if not where or isinstance(address, str):  # there may be any number of others
                     self._readers[where, address] = found
         return found
 
-    def _reader_of(
-        self, selection: Selection, library: OpenLibrary, where: str
-    ) -> DirectColumn | BoxColumn | ConvertedColumn:
-        layout = self.column(selection.name, library)
+    def _reader_of(self, selection: Selection, where: str) -> DirectColumn | BoxColumn | ConvertedColumn:
+        layout = self.column(selection.name)
         if layout.file_type:
-            items, source = StoredItems.of(layout), self._source_of(layout, library)
-            column = self._column_of(items.layout, selection, library, where)
+            items, source = StoredItems.of(layout), self._source_of(layout)
+            column = self._column_of(items.layout, selection, where)
             parts = column.parts if selection == Selection(layout.name) and isinstance(column, DirectColumn) else None
             return ConvertedColumn(where, items, column.jobs, source, self._heap_of(items), parts)
         if not layout.direct:
             raise no_places(layout.where)
-        return self._column_of(layout, selection, library, where)
+        return self._column_of(layout, selection, where)
 
-    def _column_of(
-        self, layout: ColumnLayout, selection: Selection, library: OpenLibrary, where: str
-    ) -> DirectColumn | BoxColumn:
-        index = self.index_of(layout.name, library) if layout.storage == "chunked" else None
-        return column_of(ChunkSource(where, layout, self._source_of(layout, library), index), selection)
+    def _column_of(self, layout: ColumnLayout, selection: Selection, where: str) -> DirectColumn | BoxColumn:
+        index = self.index_of(layout.name) if layout.storage == "chunked" else None
+        return column_of(ChunkSource(where, layout, self._source_of(layout), index), selection)
 
-    def _source_of(self, layout: ColumnLayout, library: OpenLibrary) -> ByteSource:
+    def _source_of(self, layout: ColumnLayout) -> ByteSource:
         """Return the bytes that the values of a column are in."""
         if layout.storage != "external":
             return self.byte_source
         from ray_h5.read.raw_files import RawFiles
 
-        return RawFiles(layout, library.dataset(layout.name))
+        with self.library() as library:
+            return RawFiles(layout, library.dataset(layout.name))
 
     def _heap_of(self, items: StoredItems) -> HeapReader:
         """Return what reads the values that items refer to."""
         key = None if self.access.swmr else (self.path, self.identity)
         return HeapReader(self.byte_source, items.layout.user_block, items.length_bytes, key, self.held)
 
-    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray, library: OpenLibrary) -> JoinedArrayColumn:
+    def _joined_array_reader(self, address: JoinedArray | TakenJoinedArray) -> JoinedArrayColumn:
         joined, taken = (address, None) if isinstance(address, JoinedArray) else (address.joined, address.taken)
-        index_of = partial(self.index_of, library=library)
         if (known := self._joined_arrays.get(joined)) is None:
             found = {at: StoredItems.of(layout) for at, layout in enumerate(joined.layouts) if layout.file_type}
             layouts = tuple(found[at].layout if at in found else layout for at, layout in enumerate(joined.layouts))
@@ -715,7 +695,7 @@ class OpenFile:
             known = stored, class_sources(self.path, stored, self.byte_source), converted, chunks
             self._joined_arrays[joined] = known
         stored, sources, converted, chunks = known
-        return JoinedArrayColumn(self.path, stored, self.byte_source, sources, index_of, converted, chunks, taken)
+        return JoinedArrayColumn(self.path, stored, self.byte_source, sources, self.index_of, converted, chunks, taken)
 
 
 def _fresh(error: RayH5Error) -> RayH5Error:

@@ -151,11 +151,10 @@ class RowReader:
     @property
     def columns(self) -> Mapping[str, ColumnLayout]:
         """The layouts of the columns that can be read, by name."""
-        file = self._file()
 
         def listed() -> dict[str, ColumnLayout]:
-            with file.library() as library:
-                return {name: file.column(name, library) for name in file.listing()}
+            file = self._file()
+            return {name: file.column(name) for name in file.listing()}
 
         return self._retrying(listed)
 

@@ -277,7 +277,7 @@ class VirtualColumn:
             return None
         columns: list[DirectColumn] = []
         for source in self.sources:
-            column = file(source.path).reader_of(source.address, self.layout.where)
+            column = file(source.path).reader(source.address, self.layout.where)
             if not isinstance(column, DirectColumn) or not are_alike([column, *columns[:1]]):
                 return None
             columns.append(column)

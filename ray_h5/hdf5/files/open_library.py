@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class OpenLibrary:
-    """libhdf5's view of a file. It is opened when first needed, and closed at the end of a block.
+    """libhdf5's view of a file. It is opened when first needed, and closed at the end of the outermost block.
 
-    `states` are those that other files have to have that it leads to; the state of a further one is added. One that
-    `opened_once` closes is `shared_as` a key.
+    `states` are those that other files have to have that it leads to; the state of a further one is added. Blocks of a
+    thread share the view that has their `key`.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class OpenLibrary:
         held: HeldBytes | None = None,
         others: OtherFiles | None = None,
         states: dict[str, Identity] | None = None,
+        key: Hashable = None,
     ) -> None:
         self._access = access
         self._others = others
@@ -47,17 +48,18 @@ class OpenLibrary:
         self._linked = LinkedFiles() if states is None else LinkedFiles(states)
         self._tree: H5Tree | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
-        self.shared_as: Hashable = None
+        self._key, self.blocks = key, 0
 
     def __enter__(self) -> Self:
+        self.blocks += 1
+        now.opened[self._key] = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.shared_as is None:
+        self.blocks -= 1
+        # What it could not read may look like damage to the next pass.
+        if not self.blocks and (not now.stay_open or has_missed()):
             self.close()
-        elif has_missed() and once.libraries is not None and once.libraries.pop(self.shared_as, None) is not None:
-            # What it could not read may look like damage to the next pass. A pass that goes on needs it open.
-            once.replaced.append(self)
 
     @property
     def tree(self) -> H5Tree:
@@ -78,18 +80,23 @@ class OpenLibrary:
         return self._datasets[name]
 
     def close(self) -> None:
+        """Close the file; the next block opens it again."""
+        now.opened.pop(self._key, None)
+        self._datasets = {}
         if self._tree is not None:
             self._tree.close()
+            self._tree = None
 
 
-class Once(threading.local):
-    """The files that this thread has open until the block of `opened_once` ends, and those that it uses no more."""
+class Now(threading.local):
+    """The files that this thread has open, by their keys, and whether they stay so until that of `opened_once` ends."""
 
-    libraries: dict[Hashable, OpenLibrary] | None = None
-    replaced: list[OpenLibrary]
+    def __init__(self) -> None:
+        self.opened: dict[Hashable, OpenLibrary] = {}
+        self.stay_open = False
 
 
-once = Once()
+now = Now()
 
 
 @contextlib.contextmanager
@@ -98,14 +105,11 @@ def opened_once() -> Iterator[None]:
 
     A file in a store is opened again after a pass that missed bytes.
     """
-    if once.libraries is not None:
-        yield
-        return
-    opened: dict[Hashable, OpenLibrary] = {}
-    once.libraries, once.replaced = opened, []
+    before, now.stay_open = now.stay_open, True
     try:
         yield
     finally:
-        once.libraries = None
-        for each in (*opened.values(), *once.replaced):
-            each.close()
+        now.stay_open = before
+        for opened in [] if before else list(now.opened.values()):
+            if not opened.blocks:
+                opened.close()

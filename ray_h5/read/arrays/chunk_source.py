@@ -89,6 +89,11 @@ class ChunkSource:
         return ChunkDecoder(self.layout.pipeline, self.chunk_bytes, decode_by_library)
 
     @cached_property
+    def pipeline(self) -> int:
+        """The row of its pipeline in the table of the compiled loop."""
+        return pipeline_number(self.layout.pipeline)
+
+    @cached_property
     def file(self) -> int:
         """The descriptor of the file."""
         return NO_DESCRIPTOR if self.byte_source.descriptor is None else self.byte_source.descriptor
@@ -140,7 +145,7 @@ class ChunkSource:
             chunks.offsets,
             chunks.sizes,
         )
-        jobs[Field.PIPELINE] = np.where(chunks.raw, RAW, pipeline_number(self.layout.pipeline))
+        jobs[Field.PIPELINE] = np.where(chunks.raw, RAW, self.pipeline)
         jobs[Field.MASK], jobs[Field.DECODED] = chunks.masks, self.chunk_bytes
         return jobs
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from ray_h5.read.native.library import compiled_loop
 from ray_h5.read.native.run_tables import run_compiled
 
 if TYPE_CHECKING:
-    from ray_h5.hdf5.files.open_library import OpenLibrary
+    from ray_h5.read.open_file import OpenFile
 
 MOST_CHUNKS = 1 << 22
 """Chunks of all files and columns at most; each takes 36 bytes."""
@@ -135,28 +134,12 @@ def _facts(layout: ColumnLayout) -> tuple[object, ...]:
     return layout.stored_dtype, layout.row_shape, layout.storage, layout.chunk_shape, layout.pipeline, fill
 
 
-class JoinedFile(Protocol):
-    """An open file, as far as its columns are read with those of others."""
-
-    def library(self) -> AbstractContextManager[OpenLibrary]:
-        """Return what has libhdf5's view of the file until it ends."""
-
-    def column(self, name: str, library: OpenLibrary) -> ColumnLayout:
-        """Return the layout of a column."""
-
-    def reader(self, address: str, library: OpenLibrary) -> object:
-        """Return the reader of a column."""
-
-    def check_unchanged(self) -> None:
-        """Raise if the file has changed since it was described."""
-
-
-def _alike(files: Sequence[JoinedFile], name: str) -> list[DirectColumn]:
+def _alike(files: Sequence[OpenFile], name: str) -> list[DirectColumn]:
     """Return a column of each file; none if they are not alike, or the compiled loop does not read them."""
     found: list[DirectColumn] = []
     for file in files:
-        with file.library() as library:
-            column = file.reader(name, library) if file.column(name, library).direct else None
+        with file.library():
+            column = file.reader(name) if file.column(name).direct else None
         if not isinstance(column, DirectColumn) or not are_alike([column, *found[:1]]):
             return []
         found.append(column)
@@ -245,7 +228,7 @@ class JointFiles:
         Those of them whose chunks are one row each.
     """
 
-    files: Sequence[JoinedFile]
+    files: Sequence[OpenFile]
     columns: Mapping[str, JointColumn]
     whole: WholeChunks | None
 
@@ -258,7 +241,7 @@ class JointFiles:
         )
 
     @classmethod
-    def of(cls, files: Sequence[JoinedFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
+    def of(cls, files: Sequence[OpenFile], like: Mapping[str, np.ndarray]) -> JointFiles | None:
         """Return files together, for arrays like these; None if the compiled loop reads no column of all files so."""
         if compiled_loop() is None:
             return None
