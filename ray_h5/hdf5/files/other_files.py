@@ -38,16 +38,11 @@ class OtherFiles:
     def __init__(self, first: Any, opens: Callable[[Access, Identity, OtherFiles], Any]) -> None:
         self._opens = opens
         self._first = weakref.ref(first)
-        self._access, self._identity = first.access, first.identity
+        self._access, self._identity, self.home = first.access, first.identity, first.access.path
         self._storage = cast("InStore", first.access.storage)
         self._states: dict[str, Identity | None] = {}
         self._files: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
-
-    @property
-    def home(self) -> str:
-        """The file that was opened first."""
-        return self._access.path
 
     @property
     def cached_bytes(self) -> int:
