@@ -57,18 +57,14 @@ def opened_together(reads: Sequence[Callable[[], FileRead]]) -> Iterator[list[Fi
         is_last = first + count >= len(reads)
         opened = [reads[first]()]
         # What is not known of a file in a store is asked for when it is opened.
-        opened += _each(_is_fetched(opened[0]), lambda read: read(), reads[first + 1 : first + count])
-        near = [read for read in opened if not _is_fetched(read)]
-        fetched += [read for read in opened if _is_fetched(read)]
+        opened += _each(opened[0].reader.is_fetched, lambda read: read(), reads[first + 1 : first + count])
+        near = [read for read in opened if not read.reader.is_fetched]
+        fetched += [read for read in opened if read.reader.is_fetched]
         if fetched and (is_last or len(fetched) > JOINT_FILES - count):
             yield fetched
             fetched = []
         if near:
             yield near
-
-
-def _is_fetched(read: FileRead) -> bool:
-    return read.reader.is_fetched
 
 
 def _each(may_wait: bool, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
@@ -87,7 +83,7 @@ def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     try:
         stats = run_together(reads, times)
     except (LostValue, OSError, RayH5Error):
-        if _is_fetched(reads[0]):
+        if reads[0].reader.is_fetched:
             raise
         return _one_by_one(reads)
     for read in reads:
@@ -98,7 +94,7 @@ def _run_batch(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
 
 def run_together(reads: Sequence[FileRead], times: np.ndarray) -> ReadStats:
     """Run reads of open files, all on disks or all in stores: their ranges are planned, and each job runs once."""
-    may_wait, threads = _is_fetched(reads[0]), reads[0].reader.threads
+    may_wait, threads = reads[0].reader.is_fetched, reads[0].reader.threads
     try:
         stats = run_all(jobs_of_reads(reads, may_wait), threads, times)
         for read in reads:

@@ -272,8 +272,7 @@ class VirtualColumn:
 
     def joint(self, file: FileOf) -> JointColumn | None:
         """Return the sources of a stack as one column, if they are alike and each mapping is a block of its source."""
-        apart = (self.bounds[1:, 0] >= self.bounds[:-1, 1]).all()
-        if not (len(self.sources) and apart and all(each.is_block_of_rows for each in self.sources)):
+        if not (self._are_apart and all(each.is_block_of_rows for each in self.sources)):
             return None
         columns: list[DirectColumn] = []
         for source in self.sources:
@@ -284,6 +283,16 @@ class VirtualColumn:
         return JointColumn(columns) if columns[0].source.layout.dtype == self.layout.dtype else None
 
     @cached_property
+    def _are_apart(self) -> bool:
+        """Whether each row is of one mapping at most, and mappings are in the order of their rows."""
+        return len(self.sources) > 0 and bool((self.bounds[1:, 0] >= self.bounds[:-1, 1]).all())
+
+    def _mappings_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of the mapping that has each row, if they are apart; -1 for none."""
+        found = np.searchsorted(self.bounds[:, 0], rows, side="right") - 1
+        return np.where((found >= 0) & (rows < self.bounds[found, 1]), found, -1)
+
+    @cached_property
     def _shifts(self) -> np.ndarray:
         """The row of a source, less that of the stack, for each mapping."""
         return np.array([each.there[0].begin - each.here[0].begin for each in self.sources], np.int64)
@@ -291,8 +300,8 @@ class VirtualColumn:
     def joint_jobs(self, joint: JointColumn, part: Part) -> list[Job]:
         """Return the work of a part of a read of a stack."""
         request, out = part.request.listed(), part.out
-        owner = np.searchsorted(self.bounds[:, 0], request.rows, side="right") - 1
-        if (alone := (owner < 0) | (request.rows >= self.bounds[owner, 1])).any():
+        owner = self._mappings_of(request.rows)
+        if (alone := owner < 0).any():
             out[request.places[alone]] = self.fill
             request, owner = request.select(~alone), owner[~alone]
         rows = request.rows + (joint.starts[owner] + self._shifts[owner])
@@ -300,6 +309,9 @@ class VirtualColumn:
 
     def paths_of(self, part: Part) -> set[str]:
         """Return the files that the values of a part may come from."""
+        if self._are_apart and isinstance(part.address, str):
+            numbers = self._mappings_of(part.request.listed().rows)
+            return {self.sources[number].path for number in {*numbers.tolist()} - {-1}}
         return {self.sources[number].path for box in _boxes_of(part, self.layout) for number in self._near(box)}
 
     def cut(self, part: Part, most: int) -> list[Part]:
