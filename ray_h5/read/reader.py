@@ -225,10 +225,7 @@ class RowReader:
         UnsupportedColumnError, CodecUnavailableError, ExternalDataError, MissingSourceError
             If a column cannot be read.
         """
-        wanted = as_names(names)
-        if missing_ok:
-            wanted = [name for name in wanted if name not in self._file().manifest.absent]
-        found, absent = self._retrying(partial(self._find, wanted))
+        found, absent = self._retrying(partial(self._find, as_names(names), missing_ok))
         if self._is_fetched:
             self._asked.update(dict.fromkeys(found))
         if absent and not missing_ok:
@@ -377,9 +374,11 @@ class RowReader:
         self._opened.value = None
         self._closed = True
 
-    def _find(self, names: Sequence[str]) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
+    def _find(
+        self, names: Sequence[str], missing_ok: bool
+    ) -> tuple[dict[str, ColumnLayout], dict[str, UnknownColumnError]]:
         file = self._file()
-        both = file.find(names)
+        both = file.find([name for name in names if name not in file.manifest.absent] if missing_ok else names)
         absent = {name: each for name, each in both.items() if isinstance(each, UnknownColumnError)}
         found = {name: each for name, each in both.items() if not isinstance(each, UnknownColumnError)}
         expected = self._expected()
