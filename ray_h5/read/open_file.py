@@ -145,7 +145,8 @@ class OpenFile:
     def library(self) -> OpenLibrary:
         """Return libhdf5's view of the file in this thread. Blocks in a block share it, and the outermost closes it."""
         if (opened := now.opened.get(self)) is None:
-            opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states, self)
+            opened = OpenLibrary(self.access, self.identity, self.held, self.others, self._states)
+            opened.key = self
         return opened
 
     def look(self) -> None:

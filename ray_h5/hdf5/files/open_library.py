@@ -39,7 +39,6 @@ class OpenLibrary:
         held: HeldBytes | None = None,
         others: OtherFiles | None = None,
         states: dict[str, Identity] | None = None,
-        key: Hashable = None,
     ) -> None:
         self._access = access
         self._others = others
@@ -48,11 +47,12 @@ class OpenLibrary:
         self._linked = LinkedFiles() if states is None else LinkedFiles(states)
         self._tree: H5Tree | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
-        self._key, self.blocks = key, 0
+        self.key: Hashable = None
+        self.blocks = 0
 
     def __enter__(self) -> Self:
         self.blocks += 1
-        now.opened[self._key] = self
+        now.opened[self.key] = self
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +81,7 @@ class OpenLibrary:
 
     def close(self) -> None:
         """Close the file; the next block opens it again."""
-        now.opened.pop(self._key, None)
+        now.opened.pop(self.key, None)
         self._datasets = {}
         if self._tree is not None:
             self._tree.close()
