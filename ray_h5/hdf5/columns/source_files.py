@@ -26,6 +26,9 @@ from ray_h5.messages import printable
 _MAX_DEPTH = 32
 """How deep virtual datasets of virtual datasets may be nested."""
 
+_MOST_ABOVE = 1 << 8
+"""How deep they are followed, which takes a frame of Python's stack each."""
+
 _MAX_WAYS = 1 << 22
 """Ways from a dataset to its sources. libhdf5 follows each of them, and each level can double them (measured: 0.2 s
 for this many, 7.7 s for 32 times as many)."""
@@ -56,10 +59,7 @@ class _Finding:
     failure: tuple[type[RayH5Error], str, str] | None = None
 
     def add(self, source: _Finding, where: str) -> None:
-        """Add what was found about a source; raise if its values cannot be read."""
-        if source.failure is not None:
-            self.sources.update(source.sources)
-            raise _SourceFailedError(source.failure)
+        """Add what was found about a source; raise if there is too much to follow."""
         self.depth, self.ways = max(self.depth, source.depth + 1), self.ways + source.ways
         if self.depth > _MAX_DEPTH:
             raise CorruptFileError(
@@ -71,24 +71,6 @@ class _Finding:
                 f"{where} leads to its values on more than {_MAX_WAYS} ways, through virtual datasets of virtual "
                 "datasets: too many for libhdf5. Write the values into one dataset."
             )
-        self.sources.update(source.sources)
-
-
-class _SourceFailedError(Exception):
-    """A source cannot be read, so the dataset that needs it cannot be read either."""
-
-    def __init__(self, failure: tuple[type[RayH5Error], str, str]) -> None:
-        super().__init__()
-        self.failure = failure
-
-
-@dataclass(slots=True)
-class _Visit:
-    """A dataset that is being checked: its sources that were not checked yet, and the one that is checked now."""
-
-    finding: _Finding
-    sources: Iterator[h5py.Dataset]
-    entered: Address | None = None
 
 
 class ValueSources:
@@ -108,10 +90,7 @@ class ValueSources:
 
         `where` names the dataset in messages.
         """
-        address = address_of(dataset.id)
-        if address not in self._known:
-            self._walk(trail, dataset, where)
-        finding = self._known[address]
+        finding = self._finding(trail, dataset, where, ())
         trail.sources.update(finding.sources)
         if finding.failure is None:
             return
@@ -121,50 +100,32 @@ class ValueSources:
             message = f"{trail.path}: {where} comes from what cannot be read: {reason}"
         raise error(message)
 
-    def _walk(self, trail: Trail, dataset: h5py.Dataset, where: str) -> None:
-        """Check a dataset, after all datasets that its values come from.
-
-        A file can nest them deeper than Python's stack, so this is a loop and no recursion.
-        """
-        # The datasets from the first one down to the one that is being checked, in order; a dict finds loops.
-        visits = {address_of(dataset.id): _visit(trail, dataset, where)}
-        while visits:
-            address = next(reversed(visits))
-            visit = visits[address]
-            try:
-                source = self._next(visit, f"{trail.path}: virtual dataset of {where}")
-                if source is not None:
-                    visit.entered = address_of(source.id)
-                    if visit.entered in visits:
-                        what = f"{trail.path}: virtual dataset of {where}"
-                        raise MissingSourceError(f"{what} leads back to {source.name!r}, which it comes from: a loop")
-                    if visit.entered not in self._known:
-                        visits[visit.entered] = _visit(trail, source, where)
-                    continue
-            except TransientIOError:
-                raise  # not remembered as a failure: the next try may succeed
-            except _SourceFailedError as exc:
-                visit.finding.failure = exc.failure
-            except RayH5Error as exc:
-                visit.finding.failure = type(exc), str(exc), where
-            self._known[address] = visit.finding
-            del visits[address]
-
-    def _next(self, visit: _Visit, where: str) -> h5py.Dataset | None:
-        """Return the next source that has sources itself; None after the last one."""
-        if visit.entered is not None:
-            visit.finding.add(self._known[visit.entered], where)
-        for source in visit.sources:
-            if not is_plain(source.id.get_create_plist()):
-                return source
-            visit.finding.add(_Finding(), where)
-        return None
-
-
-def _visit(trail: Trail, dataset: h5py.Dataset, where: str) -> _Visit:
-    finding = _Finding()
-    own = trail.with_sources(finding.sources)
-    return _Visit(finding, (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where))
+    def _finding(self, trail: Trail, dataset: h5py.Dataset, where: str, above: tuple[Address, ...]) -> _Finding:
+        """Check a dataset, after all datasets that its values come from; `above` are those that come from it."""
+        address, what = address_of(dataset.id), f"{trail.path}: virtual dataset of {where}"
+        if address in above:
+            raise MissingSourceError(f"{what} leads back to {dataset.name!r}, which it comes from: a loop")
+        if len(above) > _MOST_ABOVE:
+            raise CorruptFileError(f"{what} comes from more than {_MOST_ABOVE} nested virtual datasets")
+        if address in self._known:
+            return self._known[address]
+        finding = _Finding()
+        own = trail.with_sources(finding.sources)
+        try:
+            for source in (_mapped if dataset.is_virtual else _stored_outside)(own, dataset, where):
+                is_last = is_plain(source.id.get_create_plist())
+                found = _Finding() if is_last else self._finding(trail, source, where, (*above, address))
+                finding.sources.update(found.sources)
+                if found.failure is not None:
+                    finding.failure = found.failure
+                    break
+                finding.add(found, what)
+        except TransientIOError:
+            raise  # not remembered as a failure: the next try may succeed
+        except RayH5Error as exc:
+            finding.failure = type(exc), str(exc), where
+        self._known[address] = finding
+        return finding
 
 
 def _mapped(trail: Trail, dataset: h5py.Dataset, where: str) -> Iterator[h5py.Dataset]:
