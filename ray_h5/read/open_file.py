@@ -18,8 +18,8 @@ import numpy as np
 
 from ray_h5.errors import OptionError, RayH5Error, StaleIndexError, UnknownColumnError, UnsupportedColumnError
 from ray_h5.hdf5.checks.changed_files import check_identity, check_same_sources, check_source, check_sources_now
-from ray_h5.hdf5.columns.chunk_lists import build_chunk_index, damaged_index
-from ray_h5.hdf5.columns.chunk_tree import wrong_tree
+from ray_h5.hdf5.columns.chunk_lists import build_chunk_index
+from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import gather
 from ray_h5.hdf5.files.metadata_replay import HeldBytes, has_missed, replay, trim
 from ray_h5.hdf5.files.open_library import OpenLibrary, now
@@ -446,8 +446,7 @@ class OpenFile:
         if (elsewhere := self.elsewhere(name)) is None:
             with self.library() as library:
                 dataset = library.dataset(name)
-                if reason := wrong_tree(dataset):  # libhdf5 walks through all of it
-                    raise damaged_index(f"{self.path}: column {name!r}", reason)
+                listed_in_tree(dataset, f"{self.path}: column {name!r}")  # libhdf5 walks through all of it
                 return int(dataset.id.get_storage_size())
         # libhdf5 would open the other files.
         return sum(self.file_of(column.path)._bytes_stored(column.name) for column in elsewhere.columns)

@@ -40,7 +40,7 @@ def index_of(chunks, described=None, file_bytes=FILE_BYTES):
 
     dataset = SimpleNamespace(id=SimpleNamespace(chunk_iter=chunk_iter), maxshape=(None, None))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunk_lists, "wrong_tree", lambda _: None)  # there are no nodes
+        patched.setattr(chunk_lists, "listed_in_tree", lambda *_: None)  # there are no nodes
         return build_chunk_index(dataset, described or layout(), "a.h5", lambda: file_bytes)
 
 

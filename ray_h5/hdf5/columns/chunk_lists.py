@@ -1,4 +1,4 @@
-"""Chunk indexes from libhdf5: where the chunks of a dataset are, checked."""
+"""Chunk indexes: where the chunks of a dataset are, checked."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
-from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.columns.chunk_tree import layout_of, wrong_tree
+from ray_h5.hdf5.columns.chunk_tree import ListedChunks, damaged_index, layout_of, listed_in_tree
 from ray_h5.hdf5.format import EXTENSIBLE_ARRAY
 from ray_h5.manifest.chunk_index import MAX_CHUNK_BYTES, ChunkGrid, ChunkIndex
 from ray_h5.manifest.layout import ColumnLayout
@@ -22,33 +21,6 @@ _LOOKED_AT = 1 << 12
 
 _MAX_UNWRITTEN = 1 << 24
 """Chunks that were never written: an index of a few bytes can list any number of them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ListedChunks:
-    """Chunks as libhdf5 lists them: nothing is checked yet, so that values may not fit into int64.
-
-    Attributes
-    ----------
-    corners : numpy.ndarray
-        uint64 of shape (chunks, axes).
-    masks, offsets, sizes : numpy.ndarray
-        uint64, for each chunk.
-    """
-
-    corners: np.ndarray
-    masks: np.ndarray
-    offsets: np.ndarray
-    sizes: np.ndarray
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> ListedChunks:
-        """Return the chunks of an array of shape (chunks, axes + 3): corner, mask, offset and size of each."""
-        return cls(rows[:, :-3], rows[:, -3], rows[:, -2], rows[:, -1])
-
-    def where(self, keep: np.ndarray) -> ListedChunks:
-        """Return some of the chunks."""
-        return ListedChunks(self.corners[keep], self.masks[keep], self.offsets[keep], self.sizes[keep])
 
 
 Lister: TypeAlias = Callable[[h5py.Dataset, int, int], ListedChunks | None]
@@ -111,9 +83,9 @@ def checked_index(found: ListedChunks, layout: ColumnLayout, where: str, file_by
 def _listed(
     dataset: h5py.Dataset, where: str, grid: ChunkGrid, file_bytes: Callable[[], int], lister: Lister | None = None
 ) -> ListedChunks:
-    """Return the chunks that libhdf5 lists, without those that were never written."""
-    if reason := wrong_tree(dataset):
-        raise damaged_index(where, reason)
+    """Return the chunks that were written, as the file or libhdf5 lists them."""
+    if (listed := listed_in_tree(dataset, where)) is not None:
+        return listed
     if lister is not None and (fast := lister(dataset, file_bytes(), _MAX_UNWRITTEN)) is not None:
         return fast
     found: list[h5py.h5d.StoreInfo] = []
@@ -175,11 +147,6 @@ def _lists_numbers() -> bool:
     return (1, 1) not in corners
 
 
-def damaged_index(where: str, found: str) -> CorruptFileError:
-    """Return the error for a chunk index that cannot be true."""
-    return CorruptFileError(f"{where}: its chunk index is damaged: found {found}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Checks:
     where: str
@@ -215,14 +182,15 @@ class _Checks:
         return offsets, sizes
 
     def _numbers(self, at: np.ndarray) -> np.ndarray:
-        grid = self.grid
+        grid, axes = self.grid, len(self.grid.counts)
+        self._demand(at.shape[1] == axes, f"chunks of {at.shape[1]} axes, expected {axes}")
         self._demand(math.prod(grid.counts) < 2**63, "more chunks than can be numbered")
         size, length = np.array(grid.chunk_shape, np.uint64), np.array(grid.shape, np.uint64)
         off_grid = np.flatnonzero(np.any((at % size != 0) | (at >= length), axis=1))
         if len(off_grid):
             corner = tuple(at[off_grid[0]].tolist())
             self._demand(False, f"a chunk at {corner}, where no chunk of {grid.chunk_shape} can begin")
-        steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(len(grid.counts))]
+        steps = [math.prod(grid.counts[axis + 1 :]) for axis in range(axes)]
         return (at // size).astype(np.int64) @ np.array(steps, np.int64)
 
     def _demand(self, holds: bool, found: str) -> None:

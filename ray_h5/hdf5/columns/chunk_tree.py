@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import h5py
@@ -22,6 +23,7 @@ from ray_h5.hdf5.format import (
     Widths,
     data_layout,
     object_header,
+    tree_node,
 )
 
 _Cell: TypeAlias = tuple[int, ...]
@@ -59,22 +61,65 @@ def compact_offset(dataset: h5py.Dataset, user_block: int) -> int:
     return user_block + address + layout.begin
 
 
-def wrong_tree(dataset: h5py.Dataset) -> str | None:
-    """Return what is wrong with the nodes of the chunk index of a dataset; None if nothing, or it is of another kind.
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedChunks:
+    """Chunks as a file lists them: nothing is checked yet, so that values may not fit into int64.
 
-    Each chunk that is listed must be where libhdf5 looks for it: otherwise h5py returns fill values for its rows.
+    Attributes
+    ----------
+    corners : numpy.ndarray
+        uint64 of shape (chunks, axes).
+    masks, offsets, sizes : numpy.ndarray
+        uint64, for each chunk.
+    """
+
+    corners: np.ndarray
+    masks: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> ListedChunks:
+        """Return the chunks of an array of shape (chunks, axes + 3): corner, mask, offset and size of each."""
+        return cls(rows[:, :-3], rows[:, -3], rows[:, -2], rows[:, -1])
+
+    def where(self, keep: np.ndarray) -> ListedChunks:
+        """Return some of the chunks."""
+        return ListedChunks(self.corners[keep], self.masks[keep], self.offsets[keep], self.sizes[keep])
+
+
+def damaged_index(where: str, found: str) -> CorruptFileError:
+    """Return the error for a chunk index that cannot be true."""
+    return CorruptFileError(f"{where}: its chunk index is damaged: found {found}")
+
+
+def listed_in_tree(dataset: h5py.Dataset, where: str) -> ListedChunks | None:
+    """List the chunks of a dataset; None if its chunk index is of another kind: those have checksums.
+
+    Raises
+    ------
+    CorruptFileError
+        If libhdf5 would walk through the index without end, or not find chunks by their place: h5py returns fill
+        values for their rows. `where` names the dataset.
     """
     layout, _ = layout_of(dataset)
     if layout.version > 3 or layout.kind != CHUNKED:
-        return None  # indexes of other kinds have checksums
-    return ChunkTree(*reader_of(dataset), widths_of(dataset), layout).wrong()
+        return None
+    made = dataset.file.id.get_create_plist()
+    try:
+        found = chunks_in_tree(*reader_of(dataset), Widths(*map(int, made.get_sizes())), layout)
+    except FormatError as exc:
+        raise damaged_index(where, str(exc)) from None
+    # Offsets count the user block. A damaged address must not become one in the file.
+    base = np.minimum(np.uint64(made.get_userblock()), ~found.offsets)
+    return replace(found, offsets=found.offsets + base)
 
 
-class ChunkTree:
-    """A chunk index of version 1, looked at before libhdf5 walks through it. Its nodes have no checksum.
+def chunks_in_tree(read: ReadBytes, end: int, widths: Widths, layout: Layout, most: int = 1 << 16) -> ListedChunks:
+    """List the chunks of an index of version 1; raise `FormatError` if it is damaged. Its nodes have no checksum.
 
     libhdf5 (2.0) lists every node as often as others lead to it: four nodes of 64 entries, each of which leads to one
-    node, are 16 million. And it lists chunks that it does not find by their place; h5py returns fill values for them.
+    node, are 16 million. And it lists chunks that it does not find by their place.
 
     Parameters
     ----------
@@ -86,75 +131,79 @@ class ChunkTree:
         Of the file.
     layout : Layout
         Of the dataset.
-    keeps : bool
-        Whether the level and the keys of each node stay in `nodes`.
+    most : int
+        Children of a node.
     """
+    chunk_shape, width = np.array(layout.chunk_shape, np.uint64), widths.address
+    if not chunk_shape.all():
+        raise FormatError("chunks of no values")
+    entry = np.dtype([("size", "<u4"), ("mask", "<u4"), ("at", "<u8", chunk_shape.shape), ("child", f"<u{width}")])
+    leaves, seen, height, room = [np.empty(0, entry)], {layout.address}, -1, end
 
-    def __init__(self, read: ReadBytes, end: int, widths: Widths, layout: Layout, *, keeps: bool = False) -> None:
-        self._read, self._end = read, end
-        self.chunk_shape = np.array(layout.chunk_shape, np.uint64)
-        self._root = layout.address
-        self._head_bytes, self._address_bytes = 8 + 2 * widths.address, widths.address
-        axes, child = self.chunk_shape.shape, f"<u{widths.address}"
-        self.entry = np.dtype([("size", "<u4"), ("mask", "<u4"), ("at", "<u8", axes), ("child", child)])
-        self._seen: set[int] = set()
-        self._level: dict[int, _Within] = {}
-        self._depth = 0
-        self._keeps = keeps
-        self.nodes: list[tuple[int, np.ndarray]] = []
+    def visit(at: int) -> tuple[int, np.ndarray]:
+        nonlocal room
+        found = _node(read, at, end, entry)
+        room -= found[1].nbytes
+        if room < 0 or len(found[1]) > most + 1:  # damaged nodes may lie in each other
+            raise FormatError(f"too many chunks in the node at byte {at}")
+        return found
 
-    def wrong(self) -> str | None:
-        """Return what is wrong with a node; None if nothing is, or there is none."""
-        if self._root is None or not self.chunk_shape.all():
-            return None
-        root = self._node(self._root)
-        self._depth = root[5] if len(root) >= 8 else 0
-        self._level = {self._root: (None, None)}
-        while level := self._level:
-            self._level = {}
-            # Of a remote file, all nodes of a level are missed together.
-            if reason := next(filter(None, gather(lambda node: self._wrong_node(*node), level.items())), None):
-                return reason
-            self._depth -= 1
-        return None
+    level: dict[int, _Within] = {} if layout.address is None else {layout.address: (None, None)}
+    while level:
+        nodes = gather(visit, level)  # of a remote file, those of a level are missed together
+        height = nodes[0][0] if height < 0 else height - 1
+        below: dict[int, _Within] = {}
+        for (at, within), (found, keys) in zip(level.items(), nodes, strict=True):
+            if found != height:
+                raise FormatError(f"no node at byte {at}, to which another one leads")
+            cells = _cells(at, keys["at"], chunk_shape)
+            if height:
+                below.update(_children(keys["child"].tolist(), cells, within, seen))
+                continue
+            low, high = within
+            # libhdf5 looks below the keys of the nodes above, and for 0 along the axis of the bytes of a value.
+            lost = keys["at"][:-1, -1].any() or (low is not None and cells[0] < low)
+            if len(keys) > 1 and (lost or (high is not None and cells[-2] >= high)):
+                raise FormatError(f"chunks in the node at byte {at} that libhdf5 lists and does not find")
+            leaves.append(keys[:-1])
+        level = below
+    chunks = np.concatenate(leaves)
+    masks, offsets, sizes = (chunks[name].astype(np.uint64) for name in ("mask", "child", "size"))
+    return ListedChunks(chunks["at"][:, :-1], masks, offsets, sizes)
 
-    def _wrong_node(self, at: int, within: _Within) -> str | None:
-        """Return what is wrong with a node; add the nodes that it leads to to the next level."""
-        node = self._node(at)
-        if node[:5] != b"TREE\1" or node[5:6] != bytes([self._depth]):
-            return f"no node at byte {at}, to which another one leads"
-        count = int.from_bytes(node[6:8], "little")
-        keys_bytes = (count + 1) * self.entry.itemsize
-        if self._head_bytes + keys_bytes > len(node) + self._address_bytes:
-            return f"a node at byte {at} that goes past the file's end at {self._end}"
-        keys = np.frombuffer(node[self._head_bytes :].ljust(keys_bytes, b"\0"), self.entry, count + 1)
-        if self._keeps:
-            self.nodes.append((self._depth, keys))
-        cells = list(map(tuple, (keys["at"] // self.chunk_shape).tolist()))
-        if any(map(operator.ge, cells, cells[1:])):
-            return f"a chunk in the node at byte {at} that is listed twice, or out of its order"
-        low, high = within
-        if self._depth == 0:
-            # libhdf5 looks for corners with 0 along the axis of the bytes of a value.
-            lost = bool((keys["at"][:count, -1] >= self.chunk_shape[-1]).any())
-            lost |= count > 0 and ((low is not None and cells[0] < low) or (high is not None and cells[-2] >= high))
-            return f"chunks in the node at byte {at} that libhdf5 lists and does not find" if lost else None
-        for child, (begin, end) in zip(keys["child"].tolist(), itertools.pairwise(cells), strict=False):
-            if child in self._seen:
-                return f"two ways to the node at byte {child}"
-            self._seen.add(child)
-            self._level[child] = begin if low is None else max(low, begin), end if high is None else min(high, end)
-        return None
 
-    def _node(self, at: int) -> bytes:
-        """Return the bytes of a node; fewer at the end of the file."""
-        # All at once, as libhdf5 reads it: of a remote file, what is missed is a request.
-        usual, width = self._head_bytes - self._address_bytes, self.entry.itemsize
-        node = self._read(at, usual + (USUAL_ENTRIES + 1) * width)
-        count = int.from_bytes(node[6:8], "little")
-        return node if count <= USUAL_ENTRIES else self._read(at, usual + (count + 1) * width)
+def _node(read: ReadBytes, at: int, end: int, entry: np.dtype) -> tuple[int, np.ndarray]:
+    """Return the height of a node, and the keys of its children, with the key after the last one."""
+    width = entry["child"].itemsize
+    begin = 8 + 2 * width
+    # All at once, as libhdf5 reads it: of a remote file, what is missed is a request.
+    data = read(at, begin + (USUAL_ENTRIES + 1) * entry.itemsize - width)
+    if data[:5] != b"TREE\1":
+        raise FormatError(f"no node at byte {at}, to which another one leads")
+    _, height, count = tree_node(data)
+    nbytes = (count + 1) * entry.itemsize
+    if count > USUAL_ENTRIES:
+        data = read(at, begin + nbytes - width)
+    if begin + nbytes > len(data) + width:
+        raise FormatError(f"a node at byte {at} that goes past the file's end at {end}")
+    return height, np.frombuffer(data[begin : begin + nbytes].ljust(nbytes, b"\0"), entry)
 
-    def listed(self) -> np.ndarray:
-        """Return the entries of the leaves that `wrong` went through."""
-        keys: Sequence[np.ndarray] = [node[:-1] for level, node in self.nodes if level == 0]
-        return np.concatenate(keys or [np.empty(0, self.entry)])
+
+def _cells(at: int, corners: np.ndarray, chunk_shape: np.ndarray) -> list[_Cell]:
+    """Return the places of keys in the grid of chunks; raise unless they are in order."""
+    cells = list(map(tuple, (corners // chunk_shape).tolist()))
+    if (corners % chunk_shape).any() or any(map(operator.ge, cells, cells[1:])):
+        raise FormatError(f"a chunk in the node at byte {at} that is off the grid, listed twice, or out of its order")
+    return cells
+
+
+def _children(
+    addresses: Sequence[int], cells: Sequence[_Cell], within: _Within, seen: set[int | None]
+) -> Iterator[tuple[int, _Within]]:
+    """Yield the children of a node, and the cells that libhdf5 looks for below each."""
+    low, high = within
+    for child, (begin, stop) in zip(addresses, itertools.pairwise(cells), strict=False):
+        if child in seen:
+            raise FormatError(f"two ways to the node at byte {child}")
+        seen.add(child)
+        yield child, (begin if low is None else max(low, begin), stop if high is None else min(high, stop))

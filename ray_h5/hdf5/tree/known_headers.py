@@ -227,7 +227,7 @@ def _table_in(messages: Sequence[Message]) -> bytes | None:
 def _table(messages: Sequence[Message], forbidden: frozenset[bytes] = frozenset()) -> bytes:
     """Return the symbol table message of a group that has none of some attributes."""
     kinds = [kind for kind, _, _, _ in messages]
-    names = (_name_of(body) for kind, _, body, _ in messages if forbidden and kind == _ATTRIBUTE)
+    names = [_name_of(body) for kind, _, body, _ in messages if kind == _ATTRIBUTE] if forbidden else []
     if not _OF_GROUPS.issuperset(kinds) or kinds.count(_SYMBOL_TABLE) != 1 or not forbidden.isdisjoint(names):
         raise FormatError("no group, or one that may encode a column")
     return messages[kinds.index(_SYMBOL_TABLE)][2]
@@ -251,7 +251,7 @@ def _dataset(messages: list[Message], *, strict: bool = False) -> DatasetHeader:
     bodies = {kind: body for kind, _, body, _ in messages}
     alike = [(kind, body) for kind, _, body, _ in messages if kind in _ALIKE]
     attributes = [body for kind, _, body, _ in messages if kind == _ATTRIBUTE]
-    if strict and any(_name_of(body) in _ROLES for body in attributes):
+    if strict and attributes and any(_name_of(body) in _ROLES for body in attributes):
         raise FormatError("a dataset that may have no rows")
     shape, growing = dataspace(bodies[MessageKind.SPACE])
     stored = data_layout(bodies[MessageKind.LAYOUT], USUAL_WIDTHS)

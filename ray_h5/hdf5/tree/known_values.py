@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ray_h5.errors import CorruptFileError
-from ray_h5.hdf5.columns.chunk_lists import ListedChunks, checked_index
-from ray_h5.hdf5.columns.chunk_tree import ChunkTree
+from ray_h5.hdf5.columns.chunk_lists import checked_index
+from ray_h5.hdf5.columns.chunk_tree import chunks_in_tree
 from ray_h5.hdf5.files.plain_bytes import PlainBytes
 from ray_h5.hdf5.format import CHUNKED, USUAL_ENTRIES, USUAL_WIDTHS, Attribute, FormatError, number
 from ray_h5.hdf5.heap import DamagedHeapError, Heap
@@ -99,14 +97,8 @@ def chunk_index(headers: KnownHeaders, name: str, layout: ColumnLayout, file_byt
     stored, plain = headers.header(name).stored, headers.plain
     if stored.kind != CHUNKED:
         raise FormatError("values that are not in chunks")
-    tree = ChunkTree(plain.read, plain.end, USUAL_WIDTHS, stored, keeps=True)
-    if not tree.chunk_shape.all() or tree.wrong():
-        raise FormatError("chunks of no values, or a tree that is damaged")
-    if any((keys["at"] % tree.chunk_shape).any() or len(keys) > USUAL_ENTRIES + 1 for _, keys in tree.nodes):
-        raise FormatError("a node that libhdf5 refuses")
-    found = tree.listed()
-    masks, offsets, sizes = (found[name].astype(np.uint64) for name in ("mask", "child", "size"))
+    listed = chunks_in_tree(plain.read, plain.end, USUAL_WIDTHS, stored, USUAL_ENTRIES)
     try:
-        return checked_index(ListedChunks(found["at"][:, :-1], masks, offsets, sizes), layout, layout.where, file_bytes)
+        return checked_index(listed, layout, layout.where, file_bytes)
     except CorruptFileError as exc:
         raise FormatError(str(exc)) from None

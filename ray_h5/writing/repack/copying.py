@@ -19,8 +19,7 @@ from ray_h5.codecs.encode import CODEC_NAMES, CodecName, Encoder
 from ray_h5.codecs.filter_ids import BLOSC, DEFLATE, FLETCHER32, LZ4, SHUFFLE, ZSTD, filter_name
 from ray_h5.codecs.pipeline import decodes
 from ray_h5.errors import CorruptFileError, RayH5Error, UnsupportedColumnError, VerifyError
-from ray_h5.hdf5.columns.chunk_lists import damaged_index
-from ray_h5.hdf5.columns.chunk_tree import wrong_tree
+from ray_h5.hdf5.columns.chunk_tree import listed_in_tree
 from ray_h5.hdf5.files.file_bytes import Address, address_of
 from ray_h5.hdf5.files.opening import open_h5, translated
 from ray_h5.hdf5.tree.attributes import TextGuard
@@ -322,8 +321,8 @@ class FileCopy:
     def _look_at_values(self, path: str, dataset: h5py.Dataset, reader: RowReader) -> None:
         """Raise if values are not where their chunks or references say: libhdf5 may crash when it copies them."""
         with translated(self._source, f"reading {path!r}"):
-            if dataset.chunks is not None and (reason := wrong_tree(dataset)):
-                raise damaged_index(f"{self._source}: {path!r}", reason)
+            if dataset.chunks is not None:
+                listed_in_tree(dataset, f"{self._source}: {path!r}")
         if not dataset.dtype.hasobject or refers(dataset.dtype) or not dataset.size:
             return
         # Other values of varying length are no column: libhdf5 says what is wrong with them.
