@@ -47,7 +47,7 @@ LIMITS: dict[str, Size] = {
     "errors": Size(216, 1, 0, 0, 0, 0),
     "fork": Size(48, 1, 0, 0, 0, 0),
     "hashing": Size(204, 1, 0, 0, 0, 0),
-    "hdf5": Size(7061, 40, 10, 0, 8, 3),
+    "hdf5": Size(7007, 40, 10, 0, 8, 3),
     "index": Size(4134, 23, 2, 0, 6, 6),
     "inspect": Size(1536, 9, 8, 0, 5, 0),
     "likely_rows": Size(1022, 10, 0, 0, 1, 0),
@@ -61,7 +61,7 @@ LIMITS: dict[str, Size] = {
     "plots": Size(366, 1, 0, 0, 0, 0),
     "predicates": Size(1112, 8, 0, 0, 0, 0),
     "ray_data": Size(4439, 28, 5, 0, 8, 7),
-    "read": Size(6778, 37, 18, 0, 11, 6),
+    "read": Size(6777, 37, 18, 0, 11, 6),
     "rows": Size(4302, 19, 1, 0, 4, 2),
     "shown_values": Size(105, 1, 0, 0, 0, 0),
     "source": Size(273, 1, 8, 0, 0, 0),
@@ -69,11 +69,11 @@ LIMITS: dict[str, Size] = {
     "tables": Size(1390, 9, 0, 0, 3, 2),
     "torch_data": Size(4842, 27, 6, 0, 2, 0),
     "transforms": Size(1859, 11, 0, 0, 1, 0),
-    "writing": Size(2831, 16, 0, 0, 5, 2),
+    "writing": Size(2830, 16, 0, 0, 5, 2),
 }
 """Today's numbers."""
 
-COMMENTS = 0.89
+COMMENTS = 0.9
 """Per cent of lines that are comments, over all packages: this one may only rise."""
 
 

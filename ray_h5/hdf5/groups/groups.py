@@ -335,46 +335,25 @@ class _Walk:
     ) -> Iterator[tuple[str, _Parent]]:
         """Yield the paths that match, each with the group that has its last name."""
         part, rest, here = parts[0], parts[1:], (group, trail)
-        if part == "**":
-            if rest:
-                yield from self._matches(group, trail, prefix, rest, depth)
-            for name, below, to_it in self._groups_in(group, trail, prefix, depth):
-                if not rest:
-                    yield prefix + name, here
-                yield from self._matches(below, to_it, f"{prefix}{name}/", parts, depth + 1)
-            return
-        if _is_glob(part):
-            listed = self._names(group, prefix, depth)
-            names = [
-                name
-                for name in listed
-                if fnmatch.fnmatchcase(name, part) and self._can_be_read(group, name, groups_only=bool(rest))
-            ]
-        else:
-            stored = stored_name(part)
-            names = [part] if stored is not None and group.id.links.exists(stored) else []
-        for name in names:
-            if not rest:
+        is_deep = part == "**"
+        if is_deep and rest:
+            yield from self._matches(group, trail, prefix, rest, depth)
+        for name in self._names(group, part, prefix, depth, groups_only=is_deep or bool(rest)):
+            if not rest and not is_deep:
                 yield prefix + name, here
                 continue
             to_it = trail.branch()
             below = to_it.take(group, name, prefix + name)
             if isinstance(below, h5py.Group):
-                yield from self._matches(below, to_it, f"{prefix}{name}/", rest, depth + 1)
+                if not rest:
+                    yield prefix + name, here
+                yield from self._matches(below, to_it, f"{prefix}{name}/", parts if is_deep else rest, depth + 1)
 
-    def _groups_in(
-        self, group: h5py.Group, trail: Trail, prefix: str, depth: int
-    ) -> Iterator[tuple[str, h5py.Group, Trail]]:
-        for name in self._names(group, prefix, depth):
-            if not self._can_be_read(group, name, groups_only=True):
-                continue
-            to_it = trail.branch()
-            found = to_it.take(group, name, prefix + name)
-            if isinstance(found, h5py.Group):
-                yield name, found, to_it
-
-    def _names(self, group: h5py.Group, prefix: str, depth: int) -> list[str]:
-        """Return the names in a group. Bytes that are not UTF-8 are surrogates, as in paths of Python."""
+    def _names(self, group: h5py.Group, part: str, prefix: str, depth: int, *, groups_only: bool) -> list[str]:
+        """Return the names in a group that match a part of the pattern; raise for one that cannot be read."""
+        if not _is_glob(part):
+            stored = stored_name(part)
+            return [part] if stored is not None and group.id.links.exists(stored) else []
         if (
             self._pattern.order == "creation"
             and not group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
@@ -383,18 +362,18 @@ class _Walk:
                 f"{self.path}: group {'/' + prefix.strip('/')!r} does not record the order in which its members "
                 "were made. Use order='name'."
             )
-        found = [name for name, _ in names_in(group)]
-        self._bounds.count(prefix, depth, len(found))
-        return [name if isinstance(name, str) else name.decode(errors="surrogateescape") for name in found]
-
-    def _can_be_read(self, group: h5py.Group, name: str, *, groups_only: bool) -> bool:
-        """Return whether a name that matches is UTF-8; raise unless what it names could not be meant."""
-        raw = name.encode(errors="surrogateescape")
-        if is_utf8(raw):
-            return True
-        if (error := not_utf8(group, raw, self.path, columns=not groups_only)) is not None:
-            raise error
-        return False
+        names, found = [name for name, _ in names_in(group)], []
+        self._bounds.count(prefix, depth, len(names))
+        for name in names:
+            # Bytes that are not UTF-8 are surrogates, as in paths of Python.
+            text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
+            if not fnmatch.fnmatchcase(text, part):
+                continue
+            if isinstance(name, str):
+                found.append(name)
+            elif (error := not_utf8(group, name, self.path, columns=not groups_only)) is not None:
+                raise error
+        return found
 
     def nothing(self, pattern: str) -> UnknownColumnError:
         """Return the error for a pattern that matches nothing."""

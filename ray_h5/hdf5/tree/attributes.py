@@ -36,7 +36,7 @@ def notes_of(dataset: h5py.Dataset) -> ColumnNotes:
     kind = dataset.id.get_type()  # h5py has no dtype for some
     members = (h5py.check_enum_dtype(kind.dtype) or {} if isinstance(kind, h5py.h5t.TypeEnumID) else {}).items()
     enum = dict(sorted(((str(name), int(value)) for name, value in members), key=lambda member: member[1]))
-    return ColumnNotes(packing, enum, _is_bare_dimension(dataset), _time_units(dataset))
+    return ColumnNotes(packing, enum, is_bare_dimension(dataset), _time_units(dataset))
 
 
 def short_attributes(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
@@ -135,7 +135,8 @@ def _time_units(dataset: h5py.Dataset) -> str:
     return "" if found is None or found["unit"].lower().startswith(("month", "year")) else units
 
 
-def _is_bare_dimension(dataset: h5py.Dataset) -> bool:
+def is_bare_dimension(dataset: h5py.Dataset) -> bool:
+    """Return whether a dataset is a dimension of netCDF without a coordinate."""
     found = _attribute(dataset, "NAME")
     return found is not None and found.dtype.kind == "S" and bytes(found.reshape(-1)[0]).startswith(_BARE_DIMENSION)
 

@@ -8,7 +8,7 @@ import h5py
 
 from ray_h5.errors import UnsupportedColumnError
 from ray_h5.hdf5.columns.value_types import without_rows
-from ray_h5.hdf5.tree.attributes import text_attribute
+from ray_h5.hdf5.tree.attributes import is_bare_dimension, text_attribute
 
 _INDEX = re.compile(r"^(?P<group>(?:.*/)?_i_[^/]+)/")
 _BLOCK = re.compile(r"^(?:(?P<group>.*)/)?(?:axis\d+|block\d+)(?:_\w+)?$")
@@ -72,7 +72,7 @@ class Libraries:
         dataset = h5py.Dataset(found, readonly=True)
         where = f"{self._path}: column {name!r}"
         if text_attribute(dataset, "CLASS") == "DIMENSION_SCALE" and not _is_of_rows(dataset):
-            if _is_bare(dataset):
+            if is_bare_dimension(dataset):
                 return without_rows(
                     f"{where} is a dimension of netCDF without a coordinate: it has a length and no values"
                 )
@@ -95,13 +95,9 @@ class Libraries:
         return self._attributes.get(key, "")
 
 
-def _is_bare(scale: h5py.Dataset) -> bool:
-    return text_attribute(scale, "NAME").startswith("This is a netCDF dimension but not a netCDF variable")
-
-
 def _is_of_rows(scale: h5py.Dataset) -> bool:
     """Return whether a dimension scale is that of the first axis of a dataset."""
-    if _is_bare(scale):
+    if is_bare_dimension(scale):
         return False
     try:
         if not h5py.h5a.exists(scale.id, b"REFERENCE_LIST"):
